@@ -1,0 +1,96 @@
+"""What a model is to a run: something that opens a stream of typed chunks, and closes its upstream on the way out.
+
+The runtime never asks a model to stop. It cancels the task that reads the stream; leaving the context manager
+must then close the provider's connection. A complete reply ends with exactly one `Finish`; a stream that ends
+without one was cut by the provider and is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+from safepoint.history.parts import Message
+
+FinishReason: TypeAlias = Literal["end_turn", "tool_calls", "max_tokens", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """More words of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """More thinking. A `signature` closes the block; without one the thinking is dropped when cut."""
+
+    text: str
+    signature: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallDelta:
+    """A piece of the tool call number `index` of this reply: its id and name once, its JSON arguments in pieces."""
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The reply is complete. Token counts are the provider's own; None where it does not say."""
+
+    reason: FinishReason
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+Chunk: TypeAlias = TextDelta | ReasoningDelta | CallDelta | Finish
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """What the model is told about a tool."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]  # Any: a JSON schema
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """How the model is to answer. `extra` goes to the provider as it is."""
+
+    temperature: float | None = None
+    max_tokens: int | None = None
+    tool_choice: str | None = None
+    stop: tuple[str, ...] = ()
+    timeout_first_token: float | None = None
+    timeout_idle: float | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: provider's own
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One model call: the conversation so far and everything around it."""
+
+    messages: tuple[Message, ...]
+    instructions: str | None = None
+    tools: tuple[ToolSpec, ...] = ()
+    settings: ModelSettings = ModelSettings()
+
+
+@runtime_checkable
+class Model(Protocol):
+    """The protocol. `stream` is a context manager, so that closing the upstream is never left to chance."""
+
+    @property
+    def name(self) -> str: ...
+
+    def stream(self, request: ModelRequest, /) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]: ...

@@ -1,0 +1,99 @@
+"""Every error Safepoint raises, in one tree. A class says whose fault it was; its message says what to write instead.
+
+SafepointError
+├─ UsageError(RuntimeError)      you called it wrongly
+│  ├─ NotEnded                   a result was read before the run ended
+│  ├─ WaitInsideRun              a run was asked to wait for itself
+│  ├─ AskNotTaken                no run has taken this ask yet, so nothing can come of it
+│  └─ TokenCancelled             a new run was started with a token that is already cancelled
+├─ HistoryError(ValueError)      a conversation no provider would accept
+├─ ToolDefinitionError(TypeError) a function that cannot be a tool as it is written
+├─ ModelError                    the model or its provider failed
+│  ├─ ModelUnavailable           worth trying again (a refused connection, 429, 5xx)
+│  └─ ModelMisbehaved            it answered nonsense
+├─ RunFailed                     ``agent.run()`` ended with ``stop_reason == "error"``; has ``.result``
+└─ InternalError                 a bug in Safepoint; please report it
+
+Outside the tree, because they must not be caught by ``except Exception``:
+StopTool(BaseException)          in flight only: a tool leaves at its own safe point
+CtrlC(KeyboardInterrupt)         Ctrl-C in ``run_sync``; has ``.result``
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class SafepointError(Exception):
+    """Base of everything that Safepoint raises on purpose."""
+
+
+class UsageError(SafepointError, RuntimeError):
+    """The call cannot work as written; the message says what to write instead."""
+
+
+class NotEnded(UsageError):
+    """A run's result was read while the run was still going."""
+
+
+class WaitInsideRun(UsageError):
+    """Code inside a run waited for that run's own end, which would never come."""
+
+
+class AskNotTaken(UsageError):
+    """The ask is kept for a run that has not started; waiting for its outcome would hang."""
+
+
+class TokenCancelled(UsageError):
+    """The token was cancelled before this run started; use a new token."""
+
+
+class HistoryError(SafepointError, ValueError):
+    """The conversation breaks a rule that every provider shares."""
+
+
+class ToolDefinitionError(SafepointError, TypeError):
+    """The function cannot become a tool; the message names the parameter or the option."""
+
+
+class ModelError(SafepointError):
+    """The model call failed."""
+
+
+class ModelUnavailable(ModelError):
+    """The provider could not be reached or asked us to come back; retried before the first token only.
+
+    ``retry_after`` is the provider's own wish in seconds, if it had one.
+    """
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ModelMisbehaved(ModelError):
+    """The model's answer cannot be understood: an empty reply, a stream without an end."""
+
+
+class RunFailed(SafepointError):
+    """The run ended with ``stop_reason == "error"``. ``result`` has the messages, the usage and the ledger."""
+
+    def __init__(self, message: str, result: Any) -> None:  # Any: errors sit below the result's type
+        super().__init__(message)
+        self.result = result
+
+
+class InternalError(SafepointError):
+    """Safepoint broke one of its own rules. Please report it."""
+
+
+class StopTool(BaseException):
+    """Raised inside a tool to leave at a named safe point. Never catch it; it never leaves the tool."""
+
+
+class CtrlC(KeyboardInterrupt):
+    """Ctrl-C while ``run_sync`` was waiting. The run was stopped first; ``result`` tells what is left."""
+
+    def __init__(self, result: Any) -> None:  # Any: as above
+        super().__init__("stopped by Ctrl-C")
+        self.result = result
