@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import hashlib
 import itertools
+import signal
 import socket
 import sys
 import threading
@@ -370,6 +371,19 @@ def test_bytes_that_arrive_are_read_before_the_clock_moves() -> None:
         return received, virtual_loop().time()
 
     assert run_virtual(main) == (b"hello", START)
+
+
+def test_a_signal_that_has_arrived_is_handled_before_the_clock_moves() -> None:
+    async def main() -> float:
+        loop = virtual_loop()
+        arrived = asyncio.Event()
+        loop.add_signal_handler(signal.SIGUSR1, arrived.set)
+        signal.raise_signal(signal.SIGUSR1)
+        async with asyncio.timeout(0.001):
+            await arrived.wait()
+        return loop.time()
+
+    assert run_virtual(main) == START
 
 
 def test_a_loop_told_its_horizon_does_not_pass_it() -> None:
