@@ -19,12 +19,15 @@ from safepoint.testing.clock import Stuck, VirtualLoop
 from safepoint.testing.frames import describe
 
 GRACE = 0.5
-_ROUNDS = 10
+_SETTLING = 10
+# How long whatever is left may take to end once it is cancelled: virtual seconds, and rounds of the loop.
+_SECONDS = 60.0
+_ROUNDS = 10_000
 
 
 def settle(loop: VirtualLoop) -> None:
     """Run what is ready, for a few rounds, while tasks are left. The clock does not move."""
-    for _ in range(_ROUNDS):
+    for _ in range(_SETTLING):
         if not asyncio.all_tasks(loop):
             return
         loop.call_soon(loop.stop)
@@ -60,7 +63,9 @@ def end(loop: VirtualLoop) -> list[str]:
         await loop.shutdown_asyncgens()
         await loop.shutdown_default_executor()
 
-    loop.horizon = loop.time() + 60
+    loop.horizon = loop.time() + _SECONDS
+    if loop.max_rounds is not None:
+        loop.max_rounds += _ROUNDS
     try:
         loop.run_until_complete(finish())
         return []

@@ -233,4 +233,6 @@ class WatchedLoop(VirtualLoop):
             super().call_exception_handler(context)
             return
         error = context.get("exception")
+        if isinstance(error, asyncio.CancelledError):
+            return  # asyncio's own wait_for leaves one in a cancelled gather; a cancellation is not an error
         self.complaints.append(f"{context.get('message')}: {error!r}" if error else str(context.get("message")))

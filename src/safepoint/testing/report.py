@@ -19,7 +19,7 @@ class Case(NamedTuple):
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Failure:
     """One run that went wrong. `point` is None if it was the scenario without any injection."""
 
@@ -39,6 +39,8 @@ class Failure:
             lines += [] if self.landings else ["  landed in no line of the user's"]
         return "\n".join([*lines, f"  again: {self.again}"])
 
+    __repr__ = __str__  # what an `assert` shows
+
     def _when(self) -> str:
         if self.point is None or self.moment is None:
             return self.kind
@@ -46,9 +48,9 @@ class Failure:
         return f"{self.kind}, {self.moment}, timed by {self.point.place} ({what} task {self.point.task})"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Report:
-    """The result for one scenario. ``assert report.failures == [], report`` is the way to use it."""
+    """The result for one scenario. ``assert report.failures == [], report``, or `raise_for_failures`."""
 
     entry: str
     points: list[Point] = field(default_factory=list[Point])
@@ -69,6 +71,11 @@ class Report:
         """How many injections differ in entry, source line, moment or kind."""
         return len(self.cases)
 
+    def raise_for_failures(self) -> None:
+        """Raise an AssertionError with the whole report, which pytest would cut short after a plain `assert`."""
+        if self.failures:
+            raise AssertionError(str(self))
+
     def table(self) -> str:
         """Injections and failures by kind and moment."""
         tried = Counter((case.kind, case.moment) for case in self.cases)
@@ -85,3 +92,5 @@ class Report:
         ]
         lines += [str(failure) for failure in self.failures]
         return "\n".join(lines + [f"missed: {missed}" for missed in self.missed])
+
+    __repr__ = __str__  # what an `assert` shows

@@ -48,9 +48,10 @@ def never_reached(sources: Iterable[Source], reports: Iterable[Report]) -> list[
 
 def _files(source: Source) -> list[Path]:
     if isinstance(source, ModuleType):
-        if source.__file__ is None:
+        file = getattr(source, "__file__", None)  # a namespace package has None, a module made by hand has nothing
+        if file is None:
             raise ValueError(f"{source.__name__} has no file; pass its directory")
-        path = Path(source.__file__)
+        path = Path(file)
         path = path.parent if path.name == "__init__.py" else path
     else:
         path = Path(source)

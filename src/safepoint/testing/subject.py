@@ -7,7 +7,7 @@ scenario starts, cancels them, and checks what they leave behind.
 from __future__ import annotations
 
 import importlib
-from typing import Protocol, cast
+from typing import Protocol, cast, final
 
 
 class Subject(Protocol):
@@ -30,6 +30,7 @@ class Subject(Protocol):
         ...
 
 
+@final
 class NullSubject:
     """Nothing but asyncio is under test."""
 

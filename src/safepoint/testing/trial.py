@@ -27,7 +27,7 @@ from safepoint.testing.kinds import Ending, Injection, Shot, must_return
 from safepoint.testing.points import Aim, Moment, Point, Watch, WatchedLoop
 from safepoint.testing.subject import Subject
 
-MAX_ROUNDS = 100_000
+MAX_ROUNDS = 50_000
 _HARMLESS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
 
 
@@ -99,8 +99,9 @@ class Scenario:
             trial.problems += _drive(loop, task, trial, target)
             trial.watch.closed = True  # what is cancelled from here on is cancelled by the clean-up
             trial.seconds = loop.time() - begun
-            leftovers.settle(loop)
-            trial.problems += leftovers.in_loop(loop)
+            if task.done():
+                leftovers.settle(loop)
+                trial.problems += leftovers.in_loop(loop)
         finally:
             trial.problems += leftovers.end(loop)
         return trial
