@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import re
 import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing, suppress
@@ -168,8 +170,16 @@ def test_a_handler_that_never_ran_is_found_only_before_the_first_step(guarded_by
 
 
 def test_a_task_that_outlives_the_scenario_is_found_and_named() -> None:
+    alive = 0
+
     async def straggles() -> None:
-        await asyncio.sleep(1)
+        nonlocal alive
+        alive += 1
+        try:
+            await asyncio.sleep(1)
+        finally:
+            await asyncio.sleep(1)
+            alive -= 1
 
     async def scenario() -> None:
         task = asyncio.create_task(straggles(), name="the straggler")
@@ -181,6 +191,7 @@ def test_a_task_that_outlives_the_scenario_is_found_and_named() -> None:
         r"a task is left: the straggler waits at .*test_injector\.py:\d+ in .*straggles", problems_of(report)
     )
     landed = [landing.task for landing in report.failures[0].landings]
+    assert alive == 0, "what was left is ended before the next run"
     assert landed == ["scenario"], "the cancel that cleaned up the straggler is none of the scenario's"
 
 
@@ -375,6 +386,22 @@ def test_an_error_where_nobody_can_catch_it_is_found() -> None:
     assert "LookupError('in __del__')" in problems_of(check_cancellable(scenario))
 
 
+@pytest.mark.parametrize(("category", "failures"), [(UserWarning, 2), (DeprecationWarning, 0)])
+def test_a_warning_is_a_failure_unless_it_only_announces_a_change(category: type[Warning], failures: int) -> None:
+    async def scenario() -> None:
+        try:
+            await asyncio.sleep(1)
+        except asyncio.CancelledError:
+            warnings.warn("look here", category, stacklevel=1)
+            raise
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        report = check_cancellable(scenario)
+    assert len(report.failures) == failures
+    assert problems_of(report).count("UserWarning: look here") == failures
+
+
 def test_a_scenario_that_cannot_run_again_is_found() -> None:
     broken: list[str] = []
 
@@ -486,6 +513,27 @@ def test_the_race_in_wait_for_of_python_3_11_is_found_and_that_of_3_12_is_gone()
     assert moments_of(report) == (set() if sys.version_info >= (3, 12) else {Moment.WOKEN})
     if report.failures:
         assert "swallowed" in problems_of(report)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_rests_while_a_scenario_runs_and_everything_is_as_before_afterwards(enabled: bool) -> None:
+    seen: set[tuple[bool, bool]] = set()
+
+    async def scenario() -> None:
+        seen.add((gc.isenabled(), gc.get_freeze_count() > 0))
+        await asyncio.sleep(1)
+
+    hooks = sys.unraisablehook, threading.excepthook
+    if not enabled:
+        gc.disable()
+    try:
+        check_cancellable(scenario).raise_for_failures()
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
+    assert seen == {(False, True)}
+    assert gc.get_freeze_count() == 0
+    assert (sys.unraisablehook, threading.excepthook) == hooks
 
 
 def test_a_cancelled_gather_that_wait_for_forgets_is_not_an_error() -> None:

@@ -279,6 +279,17 @@ def test_a_clock_jump_is_injected() -> None:
     assert set(jumps) == {1.0, 3600.0, 3601.0}
 
 
+def test_a_long_scenario_may_take_as_long_after_an_injection_as_it_takes_anyway() -> None:
+    harmless = Injection("harmless", lambda shot: True, must_return)
+
+    async def scenario() -> None:
+        await asyncio.sleep(1000)
+        await asyncio.sleep(1000)
+
+    report = check_cancellable(scenario, kinds=[harmless], within=1)
+    assert (report.injections, report.failures) == (4, [])
+
+
 def test_a_clock_jump_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="seconds > 0"):
         clock_jump(0)

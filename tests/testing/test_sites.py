@@ -36,6 +36,7 @@ async def resting():
 
 async def unused():
     await nap()
+    [one for one in ()]
     async for _ in naps():
         pass
     async with resting():
@@ -93,9 +94,9 @@ def test_each_await_that_never_waited_is_listed_and_no_other(module: types.Modul
     assert report.failures == [], report
     assert [(site.line, site.what) for site in never_reached([module], [report])] == [
         (unused + 1, "await"),
-        (unused + 2, "async for"),
-        (unused + 4, "async with"),
-        (unused + 6, "async comprehension"),
+        (unused + 3, "async for"),
+        (unused + 5, "async with"),
+        (unused + 7, "async comprehension"),
         (lines_with("await at_once()")[0], "await"),
     ]
 
