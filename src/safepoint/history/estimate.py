@@ -25,7 +25,11 @@ FILE_TOKENS: Final = 2000
 MESSAGE_TOKENS: Final = 4
 """What a message costs beside its words: the marks around it and its role."""
 CALL_TOKENS: Final = 8
-"""What a call, a result or a tool's description costs beside its words: the marks around it, the id."""
+"""What a call or a result costs beside its words: the marks around it, the id."""
+TOOL_TOKENS: Final = 20
+"""What a tool costs beside its name, description and schema."""
+TOOLS_TOKENS: Final = 60
+"""What it costs once if there are tools at all: the provider tells the model how to call them."""
 
 _CLASSES: Final = {
     "a": range(0x61, 0x7B),
@@ -56,29 +60,34 @@ j kana, c Chinese, o Korean, z full width, m emoji."""
 _CONTINUATION: Final = bytes(range(0x80, 0xC0))
 
 # Prices in hundredths of a token.
-_ASCII_PRICES: Final = {b"a": 13, b"A": 20, b"0": 88, b"n": 95, b"t": 56, b"k": 100, b".": 36, b"-": 36} | {
-    b"aA": 165,  # a capital inside a word begins a new token
-    b" 0": 90,  # one space belongs to the word after it, but not to a number
-    b"000": -96,  # some take digits one by one, others by threes
-    b"nn": -85,
+_ASCII_PRICES: Final = {b"a": 13, b"A": 21, b"0": 88, b"n": 97, b"t": 60, b"k": 100, b".": 36, b"-": 36} | {
+    # Base64, hex and the like: such sequences are rare in words, also in camelCase.
+    b"AaA": 120,
+    b"aAA": 140,
+    b"A0": 80,
+    b"0A": 120,
+    b"0a": 30,
+    b" 0": 100,  # one space belongs to the word after it, but not to a number
+    b"000": -98,  # some tokenisers take digits one by one, others by threes
+    b"n" * 2: -87,
     b"n" * 4: -90,
     b"n" * 8: -170,
-    b"t" * 4: -160,
+    b"t" * 4: -170,
     b" " * 2: 35,
-    b" " * 4: -30,
-    b" " * 8: -30,
+    b" " * 4: -25,
+    b" " * 8: -40,
     b" " * 16: -80,
-    b"-" * 4: -130,
+    b"-" * 4: -130,  # rulers
 }
-_OTHER_PRICES: Final = {b"e": 82, b"g": 59, b"y": 27, b"h": 56, b"r": 43, b"i": 60, b"x": 40, b"q": 135} | {
-    b"q" * 4: -490,  # lines of a table
-    b"j": 75,
-    b"c": 84,
+_OTHER_PRICES: Final = {b"e": 83, b"g": 60, b"y": 27, b"h": 57, b"r": 44, b"i": 60, b"x": 40, b"q": 138} | {
+    b"q" * 4: -500,  # the lines of a table
+    b"j": 68,
+    b"c": 83,
     b"o": 94,
-    b"z": 100,
+    b"z": 160,
     b"m": 200,
 }
-_WORD_PRICE: Final = 72
+_WORD_PRICE: Final = 70
 
 
 def _letters(classes: Mapping[str, Iterable[int]], otherwise: str) -> bytes:
@@ -122,8 +131,10 @@ def estimate_messages(
     total = sum(MESSAGE_TOKENS + sum(map(_part_tokens, message.parts)) for message in messages)
     if instructions:
         total += MESSAGE_TOKENS + estimate_tokens(instructions)
+    if tools:
+        total += TOOLS_TOKENS
     for tool in tools:
-        total += CALL_TOKENS + estimate_tokens(f"{tool.name} {tool.description} {_json(tool.parameters)}")
+        total += TOOL_TOKENS + estimate_tokens(f"{tool.name} {tool.description} {_json(tool.parameters)}")
     return total
 
 
