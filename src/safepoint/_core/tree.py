@@ -1,0 +1,287 @@
+"""The tree of everything in a live run that can be stopped by itself, and how a request travels in it.
+
+    NEW ──attach──▶ LIVE ──judge / NOW──▶ STOPPING ──seal──▶ SEALED ──finish──▶ ENDED
+     │                └─────────seal (ended by itself)─────────▲
+     └──seal (never started)───────────────────────────────────┘
+
+A node never stores a request: it reads its own log, takes what its parent hands down, and folds. So a late ask, a
+withdrawal or a deadline needs no bookkeeping, only a wake-up, and the log's order is the only truth.
+
+What a parent hands down: NOW and FORCE always (children are their parent's work). A safe-point request goes from a run
+to its own tool calls, where named points are judged; from there to a sub-agent's run only if it is recursive. A
+hand-written tool passes no safe-point request to runs that it started itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Literal, TypeAlias
+
+from safepoint._core.asklog import ActedOn, AskLog, Mark
+from safepoint._core.asks import Ask, Request, fold, make_ask
+from safepoint._core.clock import Clock, current_clock
+from safepoint._core.endings import Ending, Stop
+from safepoint._core.latch import Latch
+from safepoint._core.points import Level, SafePoint
+from safepoint._core.reasons import Reason
+from safepoint._core.receipts import Receipt
+from safepoint.errors import InternalError
+
+NodeKind: TypeAlias = Literal["run", "tool_call", "branch"]
+
+
+class NodeState(StrEnum):
+    NEW = "new"
+    LIVE = "live"
+    STOPPING = "stopping"
+    SEALED = "sealed"
+    ENDED = "ended"
+
+
+class Passing(StrEnum):
+    """Which safe-point requests a node lets through to its children."""
+
+    ALL = "all"
+    RECURSIVE = "recursive"
+    NOTHING = "nothing"
+
+
+_MOVES: dict[NodeState, frozenset[NodeState]] = {
+    NodeState.NEW: frozenset({NodeState.LIVE, NodeState.SEALED}),
+    NodeState.LIVE: frozenset({NodeState.STOPPING, NodeState.SEALED}),
+    NodeState.STOPPING: frozenset({NodeState.SEALED}),
+    NodeState.SEALED: frozenset({NodeState.ENDED}),
+    NodeState.ENDED: frozenset(),
+}
+
+
+class Node:
+    """One stoppable thing. Everything but `cancel` and what a receipt reads happens in the loop's own thread."""
+
+    def __init__(self, id: str, name: str, kind: NodeKind, *, parent: Node | None = None, passing: Passing) -> None:
+        self.id = id
+        self.name = name
+        self.kind: NodeKind = kind
+        self.parent = parent
+        self.children: list[Node] = []
+        self.state = NodeState.NEW
+        self.path = f"{parent.path}/{name}" if parent else name
+        self.log = AskLog()
+        self.ended = Latch()
+        # Set once, by `judge` or by NOW, and only ever made stronger; None in a node that ended by itself.
+        self.stop: Stop | None = None
+        self.ending: Ending | None = None
+        self.answered = False
+        self.pushed = Level.NONE
+        self.on_push: Callable[[Level], object] = _ignore
+        self.on_change: Callable[[], object] = _nothing
+        self.clock = parent.clock if parent else current_clock()
+        self._passing = passing
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        if parent is not None:
+            parent.children.append(self)
+
+    # -- asking: any thread, any time, no lock ------------------------------------------------------------------------
+
+    def cancel(
+        self,
+        at: SafePoint = SafePoint.NOW,
+        *,
+        within: float | None = None,
+        recursive: bool = False,
+        reason: str | Reason | None = None,
+    ) -> Receipt:
+        """Ask this node to stop. Never blocks, never raises for a reason of timing; the receipt tells what came of it."""
+        now, wall = self.clock.now(), self.clock.wall()
+        return self.take(make_ask(at, within=within, recursive=recursive, reason=reason, now=now, wall=wall))
+
+    def take(self, ask: Ask) -> Receipt:
+        """Append a ready-made ask and wake the loop."""
+        self.log.append(ask)
+        return Receipt(self, ask, reachable=self.wake())
+
+    def wake(self) -> bool:
+        """Have the loop look at the log. False if that loop is closed and will never look again."""
+        loop = self._loop
+        if loop is None:
+            return True  # not started: the log is read at the start
+        try:
+            loop.call_soon_threadsafe(self.evaluate)
+        except RuntimeError:
+            return False
+        return True
+
+    # -- reading: what stands now --------------------------------------------------------------------------------------
+
+    def request(self) -> Request | None:
+        """The fold of all asks that stand for this node, its own and those handed down."""
+        standing = self.log.standing()
+        return fold([*_engaged(standing.asks, standing.acted), *self._inherited()])
+
+    def _pressing(self) -> Request | None:
+        """As `request`, with the asks that came after the answer: they no longer change it, but cut what follows it."""
+        standing = self.log.standing()
+        return fold([*_engaged(standing.asks, standing.acted), *standing.late, *self._inherited()])
+
+    def _inherited(self) -> tuple[Ask, ...]:
+        return self.parent.hands_down(self) if self.parent is not None else ()
+
+    def hands_down(self, child: Node) -> tuple[Ask, ...]:
+        request = self._pressing()
+        if request is None:
+            return ()
+        level = request.level(self.clock.now())
+        if level >= Level.NOW:
+            return tuple(ask.handed_down(level) for ask in request.asks)
+        if self._passing is Passing.NOTHING:
+            return ()
+        if self._passing is Passing.ALL or request.recursive:
+            return tuple(ask.handed_down(level) for ask in request.asks)
+        # A sub-agent's tool call is the sub-agent: what was asked of the call itself goes on to the run inside.
+        own = self.log.standing().asks if self.kind == "tool_call" else ()
+        return tuple(ask.handed_down(level) for ask in own)
+
+    # -- deciding: plain functions in the loop's thread ------------------------------------------------------------------
+
+    def attach(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        """The node starts to live on this loop."""
+        self._move(NodeState.LIVE)
+        self._loop, self.clock = loop, clock
+        self.evaluate()
+
+    def evaluate(self) -> None:
+        """Look at the log: push work that NOW or FORCE concerns, arm the deadline, tell the children."""
+        if self.state in (NodeState.NEW, NodeState.SEALED, NodeState.ENDED):
+            return
+        pressing = self._pressing()
+        level = pressing.level(self.clock.now()) if pressing else Level.NONE
+        self._arm(pressing)
+        if level >= Level.NOW and level > self.pushed:
+            self.pushed = level
+            self._commit(None)
+            self.on_push(level)
+        for child in tuple(self.children):
+            child.evaluate()
+        self.on_change()
+
+    def judge(self, place: str) -> Stop | None:
+        """The node stands at this place: does it stop here? If so it is stopping from now on."""
+        if self.stop is None:
+            self._commit(place)
+        return self.stop
+
+    def answer(self) -> Stop | None:
+        """The node's own result is complete. It counts unless NOW was recorded before it."""
+        self.log.append(Mark.ANSWERED)
+        if self.stop is None:
+            self._commit(None)
+        self.answered = self.stop is None
+        return self.stop
+
+    def seal(self) -> None:
+        """Nothing more can be asked of this node, nor written by it."""
+        self.log.append(Mark.SEALED)
+        self._move(NodeState.SEALED)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def finish(self, ending: Ending) -> None:
+        """All of it is recorded: let everybody who waits know."""
+        self._move(NodeState.ENDED)
+        self.ending = ending
+        if self.parent is not None:
+            self.parent.children.remove(self)
+        self.on_push, self.on_change = _ignore, _nothing
+        self.ended.set()
+
+    def _commit(self, place: str | None) -> None:
+        if self.answered:
+            return
+        # A withdrawal may slip in from another thread between reading and marking: mark, then read again.
+        while True:
+            now = self.clock.now()
+            request = self.request()
+            if request is None or not request.hits(place, now):
+                return
+            self._mark_acted(request)
+            settled = self.request()
+            if settled is not None and {ask.id for ask in settled.asks} == {ask.id for ask in request.asks}:
+                break
+        level = request.level(now)
+        if self.stop is None:
+            where = place if place is not None and level is Level.SAFE else level.name.lower()
+            self.stop = Stop(request, where, level, timed_out=request.expired(now), at=now)
+            self._move(NodeState.STOPPING)
+        elif level > self.stop.level:
+            self.stop = replace(self.stop, request=request, level=level)
+
+    def _mark_acted(self, request: Request) -> None:
+        """Mark each ask in the log it lives in; with a recursive one that tells the rest of the tree to start nothing."""
+        ids = {ask.id for ask in request.asks}
+        node: Node | None = self
+        while node is not None:
+            standing = node.log.standing()
+            fresh = [ask.id for ask in (*standing.asks, *standing.late) if ask.id in ids and ask.id not in standing.acted]
+            for ask_id in fresh:
+                node.log.append(ActedOn(ask_id))
+            if fresh and node is not self:
+                node.wake()
+            node = node.parent
+
+    def _arm(self, request: Request | None) -> None:
+        """One timer, for the deadlines of this node's own asks; children hear of it from here."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if request is not None and request.deadline is not None and not request.expired(self.clock.now()):
+            if request.at.level is Level.SAFE:
+                self._timer = self.clock.call_at(request.deadline, self.evaluate)
+
+    def _move(self, state: NodeState) -> None:
+        if state not in _MOVES[self.state]:
+            raise InternalError(f"{self.path}: {self.state} → {state} is not a move")
+        self.state = state
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def walk(self) -> Iterator[Node]:
+        """This node and all live ones below it, parents first."""
+        yield self
+        for child in tuple(self.children):
+            yield from child.walk()
+
+    def runs_in_this_thread(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+    def holds(self, other: Node) -> bool:
+        """Is `other` this node, or below it?"""
+        node: Node | None = other
+        while node is not None and node is not self:
+            node = node.parent
+        return node is self
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.path} {self.state}>"
+
+
+def _engaged(asks: tuple[Ask, ...], acted: frozenset[str]) -> tuple[Ask, ...]:
+    """Once any node has stopped for an ask, no new work starts for it anywhere: every boundary is its safe point."""
+    return tuple(
+        replace(ask, at=SafePoint.ANY) if ask.id in acted and ask.at.level is Level.SAFE else ask for ask in asks
+    )
+
+
+def _ignore(_level: Level) -> None:
+    pass
+
+
+def _nothing() -> None:
+    pass
