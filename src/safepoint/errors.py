@@ -11,6 +11,7 @@ SafepointError
 ├─ ModelError                    the model or its provider failed
 │  ├─ ModelUnavailable           worth trying again (a refused connection, 429, 5xx)
 │  └─ ModelMisbehaved            it answered nonsense
+├─ Retry                         raise it in a tool: the model is asked to try again
 ├─ RunFailed                     ``agent.run()`` ended with ``stop_reason == "error"``; has ``.result``
 └─ InternalError                 a bug in Safepoint; please report it
 
@@ -75,6 +76,10 @@ class ModelMisbehaved(ModelError):
     """The model's answer cannot be understood: an empty reply, a stream without an end."""
 
 
+class Retry(SafepointError):
+    """Raise it in a tool to have the model try again: `raise Retry("the date must be in the future")`."""
+
+
 class RunFailed(SafepointError):
     """The run ended with ``stop_reason == "error"``. ``result`` has the messages, the usage and the ledger."""
 
@@ -88,7 +93,12 @@ class InternalError(SafepointError):
 
 
 class StopTool(BaseException):
-    """Raised inside a tool to leave at a named safe point. Never catch it; it never leaves the tool."""
+    """Raised inside a tool to leave it: at a named safe point, or at `ctx.check()`. Never catch it."""
+
+    def __init__(self, point: str | None = None, saved: object = None) -> None:
+        super().__init__(point)
+        self.point = point
+        self.saved = saved
 
 
 class CtrlC(KeyboardInterrupt):

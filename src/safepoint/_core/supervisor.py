@@ -67,10 +67,16 @@ class Supervisor:
         manner: Manner = Manner(),
         context: Context | None = None,
         on_end: Callable[[], object],
+        limit: float | None = None,
     ) -> Work[T]:
-        """Start a piece of work. Its outcome is on the work when `on_end` is called."""
+        """Start a piece of work. Its outcome is on the work when `on_end` is called.
+
+        `limit`: seconds after which it is stopped by itself, whatever else happens.
+        """
         work: Work[T] = Work(name, path, clock=self.clock, ladder=ladder, manner=manner)
         work.on_end = on_end
+        if limit is not None:
+            work.stop_at(self.clock.now() + limit)
         work.task = self.spawn(work.guard(make), path, context or copy_context())
         work.task.add_done_callback(work.task_done)
         return work

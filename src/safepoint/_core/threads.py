@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextvars import copy_context
+from typing import cast
 
 from safepoint._core.clock import Clock
 from safepoint._core.work import T, Work
@@ -54,11 +55,11 @@ async def in_thread(work: Work[T], call: Callable[[], T], clock: Clock) -> T:
     return await future
 
 
-def _settle(future: asyncio.Future[T], value: T, error: BaseException | None) -> None:
+def _settle(future: asyncio.Future[T], value: T | None, error: BaseException | None) -> None:
     if future.done():
         return
     if error is None:
-        future.set_result(value)
+        future.set_result(cast(T, value))
     elif isinstance(error, StopIteration):
         future.set_exception(RuntimeError(f"the function raised {error!r}"))  # a future cannot carry it
     else:

@@ -1,8 +1,7 @@
 """The tree of everything in a live run that can be stopped by itself, and how a request travels in it.
 
     NEW ──attach──▶ LIVE ──judge / NOW──▶ STOPPING ──seal──▶ SEALED ──finish──▶ ENDED
-     │                └─────────seal (ended by itself)─────────▲
-     └──seal (never started)───────────────────────────────────┘
+                      └─────────seal (ended by itself)─────────▲
 
 A node never stores a request: it reads its own log, takes what its parent hands down, and folds. So a late ask, a
 withdrawal or a deadline needs no bookkeeping, only a wake-up, and the log's order is the only truth.
@@ -28,6 +27,7 @@ from safepoint._core.latch import Latch
 from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason
 from safepoint._core.receipts import Receipt
+from safepoint._core.watchdog import Blocked, blocked
 from safepoint.errors import InternalError
 
 NodeKind: TypeAlias = Literal["run", "tool_call", "branch"]
@@ -44,13 +44,13 @@ class NodeState(StrEnum):
 class Passing(StrEnum):
     """Which safe-point requests a node lets through to its children."""
 
-    ALL = "all"
+    TO_CALLS = "to_calls"
     RECURSIVE = "recursive"
     NOTHING = "nothing"
 
 
 _MOVES: dict[NodeState, frozenset[NodeState]] = {
-    NodeState.NEW: frozenset({NodeState.LIVE, NodeState.SEALED}),
+    NodeState.NEW: frozenset({NodeState.LIVE}),
     NodeState.LIVE: frozenset({NodeState.STOPPING, NodeState.SEALED}),
     NodeState.STOPPING: frozenset({NodeState.SEALED}),
     NodeState.SEALED: frozenset({NodeState.ENDED}),
@@ -68,8 +68,9 @@ class Node:
         self.parent = parent
         self.children: list[Node] = []
         self.state = NodeState.NEW
-        self.path = f"{parent.path}/{name}" if parent else name
-        self.log = AskLog()
+        label = f"{name}:{id}" if kind == "tool_call" else name
+        self.path: str = f"{parent.path}/{label}" if parent else label
+        self.log: AskLog = AskLog()
         self.ended = Latch()
         # Set once, by `judge` or by NOW, and only ever made stronger; None in a node that ended by itself.
         self.stop: Stop | None = None
@@ -78,12 +79,12 @@ class Node:
         self.pushed = Level.NONE
         self.on_push: Callable[[Level], object] = _ignore
         self.on_change: Callable[[], object] = _nothing
-        self.clock = parent.clock if parent else current_clock()
+        self.clock: Clock = parent.clock if parent else current_clock()
         self._passing = passing
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
-        if parent is not None:
-            parent.children.append(self)
+        # Whoever drives this node; the core never looks inside.
+        self.owner: object = None
 
     # -- asking: any thread, any time, no lock ------------------------------------------------------------------------
 
@@ -106,11 +107,13 @@ class Node:
 
     def wake(self) -> bool:
         """Have the loop look at the log. False if that loop is closed and will never look again."""
-        loop = self._loop
-        if loop is None:
-            return True  # not started: the log is read at the start
+        return self._loop is None or self.call_soon(self.evaluate)  # before the start: the log is read then
+
+    def call_soon(self, call: Callable[[], object]) -> bool:
+        """Call it in the loop's thread. False if that loop is gone."""
         try:
-            loop.call_soon_threadsafe(self.evaluate)
+            assert self._loop is not None, "the node has not started"
+            self._loop.call_soon_threadsafe(call)
         except RuntimeError:
             return False
         return True
@@ -137,9 +140,9 @@ class Node:
         level = request.level(self.clock.now())
         if level >= Level.NOW:
             return tuple(ask.handed_down(level) for ask in request.asks)
-        if self._passing is Passing.NOTHING:
+        if self._passing is Passing.NOTHING or (self._passing is Passing.TO_CALLS and child.kind != "tool_call"):
             return ()
-        if self._passing is Passing.ALL or request.recursive:
+        if self._passing is Passing.TO_CALLS or request.recursive:
             return tuple(ask.handed_down(level) for ask in request.asks)
         # A sub-agent's tool call is the sub-agent: what was asked of the call itself goes on to the run inside.
         own = self.log.standing().asks if self.kind == "tool_call" else ()
@@ -148,8 +151,12 @@ class Node:
     # -- deciding: plain functions in the loop's thread ------------------------------------------------------------------
 
     def attach(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
-        """The node starts to live on this loop."""
+        """The node starts to live on this loop. A parent that has ended meanwhile takes no children."""
         self._move(NodeState.LIVE)
+        if self.parent is not None and self.parent.state in (NodeState.SEALED, NodeState.ENDED):
+            self.parent = None
+        if self.parent is not None:
+            self.parent.children.append(self)
         self._loop, self.clock = loop, clock
         self.evaluate()
 
@@ -165,7 +172,10 @@ class Node:
             self._commit(None)
             self.on_push(level)
         for child in tuple(self.children):
-            child.evaluate()
+            if child._loop is self._loop:
+                child.evaluate()
+            else:
+                child.wake()  # a run that a thread tool started, on a loop of its own
         self.on_change()
 
     def judge(self, place: str) -> Stop | None:
@@ -174,12 +184,16 @@ class Node:
             self._commit(place)
         return self.stop
 
+    def judge_now(self) -> Stop | None:
+        """No safe point here: only NOW and FORCE, perhaps recorded a moment ago and not yet told, stop the node."""
+        if self.stop is None:
+            self._commit(None)
+        return self.stop
+
     def answer(self) -> Stop | None:
         """The node's own result is complete. It counts unless NOW was recorded before it."""
         self.log.append(Mark.ANSWERED)
-        if self.stop is None:
-            self._commit(None)
-        self.answered = self.stop is None
+        self.answered = self.judge_now() is None
         return self.stop
 
     def seal(self) -> None:
@@ -221,12 +235,13 @@ class Node:
             self.stop = replace(self.stop, request=request, level=level)
 
     def _mark_acted(self, request: Request) -> None:
-        """Mark each ask in the log it lives in; with a recursive one that tells the rest of the tree to start nothing."""
+        """Mark each ask in the log it lives in: it can't be taken back, and nothing new starts for it anywhere."""
         ids = {ask.id for ask in request.asks}
         node: Node | None = self
         while node is not None:
             standing = node.log.standing()
-            fresh = [ask.id for ask in (*standing.asks, *standing.late) if ask.id in ids and ask.id not in standing.acted]
+            open_asks = {ask.id for ask in (*standing.asks, *standing.late)} - standing.acted
+            fresh = sorted(open_asks & ids)
             for ask_id in fresh:
                 node.log.append(ActedOn(ask_id))
             if fresh and node is not self:
@@ -254,6 +269,10 @@ class Node:
         yield self
         for child in tuple(self.children):
             yield from child.walk()
+
+    def blocked(self) -> Blocked | None:
+        """What blocks this node's event loop right now, if anything does."""
+        return blocked(self._loop) if self._loop is not None else None
 
     def runs_in_this_thread(self) -> bool:
         try:

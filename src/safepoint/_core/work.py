@@ -96,6 +96,7 @@ class Work(Generic[T]):
         self._rest: Plan = ()
         self._forced = False
         self._timer: asyncio.TimerHandle | None = None
+        self._limit: asyncio.TimerHandle | None = None
         self._shields = 0
         self._shield_until = 0.0
         # Set by the first stop: the cap counts from there, whatever rungs and shields lie between.
@@ -143,6 +144,10 @@ class Work(Generic[T]):
             self._enter(Rung.SHIELDED, self._shield_until)
         else:
             self._climb()
+
+    def stop_at(self, when: float) -> None:
+        """Stop by itself at that time, if it still runs then."""
+        self._limit = self._clock.call_at(when, self.stop)
 
     def shield(self, seconds: float) -> None:
         """A critical section begins; while it lasts, NOW waits."""
@@ -210,9 +215,10 @@ class Work(Generic[T]):
         if self.orphan is not None:
             self.orphan.finished_late(value, error)
             return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._limit):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._limit = None
         self.state = WorkState.ENDED
         self.outcome = outcome
         self.on_end()

@@ -1,0 +1,48 @@
+"""What is left when a run has ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic
+
+from typing_extensions import TypeVar  # TypeVar defaults; pydantic brings it along
+
+from safepoint._core.endings import Cancellation
+from safepoint._core.orphans import Orphan
+from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.usage import Usage
+from safepoint.history.parts import Message
+
+OutT = TypeVar("OutT", default=str)
+
+
+class StopReason(StrEnum):
+    """Why a run ended."""
+
+    END_TURN = "end_turn"
+    CANCELLED = "cancelled"
+    INTERRUPTED = "interrupted"
+    MAX_STEPS = "max_steps"
+    MAX_TOKENS = "max_tokens"
+    BUDGET = "budget"
+    REFUSED = "refused"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult(Generic[OutT]):
+    """The outcome of one run. `messages` is a valid conversation on every path: hand it to the next run as history.
+
+    `text` is what the model said last, also if it was cut short; notices are not part of it.
+    """
+
+    run_id: str
+    stop_reason: StopReason
+    text: str
+    messages: list[Message]
+    ledger: tuple[LedgerEntry, ...]
+    usage: Usage
+    cancellation: Cancellation | None = None
+    orphans: tuple[Orphan, ...] = ()
+    error: BaseException | None = None

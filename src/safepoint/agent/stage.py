@@ -1,0 +1,142 @@
+"""Where a run's work is performed: everything that may wait is a supervised piece of work, and the run waits for a bell.
+
+Invariant: the run's own task suspends in `wait` and nowhere else. NOW and FORCE reach the piece of work that is under
+way through `push`; what they do not stop is on the orphan list before `perform` returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+from safepoint._core.ladder import Rung
+from safepoint._core.points import Level, SafePoint
+from safepoint._core.reasons import Reason, Source
+from safepoint._core.work import Abandoned, Failed, NeverRan, Outcome, Work
+from safepoint.agent.events import CancelRequested, HookFailed, RungReached
+from safepoint.agent.hooks import overridden
+from safepoint.agent.record import Record
+
+T = TypeVar("T")
+
+_log = logging.getLogger("safepoint")
+
+
+class Stage:
+    """Performs a run's work, one piece at a time, with hooks beside it."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._node = record.node
+        self.work: Work[object] | None = None
+        # Hooks that hear of an ask. They run beside the work, hold nothing, and are waited for after the end.
+        self._asides: list[Work[None]] = []
+        self._announced: set[str] = set()
+        self._node.on_push = self._push
+        self._node.on_change = self._changed
+
+    async def wait(self) -> None:
+        """Until something changes. Cancellation: somebody's hand on our task, taken for the caller's own cancellation."""
+        try:
+            await self._record.bell.wait()
+        except asyncio.CancelledError:
+            self._node.cancel(SafePoint.NOW, reason=Reason("the task of the run was cancelled", Source.CALLER))
+
+    async def perform(self, make: Callable[[], Awaitable[T]], name: str) -> Outcome[T]:
+        """Do one piece of work, unless NOW or FORCE already stands. Cancellation: as in `wait`."""
+        if self._node.pushed >= Level.NOW or self._node.judge_now() is not None:
+            return NeverRan()
+        work = self._begin(make, name)
+        self.work = work  # type: ignore[assignment]  # only ever stopped, its value is read from `work`
+        try:
+            return await self._outcome(work)
+        finally:
+            self.work = None
+
+    async def run_hooks(self, name: str, *args: object) -> None:
+        """All hooks of this name, as one piece of work. Cancellation: as in `wait`."""
+        if self._has_hooks(name):
+            outcome = await self.perform(partial(self.call_hooks, name, *args), name)
+            if isinstance(outcome, Failed):
+                self._hook_failed(name, outcome.error)
+
+    async def tell_the_end(self, result: object, *, stopped: bool) -> None:
+        """Everything is recorded: wait, bounded, for the hooks that hear of it. Cancellation: as in `wait`."""
+        if stopped and self._has_hooks("on_stopped"):
+            self._beside("on_stopped", result)
+        for aside in self._asides:
+            await self._outcome(aside)
+
+    async def quieten(self) -> None:
+        """Nothing of this run may go on after its seal: end what a hook has started below it. Cancellation: as in `wait`."""
+        cap = self._record.supervisor.clock.now() + self._record.ladder.cap
+        for child in tuple(self._node.children):
+            child.cancel(SafePoint.NOW, reason=Reason("the run that started it has ended", Source.PARENT))
+            child.ended.when_set(lambda: self._node.call_soon(self._record.bell.ring))
+        if self._node.children:
+            self._record.supervisor.clock.call_at(cap, self._record.bell.ring)
+        while self._node.children and self._record.supervisor.clock.now() < cap:
+            await self.wait()
+
+    async def _outcome(self, work: Work[T]) -> Outcome[T]:
+        while work.outcome is None:
+            await self.wait()
+        if isinstance(work.outcome, Abandoned):
+            self._record.orphans.append(work.outcome.orphan)
+        return work.outcome
+
+    def _begin(self, make: Callable[[], Awaitable[T]], name: str, limit: float | None = None) -> Work[T]:
+        record = self._record
+        path = f"{record.node.path}/{name}"
+        ring = record.bell.ring
+        work = record.supervisor.begin(make, name=name, path=path, ladder=record.ladder, on_end=ring, limit=limit)
+        work.on_rung = partial(self._tell_rung, name)
+        return work
+
+    def _push(self, level: Level) -> None:
+        if self.work is not None:
+            self.work.stop(force=level is Level.FORCE)
+
+    def _tell_rung(self, name: str, rung: Rung) -> None:
+        self._record.emit(RungReached, name=name, rung=rung)
+
+    def _changed(self) -> None:
+        """The node looked at its log: announce asks that are new, and wake the run."""
+        standing = self._node.log.standing()
+        for ask in (*standing.asks, *standing.late):
+            if ask.id not in self._announced:
+                self._announced.add(ask.id)
+                self._record.emit(CancelRequested, ask=ask)
+                if self._has_hooks("on_cancel_requested"):
+                    self._beside("on_cancel_requested", ask)
+        self._record.bell.ring()
+
+    # -- hooks ---------------------------------------------------------------------------------------------------------
+
+    def _has_hooks(self, name: str) -> bool:
+        return any(overridden(hooks, name) for hooks in self._record.agent.hooks)
+
+    def _beside(self, name: str, *args: object) -> None:
+        self._asides.append(self._begin(partial(self.call_hooks, name, *args), name, self._record.ladder.task))
+
+    async def call_hooks(self, name: str, *args: object) -> None:
+        """All hooks of this name, inside a piece of work. Cancellation: cuts the hook."""
+        for hooks in self._record.agent.hooks:
+            if not overridden(hooks, name):
+                continue
+            try:
+                answer: object = getattr(hooks, name)(self._record.run, *args)
+                if inspect.isawaitable(answer):
+                    await answer
+            except Exception as error:
+                self._hook_failed(name, error)
+
+    def _hook_failed(self, name: str, error: BaseException) -> None:
+        _log.warning("the hook %s of %s failed: %r", name, self._node.path, error)
+        self._record.emit(HookFailed, hook=name, error=error)
+        if isinstance(error, KeyboardInterrupt):
+            self._record.run.interrupt(error)
