@@ -11,7 +11,7 @@ from pathlib import Path
 SECONDS = 50  # below the ceiling for a test, so that the report names the program
 
 
-def run_program(file: Path, cwd: Path) -> str:
+def run_program(file: Path, cwd: Path, *, seconds: float = SECONDS) -> str:
     """What the program printed. Fails unless it exits 0 in time; whatever it started goes with it."""
     process = subprocess.Popen(
         [sys.executable, "-W", "error", str(file)],
@@ -24,10 +24,10 @@ def run_program(file: Path, cwd: Path) -> str:
     )
     with process:
         try:
-            printed, _ = process.communicate(timeout=SECONDS)
+            printed, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             printed, _ = process.communicate()
-            raise AssertionError(f"{file.name} did not end within {SECONDS} s\n{printed}") from None
+            raise AssertionError(f"{file.name} did not end within {seconds} s\n{printed}") from None
     assert process.returncode == 0, f"{file.name} ended with {process.returncode}\n{printed}"
     return printed
