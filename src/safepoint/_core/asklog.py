@@ -62,9 +62,10 @@ def replay(entries: list[Entry]) -> Standing:
                 else:
                     (late if answered else asks)[entry.id] = entry
             case Withdrawn(ask_id):
-                if not sealed and ask_id not in acted:
-                    if asks.pop(ask_id, None) or late.pop(ask_id, None):
-                        withdrawn.add(ask_id)
+                if not sealed and ask_id not in acted and (ask_id in asks or ask_id in late):
+                    asks.pop(ask_id, None)
+                    late.pop(ask_id, None)
+                    withdrawn.add(ask_id)
             case ActedOn(ask_id):
                 if ask_id not in withdrawn:
                     acted.add(ask_id)

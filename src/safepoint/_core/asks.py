@@ -27,7 +27,7 @@ class Ask:
     """Somebody asked. A fact about the asker; what came of it is on the receipt."""
 
     at: SafePoint
-    reason: Reason = Reason()
+    reason: Reason = field(default_factory=Reason)
     deadline: float | None = None
     recursive: bool = False
     asked_at: float = 0.0
@@ -44,7 +44,9 @@ def make_ask(
 ) -> Ask:
     """Check the words of a `cancel(…)` call; a contradiction is refused here and never becomes an ask."""
     if not isinstance(at, SafePoint):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
-        raise ValueError(f"at={at!r} is not a safe point: write SafePoint.NOW, SafePoint.AFTER_TOOLS or SafePoint.named('x')")
+        raise ValueError(
+            f"at={at!r} is not a safe point: write SafePoint.NOW, SafePoint.AFTER_TOOLS or SafePoint.named('x')"
+        )
     if within is None:
         deadline = None
     elif at.level is not Level.SAFE:

@@ -16,7 +16,7 @@ import anyio
 async def outlive(task: asyncio.Task[None], on_cancelled: Callable[[], object]) -> None:
     """Wait until the task is done.
 
-    Cancellation: `on_cancelled` is called once, the task is waited for all the same, then the caller's exception goes on.
+    Cancellation: `on_cancelled` is called, the task is waited for all the same, then the caller's exception goes on.
     """
     try:
         await asyncio.wait((task,))

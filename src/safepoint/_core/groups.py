@@ -58,7 +58,8 @@ class GroupReceipt:
             with suppress(ValueError):  # a run took it in this moment
                 self._kept_in.remove(self)
                 self._withdrawn = True
-        return all([receipt.withdraw() for receipt in self._receipts]) and (self._withdrawn or bool(self._receipts))
+        taken_back = [receipt.withdraw() for receipt in self._receipts]  # all of them, not up to the first refusal
+        return all(taken_back) and (self._withdrawn or bool(taken_back))
 
     async def wait(self, timeout: float | None = None) -> Outcome:
         """Wait for every run that took the ask. Cancellation: only the waiting ends; the ask stands."""
@@ -173,4 +174,6 @@ class CancelToken:
     def refuse_if_cancelled(self) -> None:
         if self._asks:
             why = self._asks[0].reason.text
-            raise TokenCancelled(f"this token is cancelled{f' ({why})' if why else ''}: make a new CancelToken for a new run")
+            raise TokenCancelled(
+                f"this token is cancelled{f' ({why})' if why else ''}: make a new CancelToken for a new run"
+            )

@@ -50,7 +50,9 @@ class Ladder:
         if not is_seconds(seconds):
             raise ValueError(f"{what} is {seconds!r}: write a number of seconds above 0")
         if seconds > self.cap:
-            raise ValueError(f"{what} is {seconds} s, above the ladder's cap of {self.cap} s: shorten it or raise Ladder(cap=…)")
+            raise ValueError(
+                f"{what} is {seconds} s, above the ladder's cap of {self.cap} s: shorten it or raise Ladder(cap=…)"
+            )
         return seconds
 
 
@@ -69,6 +71,9 @@ class Manner:
     kind: WorkKind = WorkKind.TASK
     finish: bool = False
     grace: float | None = None
+
+
+CUT_AT_ONCE = Manner()
 
 
 @dataclass(frozen=True, slots=True)

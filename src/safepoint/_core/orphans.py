@@ -7,13 +7,12 @@ asyncio's own list. What it still does is recorded on it and nowhere else.
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
-import traceback
 from collections.abc import Callable
 
 from safepoint._core.clock import Clock
 from safepoint._core.ladder import Rung
+from safepoint._core.stacks import task_stack, thread_stack
 
 # Strong references, so that an abandoned task is not collected while it still runs.
 _running: set[Orphan] = set()
@@ -22,7 +21,7 @@ _running: set[Orphan] = set()
 class Orphan:
     """One abandoned piece of work. `still_running`, `age`, `stack` and `result` are read live."""
 
-    def __init__(self, name: str, path: str, *, clock: Clock, task: asyncio.Task[object]) -> None:
+    def __init__(self, name: str, path: str, *, clock: Clock, task: asyncio.Task[None]) -> None:
         self.name = name
         self.path = path
         self.rung = Rung.ABANDON
@@ -55,10 +54,8 @@ class Orphan:
         if self._done:
             return ""
         if self.thread is not None:
-            frame = sys._current_frames().get(self.thread.ident or 0)
-            return "".join(traceback.format_stack(frame)) if frame else ""
-        frames = self._task.get_stack()
-        return "".join(line for frame in frames for line in traceback.format_stack(frame, limit=1))
+            return thread_stack(self.thread.ident or 0)
+        return task_stack(self._task)
 
     def finished_late(self, result: object, error: BaseException | None) -> None:
         self._done, self._result, self.error = True, result, error
@@ -73,7 +70,7 @@ class Orphan:
         return f"<Orphan {self.name!r} at {self.path}, {'running' if self.still_running else 'ended'}>"
 
 
-def disown(task: asyncio.Task[object]) -> None:
+def disown(task: asyncio.Task[None]) -> None:
     """Take a task off asyncio's list, so that `asyncio.run` does not wait for it at its end."""
-    asyncio.tasks._unregister_task(task)  # type: ignore[attr-defined]  # the only way; present in 3.11 to 3.14
+    asyncio.tasks._unregister_task(task)  # pyright: ignore[reportPrivateUsage]  # the only way; 3.11 to 3.14 have it
     task._log_destroy_pending = False  # type: ignore[attr-defined]  # a known orphan is no surprise at exit

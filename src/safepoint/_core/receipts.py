@@ -119,7 +119,9 @@ class Receipt:
         """As `wait`, from a thread that runs no event loop."""
         if self._must_wait():
             if self.node.runs_in_this_thread():
-                raise UsageError("wait_sync() would block the loop that does the stopping: write `await receipt.wait()`")
+                raise UsageError(
+                    "wait_sync() would block the loop that does the stopping: write `await receipt.wait()`"
+                )
             if not self._settled.wait_sync(timeout):
                 raise TimeoutError(f"{self.node.path} has not ended within {timeout} s")
         return self.outcome

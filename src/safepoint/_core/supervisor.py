@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context, copy_context
 
 from safepoint._core.clock import Clock
-from safepoint._core.ladder import Ladder, Manner
+from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Manner
 from safepoint._core.tree import Node
 from safepoint._core.watchdog import watch
 from safepoint._core.work import T, Work
@@ -64,7 +64,7 @@ class Supervisor:
         name: str,
         path: str,
         ladder: Ladder,
-        manner: Manner = Manner(),
+        manner: Manner = CUT_AT_ONCE,
         context: Context | None = None,
         on_end: Callable[[], object],
         limit: float | None = None,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
@@ -96,7 +96,7 @@ class Node:
         recursive: bool = False,
         reason: str | Reason | None = None,
     ) -> Receipt:
-        """Ask this node to stop. Never blocks, never raises for a reason of timing; the receipt tells what came of it."""
+        """Ask this node to stop. Never blocks, never raises for a reason of timing; the receipt tells the outcome."""
         now, wall = self.clock.now(), self.clock.wall()
         return self.take(make_ask(at, within=within, recursive=recursive, reason=reason, now=now, wall=wall))
 
@@ -148,7 +148,7 @@ class Node:
         own = self.log.standing().asks if self.kind == "tool_call" else ()
         return tuple(ask.handed_down(level) for ask in own)
 
-    # -- deciding: plain functions in the loop's thread ------------------------------------------------------------------
+    # -- deciding: plain functions in the loop's thread ----------------------------------------------------------------
 
     def attach(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         """The node starts to live on this loop. A parent that has ended meanwhile takes no children."""
@@ -253,9 +253,10 @@ class Node:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if request is not None and request.deadline is not None and not request.expired(self.clock.now()):
-            if request.at.level is Level.SAFE:
-                self._timer = self.clock.call_at(request.deadline, self.evaluate)
+        if request is None or request.deadline is None or request.at.level is not Level.SAFE:
+            return
+        if not request.expired(self.clock.now()):
+            self._timer = self.clock.call_at(request.deadline, self.evaluate)
 
     def _move(self, state: NodeState) -> None:
         if state not in _MOVES[self.state]:

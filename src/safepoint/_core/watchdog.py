@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from safepoint._core.clock import Clock
+from safepoint._core.stacks import thread_stack
 
 PERIOD = 0.2
 PATIENCE = 0.5
@@ -63,8 +62,7 @@ class _Watched:
         if seconds < PATIENCE:
             return
         first = self.blocked is None
-        frame = sys._current_frames().get(self.thread)
-        self.blocked = Blocked(seconds, "".join(traceback.format_stack(frame)) if frame else "")
+        self.blocked = Blocked(seconds, thread_stack(self.thread))
         if first:
             _log.warning("the event loop has not answered for %.1f s; it is here:\n%s", seconds, self.blocked.stack)
 

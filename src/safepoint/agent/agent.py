@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeAlias, cast
+from typing import Any, Generic, Literal, TypeAlias
 
 from safepoint._core.asks import make_ask
 from safepoint._core.clock import current_clock
@@ -25,6 +25,8 @@ from safepoint.tools.base import BaseTool
 from safepoint.tools.context import DepsT
 
 Instructions: TypeAlias = str | Callable[["Run[DepsT, Any]"], "str | Awaitable[str]"]
+
+NO_DEPS: Any = None  # Any: fits every agent; right for those that declare no dependencies
 
 
 class Agent(Generic[DepsT, OutT]):
@@ -69,7 +71,7 @@ class Agent(Generic[DepsT, OutT]):
         prompt: Prompt,
         *,
         history: Sequence[Message] = (),
-        deps: DepsT = cast(Any, None),  # Any: None is right where the agent declares no dependencies
+        deps: DepsT = NO_DEPS,
         token: CancelToken | None = None,
         ladder: Ladder | None = None,
         parent: Run[Any, Any] | Inherit | None = INHERIT,
@@ -85,7 +87,7 @@ class Agent(Generic[DepsT, OutT]):
         prompt: Prompt,
         *,
         history: Sequence[Message] = (),
-        deps: DepsT = cast(Any, None),  # Any: as above
+        deps: DepsT = NO_DEPS,
         token: CancelToken | None = None,
         ladder: Ladder | None = None,
         parent: Run[Any, Any] | Inherit | None = INHERIT,
@@ -104,7 +106,7 @@ class Agent(Generic[DepsT, OutT]):
         prompt: Prompt,
         *,
         history: Sequence[Message] = (),
-        deps: DepsT = cast(Any, None),  # Any: as above
+        deps: DepsT = NO_DEPS,
         token: CancelToken | None = None,
         ladder: Ladder | None = None,
     ) -> RunResult[OutT]:
@@ -119,7 +121,7 @@ class Agent(Generic[DepsT, OutT]):
         *,
         on_close: Literal["cancel", "detach"] = "cancel",
         history: Sequence[Message] = (),
-        deps: DepsT = cast(Any, None),  # Any: as above
+        deps: DepsT = NO_DEPS,
         token: CancelToken | None = None,
         ladder: Ladder | None = None,
         parent: Run[Any, Any] | Inherit | None = INHERIT,

@@ -29,12 +29,15 @@ class AgentTool(BaseTool):
     """Made by `agent.as_tool()`. The sub-agent gets the caller's dependencies, and a conversation of its own."""
 
     passing = Passing.RECURSIVE
-    manner = Manner(WorkKind.CHILD)
 
     def __init__(self, agent: Agent[Any, Any], name: str, description: str) -> None:  # Any: agents of every type
         self.agent = agent
         self.options = ToolOptions()
         self.spec = ToolSpec(name, description, _PARAMETERS)
+
+    @property
+    def manner(self) -> Manner:
+        return Manner(WorkKind.CHILD)
 
     def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON
         if set(args) != {"input"} or not isinstance(args["input"], str) or not args["input"].strip():

@@ -7,7 +7,7 @@ start what may start. The driver calls it, waits for a change, and calls it agai
 from __future__ import annotations
 
 from safepoint._core.points import Level
-from safepoint.agent.call import Call, Phase
+from safepoint.agent.call import Call
 from safepoint.agent.record import Record
 from safepoint.history.closing import ClosedCall
 from safepoint.history.parts import Message
@@ -26,20 +26,19 @@ class Batch:
         """Take every call as far as it can go; True once none is running."""
         before = self._count_over()
         for call in self.calls:
-            call.harvest()
-            if call.interrupt is not None:
-                self._record.run.interrupt(call.interrupt)
+            if call.execution is not None:
+                call.execution.harvest()
         if self._count_over() > before and not self._all_over():
             self._record.node.judge("after_tool")
         for call in self.calls:
-            if call.phase is Phase.QUEUED and self._has_room() and self._may_start(call):
+            if call.queued and self._has_room() and self._may_start(call):
                 call.start()
         return not self._running()
 
     def end(self) -> None:
         """Nothing runs any more: what is still queued was never started."""
         for call in self.calls:
-            if call.phase is Phase.QUEUED:
+            if call.queued:
                 call.skip()
 
     def answer(self) -> str | None:
@@ -73,10 +72,10 @@ class Batch:
         return self._limit is None or self._running() < self._limit
 
     def _running(self) -> int:
-        return sum(call.phase not in (Phase.QUEUED, Phase.OVER) for call in self.calls)
+        return sum(call.running for call in self.calls)
 
     def _count_over(self) -> int:
-        return sum(call.phase is Phase.OVER for call in self.calls)
+        return sum(call.over for call in self.calls)
 
     def _all_over(self) -> bool:
         return self._count_over() == len(self.calls)

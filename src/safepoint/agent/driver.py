@@ -1,7 +1,7 @@
 """The run: a plain loop over a closed union of next steps.
 
 The driver's own task is never cancelled by Safepoint. It decides in plain functions, performs everything that may wait
-on its stage, and waits there. So NOW interrupts the work and never the bookkeeping, and the closing path needs no shield.
+on its stage, and waits there. So NOW interrupts the work and never the bookkeeping, and closing needs no shield.
 """
 
 from __future__ import annotations
@@ -93,10 +93,14 @@ class Driver:
         record = self._record
         if step == CallModel():
             record.step += 1
-        prepared = await self.stage.perform(self._prepare, "prepare")
-        if not isinstance(prepared, Done):
-            return self._unprepared(prepared)
-        request = prepared.value
+        instructions = record.agent.instructions
+        if callable(instructions) or self.stage.has_hooks("before_model"):
+            prepared = await self.stage.perform(self._prepare, "prepare")
+            if not isinstance(prepared, Done):
+                return self._unprepared(prepared)
+            request = prepared.value
+        else:
+            request = self._request(instructions)
         incoming, model = Incoming(), record.agent.models[step.model]
         record.emit(ModelCallStarted, step=record.step, model=model.name)
         record.hub.say_under_way(record.node.id, partial(self._so_far, incoming))
@@ -111,16 +115,19 @@ class Driver:
         return next_step
 
     async def _prepare(self) -> ModelRequest:
-        """What the model is asked. Cancellation: cuts the user's own code; nothing was sent yet."""
-        agent = self._record.agent
-        instructions = agent.instructions
+        """The request, where the user's own code has a say. Cancellation: cuts that code; nothing was sent yet."""
+        instructions = self._record.agent.instructions
         if callable(instructions):
             made = instructions(self._record.run)
             instructions = await made if inspect.isawaitable(made) else made
-        specs = tuple(tool.spec for tool in agent.tools.values())
-        request = ModelRequest(tuple(self._record.messages), instructions, specs, agent.settings)
+        request = self._request(instructions)
         await self.stage.call_hooks("before_model", request)
         return request
+
+    def _request(self, instructions: str | None) -> ModelRequest:
+        agent = self._record.agent
+        specs = tuple(tool.spec for tool in agent.tools.values())
+        return ModelRequest(tuple(self._record.messages), instructions, specs, agent.settings)
 
     def _unprepared(self, outcome: Outcome[ModelRequest]) -> Step:
         if self._node.judge_now() is not None:
@@ -133,7 +140,7 @@ class Driver:
         return self._record.event(TextStreamed, step=self._record.step, text=text) if text else None
 
     def _received(self, step: CallModel, request: ModelRequest, incoming: Incoming, outcome: Outcome[None]) -> Step:
-        """The call is over, one way or another: record it, and say what is next. The record and the answer are one act."""
+        """The call is over, one way or another: record it, and say what is next. Record and answer are one act."""
         record = self._record
         incoming.close()
         error = outcome.error if isinstance(outcome, Failed) and incoming.finish is None else None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from safepoint._core.ladder import Rung
+from safepoint._core.stacks import task_stack, thread_stack
 from safepoint._core.tree import Node
 from safepoint._core.work import Work
 
@@ -42,12 +42,14 @@ def _works(driver: Driver) -> Iterator[Work[object]]:
     if driver.stage.work is not None:
         yield driver.stage.work
     for call in driver.batch.calls if driver.batch is not None else ():
-        if call.work is not None and not call.work.ended:
+        if call.work is not None:
             yield call.work
 
 
 def _describe(work: Work[object], now: float) -> Holding:
-    frames = work.task.get_stack() if work.task is not None else []
-    stack = "".join(line for frame in frames for line in traceback.format_stack(frame, limit=1))
+    if work.thread is not None:
+        stack = thread_stack(work.thread.ident or 0)
+    else:
+        stack = task_stack(work.task) if work.task is not None else ""
     left = max(0.0, work.until - now) if work.until is not None else None
     return Holding(work.name, work.path, work.rung, now - work.rung_since, left, stack)

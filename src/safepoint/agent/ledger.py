@@ -37,9 +37,7 @@ class LedgerEntry:
 
 _MOVES: dict[LedgerState, frozenset[LedgerState]] = {
     LedgerState.NOT_STARTED: frozenset({LedgerState.RUNNING, LedgerState.FAILED}),
-    LedgerState.RUNNING: frozenset(
-        {LedgerState.FINISHED, LedgerState.FAILED, LedgerState.STOPPED, LedgerState.CUT}
-    ),
+    LedgerState.RUNNING: frozenset({LedgerState.FINISHED, LedgerState.FAILED, LedgerState.STOPPED, LedgerState.CUT}),
     LedgerState.CUT: frozenset({LedgerState.COMPENSATED}),
 }
 

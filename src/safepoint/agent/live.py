@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,7 +20,7 @@ def register(run: AnyRun) -> None:
 
 
 @contextmanager
-def watch_runs() -> Iterator[list[AnyRun]]:
+def watch_runs() -> Generator[list[AnyRun]]:
     """All runs that start inside the block, in order, in any thread."""
     started: list[AnyRun] = []
     _watchers.append(started)

@@ -38,12 +38,13 @@ async def receive(record: Record, model: Model, request: ModelRequest, incoming:
 
 async def _next(iterator: AsyncIterator[Chunk], patience: float | None) -> Chunk | None:
     """The next chunk, None at the end. Cancellation: lands in the model's own stream."""
+    limit = asyncio.timeout(patience)
     try:
-        async with asyncio.timeout(patience) as limit:
+        async with limit:
             return await anext(iterator, None)
     except TimeoutError as error:
         if not limit.expired():
-            raise
+            raise  # the provider's own
         raise ModelUnavailable(f"the model was silent for {patience} s") from error
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from safepoint._core.ladder import Rung, plan
 from safepoint._core.points import Level, SafePoint
 from safepoint.agent.batch import Batch
-from safepoint.agent.call import Call, Phase
+from safepoint.agent.call import Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,12 @@ def preview(batch: Batch | None, at: SafePoint) -> Preview:
     if not isinstance(at, SafePoint):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
         raise ValueError(f"at={at!r} is not a safe point: write SafePoint.NOW or SafePoint.AFTER_TOOLS")
     calls = batch.calls if batch is not None else []
-    running = [call for call in calls if call.phase is Phase.WORKING]
-    queued = [call for call in calls if call.phase is Phase.QUEUED]
+    running = [call for call in calls if call.running]
+    queued = [call for call in calls if call.queued]
     if at.level is Level.SAFE:
-        starts = [] if at.covers("after_tool") else [call for call in queued if call.mild or not at.covers("before_effect")]
+        starts = (
+            [] if at.covers("after_tool") else [call for call in queued if call.mild or not at.covers("before_effect")]
+        )
         never = [call for call in queued if call not in starts]
         return Preview(finish=_names(running + starts), not_started=_names(never), seconds=None if running else 0.0)
     force = at.level is Level.FORCE

@@ -1,7 +1,7 @@
 """The handle of one run: watch it, stop it, wait for it.
 
 The handle is used by whoever started the run; the run itself lives in a task of its own. Entering the block starts it,
-leaving the block normally waits for its end, leaving it by an exception stops it NOW, waits, and lets the exception go on.
+leaving the block normally waits for its end, leaving it by an exception stops it NOW, waits, and lets it go on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from safepoint._core.border import outlast, outlive
 from safepoint._core.groups import CancelToken
@@ -74,9 +74,9 @@ class Run(Generic[DepsT, OutT]):
         self.deps = options.deps
         self.id = f"run_{uuid.uuid4().hex}"
         parent = options.parent
-        self._node = Node(self.id, agent.name, "run", parent=parent, passing=Passing.TO_CALLS)
+        self.node = Node(self.id, agent.name, "run", parent=parent, passing=Passing.TO_CALLS)
         self._options = options
-        self._hub = Hub(self.id, _hub_above(parent))
+        self.hub = Hub(self.id, _hub_above(parent))
         self._driver: Driver | None = None
         self._task: asyncio.Task[None] | None = None
         self._interrupt: KeyboardInterrupt | None = None
@@ -91,32 +91,32 @@ class Run(Generic[DepsT, OutT]):
         recursive: bool = False,
         reason: str | Reason | None = None,
     ) -> Receipt:
-        """Ask this run to stop; the receipt tells what came of it. Safe from any thread, task, signal handler or tool."""
-        return self._node.cancel(at, within=within, recursive=recursive, reason=reason)
+        """Ask this run to stop; the receipt tells the outcome. Safe from any thread, task, signal handler or tool."""
+        return self.node.cancel(at, within=within, recursive=recursive, reason=reason)
 
     def interrupt(self, error: KeyboardInterrupt) -> None:
         """A KeyboardInterrupt came up inside the run: stop now, and raise it again where the run is waited for."""
         self._interrupt = error
-        self._node.cancel(SafePoint.NOW, reason=Reason("KeyboardInterrupt", Source.CALLER))
+        self.node.cancel(SafePoint.NOW, reason=Reason("KeyboardInterrupt", Source.CALLER))
 
     def preview_cancel(self, at: SafePoint = SafePoint.NOW) -> Preview:
-        """What such a cancel would do right now: which calls it would cut, which must finish, which effects are in doubt."""
+        """What such a cancel would do right now: which calls it cuts, which must finish, which effects are in doubt."""
         return preview(self._driver.batch if self._driver is not None else None, at)
 
     def why_not_stopped(self) -> list[Holding]:
         """What holds a stopping run right now, with rung, time and stack. Safe from any thread."""
-        return holding(self._node, self._driver)
+        return holding(self.node, self._driver)
 
     # -- watching ------------------------------------------------------------------------------------------------------
 
     @property
     def tree(self) -> RunTree:
         """The live nodes of this run, each of which can be stopped by itself."""
-        return RunTree(self._node)
+        return RunTree(self.node)
 
     def events(self) -> Reader:
         """All events from the first on, to be read with `async for`. Breaking out only detaches this reader."""
-        return self._hub.read()
+        return self.hub.read()
 
     async def text(self) -> AsyncIterator[str]:
         """The words of the answer as they come; of this run alone, not of its sub-agents.
@@ -124,7 +124,7 @@ class Run(Generic[DepsT, OutT]):
         Cancellation: only the reading ends.
         """
         seen = 0
-        async for event in self._hub.read():
+        async for event in self.hub.read():
             if event.run_id != self.id:
                 continue
             if isinstance(event, TextStreamed):
@@ -138,7 +138,7 @@ class Run(Generic[DepsT, OutT]):
 
     def kept_events(self) -> tuple[Event, ...]:
         """All events so far but the pieces of text, which whole messages make up for."""
-        return self._hub.kept()
+        return self.hub.kept()
 
     @property
     def result(self) -> RunResult[OutT]:
@@ -150,7 +150,7 @@ class Run(Generic[DepsT, OutT]):
 
     @property
     def ended(self) -> bool:
-        return self._node.ended.is_set
+        return self.node.ended.is_set
 
     async def wait(self) -> RunResult[OutT]:
         """Wait for the end and return the result, also of a run that failed or was stopped.
@@ -161,9 +161,9 @@ class Run(Generic[DepsT, OutT]):
             raise UsageError("the run has not started: write `async with agent.start(…) as run:` first")
         if not self.ended:
             inside = current_node.get()
-            if inside is not None and self._node.holds(inside):
+            if inside is not None and self.node.holds(inside):
                 raise UsageError(f"{inside.path} waits for its own run: return, and wait from outside")
-            await self._node.ended.wait()
+            await self.node.ended.wait()
         return self.result
 
     # -- the block -----------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Run(Generic[DepsT, OutT]):
     def launch(self) -> None:
         """Start the run's task. Refuses a second time."""
         driver, supervisor = self._prepare()
-        self._task = supervisor.spawn(driver.drive(), self._node.path, copy_context())
+        self._task = supervisor.spawn(driver.drive(), self.node.path, copy_context())
 
     async def drive_inside(self) -> RunResult[OutT]:
         """Run in the calling task, as a sub-agent does. Cancellation: the run closes itself and returns."""
@@ -211,13 +211,13 @@ class Run(Generic[DepsT, OutT]):
         options = self._options
         if options.token is not None:
             options.token.refuse_if_cancelled()
-        record = Record(self, self._node, self._hub, options.messages, options.ladder)
+        record = Record(self, self.node, self.hub, options.messages, options.ladder)
         self._driver = Driver(record)
-        self._node.owner = self
-        self.agent.group.join(self._node)
+        self.node.owner = self
+        self.agent.group.join(self.node)
         if options.token is not None:
-            options.token.admit(self._node)
-        record.supervisor.enrol(self._node)
+            options.token.admit(self.node)
+        record.supervisor.enrol(self.node)
         register(self)
         return self._driver, record.supervisor
 
@@ -236,18 +236,21 @@ class Run(Generic[DepsT, OutT]):
 
     def __del__(self) -> None:
         if self._driver is None:
-            message = f"agent.start(…) of {self.agent.name!r} was never entered: write `async with agent.start(…) as run:`"
+            message = (
+                f"agent.start(…) of {self.agent.name!r} was never entered: write `async with agent.start(…) as run:`"
+            )
             warnings.warn(message, RuntimeWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
-        return f"<Run {self.id} of {self.agent.name!r}, {self._node.state}>"
+        return f"<Run {self.id} of {self.agent.name!r}, {self.node.state}>"
 
 
 def _hub_above(node: Node | None) -> Hub | None:
     """Where the events of a run inside another go as well; not across threads, where nobody could wait for them."""
     while node is not None:
-        if isinstance(node.owner, Run):
-            return node.owner._hub if node.runs_in_this_thread() else None
+        owner: object = node.owner
+        if isinstance(owner, Run):
+            return cast("Run[Any, Any]", owner).hub if node.runs_in_this_thread() else None
         node = node.parent
     return None
 
@@ -256,5 +259,5 @@ def parent_of(parent: Run[Any, Any] | Inherit | None) -> Node | None:  # Any: a 
     """The node a new run is to live under."""
     if parent is None:
         return None
-    node = parent._node if isinstance(parent, Run) else current_node.get()
+    node = parent.node if isinstance(parent, Run) else current_node.get()
     return node if node is not None and node.state in (NodeState.LIVE, NodeState.STOPPING) else None

@@ -1,4 +1,4 @@
-"""Where a run's work is performed: everything that may wait is a supervised piece of work, and the run waits for a bell.
+"""Where a run's work is performed: all that may wait is a supervised piece of work, and the run waits for a bell.
 
 Invariant: the run's own task suspends in `wait` and nowhere else. NOW and FORCE reach the piece of work that is under
 way through `push`; what they do not stop is on the orphan list before `perform` returns.
@@ -40,7 +40,7 @@ class Stage:
         self._node.on_change = self._changed
 
     async def wait(self) -> None:
-        """Until something changes. Cancellation: somebody's hand on our task, taken for the caller's own cancellation."""
+        """Until something changes. Cancellation: somebody's hand on our task; it counts as the caller's own."""
         try:
             await self._record.bell.wait()
         except asyncio.CancelledError:
@@ -59,20 +59,20 @@ class Stage:
 
     async def run_hooks(self, name: str, *args: object) -> None:
         """All hooks of this name, as one piece of work. Cancellation: as in `wait`."""
-        if self._has_hooks(name):
+        if self.has_hooks(name):
             outcome = await self.perform(partial(self.call_hooks, name, *args), name)
             if isinstance(outcome, Failed):
                 self._hook_failed(name, outcome.error)
 
     async def tell_the_end(self, result: object, *, stopped: bool) -> None:
         """Everything is recorded: wait, bounded, for the hooks that hear of it. Cancellation: as in `wait`."""
-        if stopped and self._has_hooks("on_stopped"):
+        if stopped and self.has_hooks("on_stopped"):
             self._beside("on_stopped", result)
         for aside in self._asides:
             await self._outcome(aside)
 
     async def quieten(self) -> None:
-        """Nothing of this run may go on after its seal: end what a hook has started below it. Cancellation: as in `wait`."""
+        """Nothing goes on below this run after its seal: end what its hooks have started. Cancellation: as in `wait`."""
         cap = self._record.supervisor.clock.now() + self._record.ladder.cap
         for child in tuple(self._node.children):
             child.cancel(SafePoint.NOW, reason=Reason("the run that started it has ended", Source.PARENT))
@@ -111,13 +111,13 @@ class Stage:
             if ask.id not in self._announced:
                 self._announced.add(ask.id)
                 self._record.emit(CancelRequested, ask=ask)
-                if self._has_hooks("on_cancel_requested"):
+                if self.has_hooks("on_cancel_requested"):
                     self._beside("on_cancel_requested", ask)
         self._record.bell.ring()
 
     # -- hooks ---------------------------------------------------------------------------------------------------------
 
-    def _has_hooks(self, name: str) -> bool:
+    def has_hooks(self, name: str) -> bool:
         return any(overridden(hooks, name) for hooks in self._record.agent.hooks)
 
     def _beside(self, name: str, *args: object) -> None:

@@ -1,9 +1,9 @@
 """How events reach readers without ever holding the run.
 
 The hub keeps what must not be lost (starts, ends, asks, rungs) and hands every event to the readers that are there.
-Text is not kept twice: a reader that comes late gets what happened so far, then one piece with all the text of the reply
-under way, then the live events. A reader's buffer is bounded: text pieces that it has not fetched melt into one, and
-beyond the limit they are dropped and counted in a `Lagged` event.
+Text is not kept twice: a reader that comes late gets what happened so far, then one piece with all the text of the
+reply under way, then the live events. A reader's buffer is bounded: text pieces that it has not fetched melt into one,
+and beyond the limit they are dropped and counted in a `Lagged` event.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Reader:
             return
         self._chars += len(event.text)
         tail = self._buffer[-1] if self._buffer else None
-        if type(tail) is type(event) and tail.run_id == event.run_id:
+        if tail is not None and type(tail) is type(event) and tail.run_id == event.run_id:
             # Joined only when fetched: melting a long text piece by piece must not cost its square.
             self._pieces.append(event.text)
         else:

@@ -16,8 +16,8 @@ from safepoint.tools.context import DepsT
 class Streamed(Generic[DepsT, OutT]):
     """`async for event in agent.stream(…)`; the run starts with the first event asked for. `run` is its handle.
 
-    Leaving early: with "cancel" the run is stopped, and `async with` or `aclose()` waits for that; with "detach" it goes
-    on by itself. A stream that is simply dropped does the same, without anybody waiting.
+    Leaving early: with "cancel" the run is stopped, and `async with` or `aclose()` waits for that; with "detach" it
+    goes on by itself. A stream that is simply dropped does the same, without anybody waiting.
     """
 
     def __init__(self, run: Run[DepsT, OutT], on_close: Literal["cancel", "detach"]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -46,7 +46,7 @@ def run_sync(make: Callable[[], Run[DepsT, OutT]]) -> RunResult[OutT]:
 
 
 class _Presses:
-    """How often Ctrl-C was pressed. The handler runs between any two byte codes of the main thread: it takes no lock."""
+    """How often Ctrl-C was pressed. The handler runs between any two steps of the main thread: it takes no lock."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -69,7 +69,7 @@ class _Presses:
 
 
 @contextmanager
-def _ctrl_c(presses: _Presses) -> Iterator[None]:
+def _ctrl_c(presses: _Presses) -> Generator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return

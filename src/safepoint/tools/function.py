@@ -51,9 +51,8 @@ class Tool(BaseTool, Generic[P, R]):
         name, description = options.pop("name", None), options.pop("description", None)
         self.ladder = options.pop("ladder", None)
         self.signature = Signature.of(function, name=name)
-        self.options = ToolOptions.parse(**options).placed_for(  # type: ignore[misc]  # the rest of Options, key by key
-            self.signature.name, is_async=self.signature.is_async
-        )
+        declared = ToolOptions.parse(**cast("dict[str, Any]", options))  # Any: checked value by value in there
+        self.options: ToolOptions = declared.placed_for(self.signature.name, is_async=self.signature.is_async)
         self.options.check_grace(self.ladder.cap if self.ladder else DEFAULT_GRACE_CAP)
         self.spec = ToolSpec(self.signature.name, description or self.signature.description, self.signature.parameters)
         self._function = function
