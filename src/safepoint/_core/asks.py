@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from safepoint._core.points import Level, SafePoint
+from safepoint._core.points import Level, SafePoint, check_point
 from safepoint._core.reasons import Reason, Source, as_reason
 
 _numbers = itertools.count(1)
@@ -43,10 +43,7 @@ def make_ask(
     at: SafePoint, *, within: float | None, recursive: bool, reason: str | Reason | None, now: float, wall: float
 ) -> Ask:
     """Check the words of a `cancel(…)` call; a contradiction is refused here and never becomes an ask."""
-    if not isinstance(at, SafePoint):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
-        raise ValueError(
-            f"at={at!r} is not a safe point: write SafePoint.NOW, SafePoint.AFTER_TOOLS or SafePoint.named('x')"
-        )
+    check_point(at)
     if within is None:
         deadline = None
     elif at.level is not Level.SAFE:

@@ -165,8 +165,7 @@ class CancelToken:
         return self._group.ask(ask, keep=False)
 
     def admit(self, node: Node) -> None:
-        """A run starts under this token."""
-        self.refuse_if_cancelled()
+        """A run starts under this token; check `refuse_if_cancelled` first."""
         self._group.join(node)
         for ask in tuple(self._asks):  # a cancel that crossed us in another thread; one ask counts once
             node.take(ask)

@@ -28,11 +28,13 @@ class Rung(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """How long each rung may take, in seconds. `cap` bounds every grace, `finish` and shield."""
+    """How long each rung may take, in seconds. `cap` bounds every grace, `finish` and shield.
+
+    `kill`: what FORCE leaves a sub-agent to record its own end.
+    """
 
     task: float = 1.0
     thread: float = 0.25
-    term: float = 2.0
     kill: float = 1.0
     undo: float = 2.0
     cap: float = 10.0

@@ -71,6 +71,15 @@ class SafePoint:
         return " | ".join(f"SafePoint.{_spell(place)}" for place in sorted(self.places))
 
 
+def check_point(at: SafePoint) -> SafePoint:
+    """The same, or a refusal: a typo in a string must not become a cancel that never comes."""
+    if not isinstance(at, SafePoint):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ValueError(
+            f"at={at!r} is not a safe point: write SafePoint.NOW, SafePoint.AFTER_TOOLS or SafePoint.named('x')"
+        )
+    return at
+
+
 def _spell(place: str) -> str:
     return f"named({place.removeprefix(NAMED)!r})" if place.startswith(NAMED) else place.upper()
 

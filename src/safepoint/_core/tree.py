@@ -166,7 +166,7 @@ class Node:
             return
         pressing = self._pressing()
         level = pressing.level(self.clock.now()) if pressing else Level.NONE
-        self._arm(pressing)
+        self._arm()
         if level >= Level.NOW and level > self.pushed:
             self.pushed = level
             self._commit(None)
@@ -248,11 +248,13 @@ class Node:
                 node.wake()
             node = node.parent
 
-    def _arm(self, request: Request | None) -> None:
-        """One timer, for the deadlines of this node's own asks; children hear of it from here."""
+    def _arm(self) -> None:
+        """One timer, for the earliest deadline of this node's own asks; children hear of it from here."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        standing = self.log.standing()
+        request = fold((*standing.asks, *standing.late))
         if request is None or request.deadline is None or request.at.level is not Level.SAFE:
             return
         if not request.expired(self.clock.now()):

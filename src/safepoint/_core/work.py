@@ -92,7 +92,8 @@ class Work(Generic[T]):
         self.thread: threading.Thread | None = None
         self._clock = clock
         self._ladder = ladder
-        self._manner = manner
+        # What the work is right now. It may change while it runs: a check first, then a thread.
+        self.manner = manner
         self._rest: Plan = ()
         self._forced = False
         self._timer: asyncio.TimerHandle | None = None
@@ -113,8 +114,10 @@ class Work(Generic[T]):
 
     async def guard(self, make: Callable[[], Awaitable[T]]) -> None:
         """The body of the task. Cancellation: this is where it lands; it becomes the outcome and goes no further."""
-        if self.state is WorkState.WAITING:
-            self.state = WorkState.RUNNING
+        if self.state is not WorkState.WAITING:  # stopped before its first step, in a manner that does not cancel
+            self._settle(NeverRan())
+            return
+        self.state = WorkState.RUNNING
         try:
             value = await make()
         except GeneratorExit:
@@ -139,7 +142,7 @@ class Work(Generic[T]):
             self._last_moment = self._clock.now() + self._ladder.cap
         self._forced = force
         self.state = WorkState.STOPPING
-        self._rest = plan(self._manner, self._ladder, force=force)
+        self._rest = plan(self.manner, self._ladder, force=force)
         if self._shields and not force:
             self._enter(Rung.SHIELDED, self._shield_until)
         else:
@@ -195,7 +198,7 @@ class Work(Generic[T]):
         self.outcome = Abandoned(self.orphan)
         self.orphan.thread = self.thread
         disown(self.task)
-        if self._manner.kind is WorkKind.TASK:
+        if self.manner.kind is WorkKind.TASK:
             self.task.cancel()  # once more: its grace is over, so nothing of its clean-up is owed any longer
         self.on_rung(Rung.ABANDON)
         self.on_end()

@@ -31,6 +31,7 @@ from safepoint.agent.record import Record
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.stage import Stage
 from safepoint.agent.steps import BackOff, Begin, CallModel, Close, Over, RunTools, Settle, Step
+from safepoint.agent.usage import Usage
 from safepoint.errors import ModelError, ModelMisbehaved, ModelUnavailable
 from safepoint.history.closing import close_history
 from safepoint.history.parts import Message, Text
@@ -54,6 +55,7 @@ class Driver:
         token = current_node.set(self._node)
         try:
             self._record.emit(RunStarted, agent=self._record.agent.name)
+            self.stage.open()
             step: Step = Begin()
             while not isinstance(step, Over):
                 step = await self._take(step)
@@ -150,7 +152,8 @@ class Driver:
                 message = incoming.reply(self._call_ids())
             except ModelMisbehaved as misbehaved:
                 error = misbehaved
-        usage = usage_of(request, incoming)
+        # A call that failed before its first token may never have reached the model: nothing is known to be spent.
+        usage = Usage() if error is not None and incoming.empty else usage_of(request, incoming)
         record.spend(usage)
         complete = incoming.finish is not None and error is None
         record.emit(ModelCallEnded, step=record.step, message=message, usage=usage, complete=complete, error=error)

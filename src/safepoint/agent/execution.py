@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from safepoint._core.endings import Ending
-from safepoint._core.ladder import Ladder, Rung
+from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Rung
 from safepoint._core.points import Level
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
@@ -72,7 +72,6 @@ class Execution:
             name=tool.name,
             path=self.node.path,
             ladder=self.ladder,
-            manner=tool.manner,
             context=context,
             on_end=record.bell.ring,
         )
@@ -88,9 +87,10 @@ class Execution:
 
     async def _perform(self) -> object:
         """Cancellation: cuts the hook or the tool, whichever is running; what is recorded stays recorded."""
-        if not await self._allowed():
+        if not await self._allowed() or self._being_stopped():
             return None
         self._mark_running()
+        self.work.manner = self._tool.manner
         try:
             value = await self._tool.body(self._context, self._args)
         except Exception as error:
@@ -102,7 +102,9 @@ class Execution:
             if self._late():
                 return value  # abandoned long ago; it goes to the orphan and nowhere else
             self._record_value(value)
-        await self._run_hooks("after_tool", self._entry)
+        if not self._being_stopped():
+            self.work.manner = CUT_AT_ONCE
+            await self._run_hooks("after_tool", self._entry)
         return value
 
     async def _allowed(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,11 +27,11 @@ class Holding:
     stack: str
 
 
-def holding(node: Node, driver: Driver | None) -> list[Holding]:
+def holding(node: Node, drivers: Iterable[Driver]) -> list[Holding]:
     """Empty if the run was not asked to stop, or has ended."""
-    if node.stop is None or node.ended.is_set or driver is None:
+    if node.stop is None or node.ended.is_set:
         return []
-    found = [_describe(work, node.clock.now()) for work in _works(driver)]
+    found = [_describe(work, node.clock.now()) for driver in drivers for work in _works(driver)]
     blocked = node.blocked()
     if blocked is not None:
         found.append(Holding("event loop", node.path, None, blocked.seconds, None, blocked.stack))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from safepoint._core.ladder import Rung, plan
@@ -25,11 +26,9 @@ class Preview:
     seconds: float | None = 0.0
 
 
-def preview(batch: Batch | None, at: SafePoint) -> Preview:
+def preview(batches: Iterable[Batch], at: SafePoint) -> Preview:
     """For a safe point `seconds` is None: work that is in flight takes as long as it takes."""
-    if not isinstance(at, SafePoint):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
-        raise ValueError(f"at={at!r} is not a safe point: write SafePoint.NOW or SafePoint.AFTER_TOOLS")
-    calls = batch.calls if batch is not None else []
+    calls = [call for batch in batches for call in batch.calls]
     running = [call for call in calls if call.running]
     queued = [call for call in calls if call.queued]
     if at.level is Level.SAFE:

@@ -9,28 +9,28 @@ from __future__ import annotations
 import asyncio
 import uuid
 import warnings
-from collections.abc import AsyncIterator
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic
 
 from safepoint._core.border import outlast, outlive
 from safepoint._core.groups import CancelToken
 from safepoint._core.ladder import Ladder
-from safepoint._core.points import SafePoint
+from safepoint._core.points import Level, SafePoint, check_point
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import Receipt, current_node
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node, NodeState, Passing
 from safepoint.agent.driver import Driver
-from safepoint.agent.events import Event, ModelCallEnded, TextStreamed
+from safepoint.agent.events import Event
 from safepoint.agent.holding import Holding, holding
 from safepoint.agent.live import register
 from safepoint.agent.preview import Preview, preview
 from safepoint.agent.record import Record
 from safepoint.agent.result import OutT, RunResult
 from safepoint.agent.stream import Hub, Reader
+from safepoint.agent.text import TextReader
 from safepoint.agent.tree import RunTree
 from safepoint.errors import NotEnded, UsageError
 from safepoint.history.check import check_history
@@ -99,13 +99,20 @@ class Run(Generic[DepsT, OutT]):
         self._interrupt = error
         self.node.cancel(SafePoint.NOW, reason=Reason("KeyboardInterrupt", Source.CALLER))
 
-    def preview_cancel(self, at: SafePoint = SafePoint.NOW) -> Preview:
+    def preview_cancel(self, at: SafePoint = SafePoint.NOW, *, recursive: bool = False) -> Preview:
         """What such a cancel would do right now: which calls it cuts, which must finish, which effects are in doubt."""
-        return preview(self._driver.batch if self._driver is not None else None, at)
+        level = check_point(at).level
+        drivers = self._drivers() if recursive or level is not Level.SAFE else [self._driver]
+        return preview([driver.batch for driver in drivers if driver is not None and driver.batch is not None], at)
 
     def why_not_stopped(self) -> list[Holding]:
         """What holds a stopping run right now, with rung, time and stack. Safe from any thread."""
-        return holding(self.node, self._driver)
+        return holding(self.node, self._drivers())
+
+    def _drivers(self) -> list[Driver]:
+        """The drivers of this run and of the runs below it."""
+        runs = [run for node in self.node.walk() if (run := _run_of(node)) is not None]
+        return [run._driver for run in runs if run._driver is not None]
 
     # -- watching ------------------------------------------------------------------------------------------------------
 
@@ -118,23 +125,9 @@ class Run(Generic[DepsT, OutT]):
         """All events from the first on, to be read with `async for`. Breaking out only detaches this reader."""
         return self.hub.read()
 
-    async def text(self) -> AsyncIterator[str]:
-        """The words of the answer as they come; of this run alone, not of its sub-agents.
-
-        Cancellation: only the reading ends.
-        """
-        seen = 0
-        async for event in self.hub.read():
-            if event.run_id != self.id:
-                continue
-            if isinstance(event, TextStreamed):
-                seen += len(event.text)
-                yield event.text
-            elif isinstance(event, ModelCallEnded):
-                whole = event.message.text if event.message is not None else ""
-                if len(whole) > seen:
-                    yield whole[seen:]
-                seen = 0
+    def text(self) -> TextReader:
+        """The words of the answer as they come, for `async for`; of this run alone, not of its sub-agents."""
+        return TextReader(self.hub.read())
 
     def kept_events(self) -> tuple[Event, ...]:
         """All events so far but the pieces of text, which whole messages make up for."""
@@ -245,12 +238,16 @@ class Run(Generic[DepsT, OutT]):
         return f"<Run {self.id} of {self.agent.name!r}, {self.node.state}>"
 
 
+def _run_of(node: Node) -> Run[Any, Any] | None:  # Any: a run of any agent
+    owner = node.owner
+    return owner if isinstance(owner, Run) else None  # pyright: ignore[reportUnknownVariableType]  # of any agent
+
+
 def _hub_above(node: Node | None) -> Hub | None:
     """Where the events of a run inside another go as well; not across threads, where nobody could wait for them."""
     while node is not None:
-        owner: object = node.owner
-        if isinstance(owner, Run):
-            return cast("Run[Any, Any]", owner).hub if node.runs_in_this_thread() else None
+        if (run := _run_of(node)) is not None:
+            return run.hub if node.runs_in_this_thread() else None
         node = node.parent
     return None
 

@@ -36,8 +36,12 @@ class Stage:
         # Hooks that hear of an ask. They run beside the work, hold nothing, and are waited for after the end.
         self._asides: list[Work[None]] = []
         self._announced: set[str] = set()
+
+    def open(self) -> None:
+        """From now on asks are announced, and push what is under way."""
         self._node.on_push = self._push
         self._node.on_change = self._changed
+        self._changed()
 
     async def wait(self) -> None:
         """Until something changes. Cancellation: somebody's hand on our task; it counts as the caller's own."""
@@ -72,15 +76,17 @@ class Stage:
             await self._outcome(aside)
 
     async def quieten(self) -> None:
-        """Nothing goes on below this run after its seal: end what its hooks have started. Cancellation: as in `wait`."""
-        cap = self._record.supervisor.clock.now() + self._record.ladder.cap
+        """Nothing goes on below a sealed run: end what its hooks have started. Cancellation: as in `wait`."""
+        if not self._node.children:
+            return
+        clock, ring = self._record.supervisor.clock, self._record.bell.ring
+        limit = clock.call_at(clock.now() + self._record.ladder.cap, ring)
         for child in tuple(self._node.children):
-            child.cancel(SafePoint.NOW, reason=Reason("the run that started it has ended", Source.PARENT))
-            child.ended.when_set(lambda: self._node.call_soon(self._record.bell.ring))
-        if self._node.children:
-            self._record.supervisor.clock.call_at(cap, self._record.bell.ring)
-        while self._node.children and self._record.supervisor.clock.now() < cap:
+            child.cancel(reason=Reason("the run that started it has ended", Source.PARENT))
+            child.ended.when_set(lambda: self._node.call_soon(ring))
+        while self._node.children and clock.now() < limit.when():
             await self.wait()
+        limit.cancel()
 
     async def _outcome(self, work: Work[T]) -> Outcome[T]:
         while work.outcome is None:

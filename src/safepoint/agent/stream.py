@@ -35,6 +35,10 @@ class Reader:
         self._ended = ended
         self._waiter: asyncio.Future[None] | None = None
 
+    @property
+    def run_id(self) -> str:
+        return self._hub.run_id
+
     def put(self, event: Event) -> None:
         if isinstance(event, TextStreamed | ReasoningStreamed):
             self._put_text(event)
