@@ -13,9 +13,11 @@ from safepoint._core.ladder import Ladder
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason
 from safepoint.agent.as_tool import AgentTool
+from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.hooks import Hooks
 from safepoint.agent.model import Model, ModelSettings
 from safepoint.agent.result import OutT, RunResult, StopReason
+from safepoint.agent.resume import Edit, OnUnknown, Resume
 from safepoint.agent.run import INHERIT, Inherit, Run, RunOptions, parent_of
 from safepoint.agent.streamed import Streamed
 from safepoint.agent.sync import run_sync
@@ -68,19 +70,24 @@ class Agent(Generic[DepsT, OutT]):
 
     def start(
         self,
-        prompt: Prompt,
+        prompt: Prompt | None = None,
         *,
+        checkpoint: Checkpoint | Resume | None = None,
         history: Sequence[Message] = (),
         deps: DepsT = NO_DEPS,
         token: CancelToken | None = None,
         ladder: Ladder | None = None,
         parent: Run[Any, Any] | Inherit | None = INHERIT,
     ) -> Run[DepsT, OutT]:
-        """The handle of a new run: `async with agent.start(…) as run:`. Nothing runs before the block is entered."""
-        options = RunOptions(
-            RunOptions.of(prompt, list(history)), deps, token, ladder or self.ladder, parent_of(parent)
-        )
-        return Run(self, options)
+        """The handle of a new run: `async with agent.start(…) as run:`. Nothing runs before the block is entered.
+
+        With `checkpoint` instead of a prompt it is the handle of a run that goes on where another stopped.
+        """
+        resume = Resume(checkpoint) if isinstance(checkpoint, Checkpoint) else checkpoint
+        messages = RunOptions.opening(prompt, history, resume)
+        if resume is not None:
+            resume.check_agent(self.name)
+        return Run(self, RunOptions(messages, deps, resume, token, ladder or self.ladder, parent_of(parent)))
 
     async def run(
         self,
@@ -97,6 +104,28 @@ class Agent(Generic[DepsT, OutT]):
         Cancellation: the run is stopped NOW and closes itself, bounded; then the caller's exception goes on.
         """
         run = self.start(prompt, history=history, deps=deps, token=token, ladder=ladder, parent=parent)
+        run.launch()
+        await run.join()
+        return unless_failed(run.result)
+
+    async def resume(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        message: Prompt | None = None,
+        answers: Mapping[str, Any] | None = None,  # Any: whatever people answered
+        edit: Edit | None = None,
+        on_unknown: OnUnknown = "tell",
+        fork: bool = False,
+        deps: DepsT = NO_DEPS,
+        token: CancelToken | None = None,
+    ) -> RunResult[OutT]:
+        """Go on where a run was stopped; see `Resume` for the options. A finished effect never happens twice.
+
+        Cancellation: as for `run`; the resumed run leaves a checkpoint of its own.
+        """
+        resume = Resume(checkpoint, message, answers or {}, edit, on_unknown, fork)
+        run = self.start(checkpoint=resume, deps=deps, token=token)
         run.launch()
         await run.join()
         return unless_failed(run.result)

@@ -9,18 +9,19 @@ from __future__ import annotations
 from safepoint._core.points import Level
 from safepoint.agent.call import Call
 from safepoint.agent.record import Record
+from safepoint.agent.resume import Resume, restore
 from safepoint.history.closing import ClosedCall
-from safepoint.history.parts import Message
+from safepoint.history.parts import Message, ToolCall
 from safepoint.history.states import LedgerState
 
 
 class Batch:
     """All calls of one assistant message."""
 
-    def __init__(self, record: Record, message: Message) -> None:
+    def __init__(self, record: Record, message: Message, resume: Resume | None = None) -> None:
         self._record = record
         self._limit = record.agent.max_parallel_tools
-        self.calls = [Call(record, call, record.agent.tools.get(call.name)) for call in message.tool_calls]
+        self.calls = [_call(record, call, resume) for call in message.tool_calls]
 
     def advance(self) -> bool:
         """Take every call as far as it can go; True once none is running."""
@@ -40,6 +41,11 @@ class Batch:
         for call in self.calls:
             if call.queued:
                 call.skip()
+
+    @property
+    def waits(self) -> bool:
+        """A person is asked about one of the calls."""
+        return any(call.waits for call in self.calls)
 
     def answer(self) -> str | None:
         """The result of a tool that was declared to be the answer."""
@@ -79,3 +85,8 @@ class Batch:
 
     def _all_over(self) -> bool:
         return self._count_over() == len(self.calls)
+
+
+def _call(record: Record, call: ToolCall, resume: Resume | None) -> Call:
+    tool = record.agent.tools.get(call.name)
+    return Call(record, call, tool, restore(resume, call, tool) if resume is not None else None)

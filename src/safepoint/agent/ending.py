@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import uuid
+from dataclasses import dataclass, replace
 
 from safepoint._core.endings import Cancellation, Ending, Stop, Touched
+from safepoint._core.work import Done, Failed, Outcome
 from safepoint.agent.batch import Batch
+from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.record import Record
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.steps import Close
+from safepoint.errors import StoreError
 from safepoint.history.closing import Draft, close_history, notice_text, quoted
 from safepoint.history.parts import Message
 from safepoint.tools.rendering import render_error
@@ -21,14 +25,21 @@ class Closed:
     result: RunResult[str]
     ending: Ending
 
+    def unless_saved(self, outcome: Outcome[None]) -> Closed:
+        """The same, with the failure to save on result and receipt, if there was one."""
+        if isinstance(outcome, Done):
+            return self
+        error = outcome.error if isinstance(outcome, Failed) else StoreError("the end of the run was not saved in time")
+        return Closed(replace(self.result, save_error=error), replace(self.ending, save_error=error))
 
-def close(record: Record, step: Close) -> Closed:
-    """Everything that is left of a run, computed from what was recorded."""
+
+def close(record: Record, step: Close, batch: Batch | None) -> Closed:
+    """Everything that is left of a run, computed from what was recorded. `batch`: calls whose results are open."""
     stop = record.node.stop if step.stop_reason is StopReason.CANCELLED else None
     draft = Draft(step.incoming.kept_text, step.incoming.kept_reasoning) if step.incoming is not None else None
     messages = close_history(
         record.messages,
-        batch=step.batch.closed(stop.reason.text if stop is not None else None) if step.batch is not None else (),
+        batch=batch.closed(stop.reason.text if stop is not None else None) if batch is not None else (),
         draft=draft,
         notice=_notice(step, stop, incomplete=draft is not None and draft.incomplete),
     )
@@ -41,10 +52,31 @@ def close(record: Record, step: Close) -> Closed:
         tuple(record.ledger),
         record.usage,
         cancellation=_cancellation(stop, now) if stop is not None else None,
+        checkpoint=_checkpoint(record, step, batch, messages),
         orphans=tuple(record.orphans),
         error=step.error,
     )
-    return Closed(result, _ending(record, result, step.batch, now))
+    return Closed(result, _ending(record, result, batch, now))
+
+
+def _checkpoint(record: Record, step: Close, batch: Batch | None, closed: tuple[Message, ...]) -> Checkpoint | None:
+    """From where the run can go on; None if there is nothing left to do."""
+    if step.stop_reason is StopReason.END_TURN:
+        return None
+    stop = record.node.stop
+    return Checkpoint(
+        f"checkpoint_{uuid.uuid4().hex}",
+        record.agent.name,
+        record.node.id,
+        step.stop_reason,
+        closed,
+        tuple(record.messages),
+        tuple(record.ledger),
+        {call.call.id: call.opened() for call in batch.calls} if batch is not None else {},
+        record.steps_done,
+        record.spent,
+        stop.reason if stop is not None else None,
+    )
 
 
 def _ending(record: Record, result: RunResult[str], batch: Batch | None, now: float) -> Ending:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic
+from typing import TYPE_CHECKING, Generic
 
 from typing_extensions import TypeVar  # TypeVar defaults; pydantic brings it along
 
@@ -13,6 +13,9 @@ from safepoint._core.orphans import Orphan
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.usage import Usage
 from safepoint.history.parts import Message
+
+if TYPE_CHECKING:
+    from safepoint.agent.checkpoint import Checkpoint, Question
 
 OutT = TypeVar("OutT", default=str)
 
@@ -44,5 +47,12 @@ class RunResult(Generic[OutT]):
     ledger: tuple[LedgerEntry, ...]
     usage: Usage
     cancellation: Cancellation | None = None
+    checkpoint: Checkpoint | None = None
     orphans: tuple[Orphan, ...] = ()
     error: BaseException | None = None
+    save_error: BaseException | None = None
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """What a person is asked, if the run ended `interrupted`."""
+        return self.checkpoint.questions if self.checkpoint is not None else ()
