@@ -2,6 +2,7 @@
 
 SafepointError
 ├─ UsageError(RuntimeError)      you called it wrongly
+│  ├─ NoOutput                   the typed answer of a run that has none was read
 │  ├─ NotEnded                   a result was read before the run ended
 │  ├─ WaitInsideRun              a run was asked to wait for itself
 │  ├─ AskNotTaken                no run has taken this ask yet, so nothing can come of it
@@ -34,6 +35,10 @@ class SafepointError(Exception):
 
 class UsageError(SafepointError, RuntimeError):
     """The call cannot work as written; the message says what to write instead."""
+
+
+class NoOutput(UsageError):
+    """`result.output` was read, but the run did not end with an answer."""
 
 
 class NotEnded(UsageError):

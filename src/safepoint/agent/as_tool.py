@@ -49,5 +49,7 @@ class AgentTool(BaseTool):
         resume = context.child if isinstance(context.child, Resume) else None
         messages = resume.messages() if resume is not None else RunOptions.of(args["input"], None)
         ladder = self.agent.ladder
-        options = RunOptions(messages, context.deps, resume, ladder=ladder, parent=context.node)
+        options = RunOptions(
+            messages, context.deps, resume, ladder=ladder, budget=self.agent.budget, parent=context.node
+        )
         return Run(self.agent, options).drive_inside()

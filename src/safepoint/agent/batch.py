@@ -32,8 +32,11 @@ class Batch:
         if self._count_over() > before and not self._all_over():
             self._record.node.judge("after_tool")
         for call in self.calls:
-            if call.queued and self._has_room() and self._may_start(call):
-                call.start()
+            if call.queued and self._has_room():
+                if self._record.meter is not None and self._record.node.stop is None:
+                    self._record.meter.calling(call.call)
+                if self._may_start(call):
+                    call.start()
         return not self._running()
 
     def end(self) -> None:

@@ -28,6 +28,7 @@ from safepoint.agent.incoming import Incoming
 from safepoint.agent.journal import Ended, Fact, Opened
 from safepoint.agent.model import ModelRequest
 from safepoint.agent.model_call import receive, usage_of
+from safepoint.agent.output import OUTPUT_TRIES, asks_again
 from safepoint.agent.record import Record
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.resume import Resume
@@ -39,6 +40,7 @@ from safepoint.errors import ModelError, ModelMisbehaved, ModelUnavailable
 from safepoint.history.closing import close_history
 from safepoint.history.parts import Message, Text
 from safepoint.history.wellformed import well_formed
+from safepoint.tools.bad_arguments import BadArguments
 
 LONGEST_BACK_OFF = 30.0
 
@@ -53,6 +55,7 @@ class Driver:
         # The calls of the last reply, until their results are in the conversation.
         self.batch: Batch | None = None
         self.result: RunResult[str] | None = None
+        self._unfit_answers = 0
         self._resume = resume
         if resume is not None:
             self._restore(resume)
@@ -90,7 +93,7 @@ class Driver:
             case Begin():
                 return await self._begin()
             case CallModel():
-                return await self._call_model(step)
+                return await self._call_model(step) if self._may_step(step) else self._last_step()
             case BackOff(seconds, then):
                 await self.stage.perform(partial(asyncio.sleep, seconds), "back-off")
                 return self._unless_stopped(then)
@@ -133,6 +136,13 @@ class Driver:
 
     def _unless_stopped(self, step: Step) -> Step:
         return step if self._node.judge_now() is None else Close(StopReason.CANCELLED)
+
+    def _may_step(self, step: CallModel) -> bool:
+        meter = self._record.meter
+        return meter is None or step != CallModel() or meter.allows_step()
+
+    def _last_step(self) -> Step:
+        return Close(StopReason.MAX_STEPS if self._node.answer() is None else StopReason.CANCELLED)
 
     # -- a model call --------------------------------------------------------------------------------------------------
 
@@ -202,6 +212,8 @@ class Driver:
         # A call that failed before its first token may never have reached the model: nothing is known to be spent.
         usage = Usage() if error is not None and incoming.empty else usage_of(request, incoming)
         record.spend(usage)
+        if record.meter is not None:
+            record.meter.spent(record.agent.models[step.model].name, usage)
         complete = incoming.finish is not None and error is None
         record.emit(ModelCallEnded, step=record.step, message=message, usage=usage, complete=complete, error=error)
         if error is not None:
@@ -217,10 +229,31 @@ class Driver:
             if message.tool_calls:
                 self.batch = Batch(self._record, message)
                 return RunTools(self.batch)
+        if message is not None and incoming.stop_reason is StopReason.END_TURN:
+            again = self._unfit(message)
+            if again is not None:
+                return again
         if self._node.answer() is not None:
             return Close(StopReason.CANCELLED)
         reason = incoming.stop_reason
         return Settle(reason) if message is not None else Close(reason)
+
+    def _unfit(self, message: Message) -> Step | None:
+        """What to do about an answer that is not of the type that was asked for; None if it is."""
+        output = self._record.agent.output_tool
+        if output is None:
+            return None
+        try:
+            output.read(message.text)
+        except BadArguments as problem:
+            self._unfit_answers += 1
+            if self._unfit_answers >= OUTPUT_TRIES:
+                return self._fail(
+                    ModelMisbehaved(f"no answer of the required form in {OUTPUT_TRIES} tries: {problem}"), None
+                )
+            self._record.messages.append(Message("user", (Text(asks_again(str(problem))),)))
+            return self._unless_stopped(CallModel())
+        return None
 
     def _after_error(self, step: CallModel, incoming: Incoming, error: BaseException) -> Step:
         """Try again, try the next model, or fail. Only before the first token, and never once somebody said NOW."""
@@ -274,6 +307,8 @@ class Driver:
         record = self._record
         await self.stage.quieten()
         record.steering.close()
+        if record.meter is not None:
+            record.meter.close()
         if self.batch is not None:
             self.batch.end()
         closed = close(record, step, self.batch)

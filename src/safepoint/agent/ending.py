@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass, replace
 
 from safepoint._core.endings import Cancellation, Ending, Stop, Touched
+from safepoint._core.reasons import Source
 from safepoint._core.work import Done, Failed, Outcome
 from safepoint.agent.batch import Batch
 from safepoint.agent.checkpoint import Checkpoint
@@ -44,19 +45,21 @@ def close(record: Record, step: Close, batch: Batch | None) -> Closed:
         notice=_notice(step, stop, incomplete=draft is not None and draft.incomplete),
     )
     now = record.node.clock.wall()
+    budget = stop is not None and stop.reason.source is Source.BUDGET
     result = RunResult(
         record.node.id,
-        step.stop_reason,
+        StopReason.BUDGET if budget else step.stop_reason,
         _last_words(messages),
         list(messages),
         tuple(record.ledger),
         record.usage,
         cancellation=_cancellation(stop, now) if stop is not None else None,
         checkpoint=_checkpoint(record, step, batch, messages),
+        value=_value(record, step, messages),
         orphans=tuple(record.orphans),
         error=step.error,
     )
-    return Closed(result, _ending(record, result, batch, now))
+    return Closed(result, _ending(record, result, batch, now, cancelled=stop is not None))
 
 
 def _checkpoint(record: Record, step: Close, batch: Batch | None, closed: tuple[Message, ...]) -> Checkpoint | None:
@@ -79,10 +82,18 @@ def _checkpoint(record: Record, step: Close, batch: Batch | None, closed: tuple[
     )
 
 
-def _ending(record: Record, result: RunResult[str], batch: Batch | None, now: float) -> Ending:
+def _value(record: Record, step: Close, messages: tuple[Message, ...]) -> object:
+    """The typed answer of a run that has one."""
+    output = record.agent.output_tool
+    if step.stop_reason is not StopReason.END_TURN or output is None:
+        return None
+    return output.read(_last_words(messages))
+
+
+def _ending(record: Record, result: RunResult[str], batch: Batch | None, now: float, *, cancelled: bool) -> Ending:
     touched = [Touched(record.node.path, call.call.name, call.entry.state) for call in batch.calls] if batch else []
     return Ending(
-        result.stop_reason is StopReason.CANCELLED,
+        cancelled,
         now,
         touched=tuple(touched),
         queued=batch.untouched if batch is not None else (),
@@ -101,6 +112,10 @@ def _notice(step: Close, stop: Stop | None, *, incomplete: bool) -> str | None:
             return f"This run failed before it was done: {quoted(render_error(step.error or Exception('unknown')))}."
         case StopReason.MAX_TOKENS:
             return "The answer was cut off: the limit of tokens was reached."
+        case StopReason.MAX_STEPS:
+            return "This run ended before it was done: it has made all the steps that it may make."
+        case StopReason.INTERRUPTED:
+            return "This run waits for the answer of a person."
         case StopReason.REFUSED:
             return "The model refused to answer."
         case _:

@@ -13,6 +13,7 @@ from safepoint._core.ladder import Ladder
 from safepoint._core.orphans import Orphan
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node
+from safepoint.agent.budget import Budget, Meter
 from safepoint.agent.events import Event, Place
 from safepoint.agent.journal import Fact, Journal, Said
 from safepoint.agent.ledger import Ledger
@@ -31,7 +32,15 @@ _EventT = TypeVar("_EventT", bound=Place)
 class Record:
     """One run's facts."""
 
-    def __init__(self, run: Run[Any, Any], node: Node, hub: Hub, messages: list[Message], ladder: Ladder) -> None:
+    def __init__(
+        self,
+        run: Run[Any, Any],
+        node: Node,
+        hub: Hub,
+        messages: list[Message],
+        ladder: Ladder,
+        budget: Budget | None = None,
+    ) -> None:
         self.run = run
         self.node = node
         self.hub = hub
@@ -55,6 +64,7 @@ class Record:
         # After the terminal event nothing more is told.
         self.sealed = False
         self.supervisor = Supervisor.current()
+        self.meter = Meter(self, budget) if budget is not None else None
 
     @property
     def agent(self) -> Agent[Any, Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Generic, cast
 
 from typing_extensions import TypeVar  # TypeVar defaults; pydantic brings it along
 
@@ -12,6 +12,7 @@ from safepoint._core.endings import Cancellation
 from safepoint._core.orphans import Orphan
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.usage import Usage
+from safepoint.errors import NoOutput
 from safepoint.history.parts import Message
 
 if TYPE_CHECKING:
@@ -51,6 +52,14 @@ class RunResult(Generic[OutT]):
     orphans: tuple[Orphan, ...] = ()
     error: BaseException | None = None
     save_error: BaseException | None = None
+    value: object = field(default=None, repr=False)
+
+    @property
+    def output(self) -> OutT:
+        """The typed answer. Raises `NoOutput` unless the run ended with `end_turn`."""
+        if self.stop_reason is not StopReason.END_TURN:
+            raise NoOutput(f"the run has no output, it ended with {str(self.stop_reason)!r}: look at stop_reason first")
+        return cast("OutT", self.text if self.value is None else self.value)
 
     @property
     def questions(self) -> tuple[Question, ...]:

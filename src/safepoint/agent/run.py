@@ -23,9 +23,11 @@ from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import Receipt, current_node
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node, NodeState, Passing
+from safepoint.agent.budget import Budget
 from safepoint.agent.driver import Driver
 from safepoint.agent.events import Event
 from safepoint.agent.holding import Holding, holding
+from safepoint.agent.journal import Journal
 from safepoint.agent.live import register
 from safepoint.agent.preview import Preview, preview
 from safepoint.agent.record import Record
@@ -60,6 +62,8 @@ class RunOptions(Generic[DepsT]):
     resume: Resume | None = None
     token: CancelToken | None = None
     ladder: Ladder = field(default_factory=Ladder)
+    budget: Budget | None = None
+    journal: Journal | None = None
     parent: Node | None = None
 
     @staticmethod
@@ -231,7 +235,8 @@ class Run(Generic[DepsT, OutT]):
             options.token.refuse_if_cancelled()
         if options.resume is not None:
             continued.claim(options.resume)
-        record = Record(self, self.node, self.hub, options.messages, options.ladder)
+        record = Record(self, self.node, self.hub, options.messages, options.ladder, options.budget)
+        record.journal = options.journal
         record.steering = self._steering
         self._driver = Driver(record, options.resume)
         self.node.owner = self

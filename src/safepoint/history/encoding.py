@@ -29,6 +29,7 @@ class Lost:
 
 def encode_value(value: object, depth: int = 0) -> Any:  # Any: JSON
     """The value in JSON. Tuples come back as lists; what has no JSON form comes back as `Lost`."""
+    original = value  # matching narrows `value` to types that say less
     match value:
         case None | bool() | int() | str():
             return value
@@ -46,7 +47,7 @@ def encode_value(value: object, depth: int = 0) -> Any:  # Any: JSON
                 return {str(key): encode_value(item, depth + 1) for key, item in items.items()}
         case _:
             pass
-    return {_LOST: render_result(cast("object", value)).text[:500]}
+    return {_LOST: render_result(original).text[:500]}
 
 
 def decode_value(value: Any) -> Any:  # Any: JSON
