@@ -14,6 +14,7 @@ from safepoint._core.orphans import Orphan
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node
 from safepoint.agent.budget import Budget, Meter
+from safepoint.agent.conversation import Entered
 from safepoint.agent.events import Event, Place
 from safepoint.agent.journal import Fact, Journal, Said
 from safepoint.agent.ledger import Ledger
@@ -54,6 +55,7 @@ class Record:
         self.messages = messages
         # Where this run's part of the conversation begins.
         self.started_at = 0
+        self.call_ids: set[str] | None = None
         # The step under way, and how many are complete: a model call that is made again counts once.
         self.step = 0
         self.steps_done = 0
@@ -89,13 +91,19 @@ class Record:
         self._saved = len(self.messages)
         return facts
 
-    def saved_up_to(self, place: int) -> None:
-        """The journal has seen this many messages; a lower number than before sends some of them again."""
-        self._saved = place
+    def join(self, entered: Entered, *, resumed: bool) -> None:
+        """Continue a stored conversation. A resumed run brings its own, which begins with the same messages."""
+        self.journal, self.call_ids = entered.journal, entered.call_ids
+        self.started_at = entered.index
+        if not resumed:
+            self.messages[:0] = entered.messages
+        self._saved = len(self.messages)
 
-    @property
-    def saved(self) -> int:
-        return self._saved
+    def known_call_ids(self) -> set[str]:
+        """The ids of all calls in the conversation; read once, then kept."""
+        if self.call_ids is None:
+            self.call_ids = {call.id for message in self.messages for call in message.tool_calls}
+        return self.call_ids
 
     async def note(self, *facts: Fact) -> None:
         """Write facts if there is a journal. Cancellation: either all of them are written or none."""

@@ -24,10 +24,10 @@ from safepoint._core.receipts import Receipt, current_node
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node, NodeState, Passing
 from safepoint.agent.budget import Budget
+from safepoint.agent.conversation import Conversation
 from safepoint.agent.driver import Driver
 from safepoint.agent.events import Event
 from safepoint.agent.holding import Holding, holding
-from safepoint.agent.journal import Journal
 from safepoint.agent.live import register
 from safepoint.agent.preview import Preview, preview
 from safepoint.agent.record import Record
@@ -63,7 +63,7 @@ class RunOptions(Generic[DepsT]):
     token: CancelToken | None = None
     ladder: Ladder = field(default_factory=Ladder)
     budget: Budget | None = None
-    journal: Journal | None = None
+    session: Conversation | None = None
     parent: Node | None = None
 
     @staticmethod
@@ -93,6 +93,7 @@ class Run(Generic[DepsT, OutT]):
     def __init__(self, agent: Agent[DepsT, OutT], options: RunOptions[DepsT]) -> None:
         self.agent = agent
         self.deps = options.deps
+        self.session = options.session
         self.id = f"run_{uuid.uuid4().hex}"
         parent = options.parent
         self.node = Node(self.id, agent.name, "run", parent=parent, passing=Passing.TO_CALLS)
@@ -236,7 +237,6 @@ class Run(Generic[DepsT, OutT]):
         if options.resume is not None:
             continued.claim(options.resume)
         record = Record(self, self.node, self.hub, options.messages, options.ladder, options.budget)
-        record.journal = options.journal
         record.steering = self._steering
         self._driver = Driver(record, options.resume)
         self.node.owner = self

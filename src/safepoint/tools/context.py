@@ -51,6 +51,7 @@ class ToolContext(Generic[DepsT]):
         self.memory = memory or CallMemory()
         # A sub-agent's own checkpoint, if this call continues one.
         self.child = child
+        self.session = run.session
         self._ladder = ladder
         self._asked = 0
         self._work: Work[object] | None = None
