@@ -91,7 +91,7 @@ class Store(Protocol):
         ...
 
     async def claim(self, session_id: str, claimant: str) -> int:
-        """Take the session; returns the epoch of its writes. Raises `SessionBusy` while another live claimant has it."""
+        """Take the session; returns the epoch of its writes. Raises `SessionBusy` while another claimant has it."""
         ...
 
     async def release(self, session_id: str, claimant: str) -> None:
