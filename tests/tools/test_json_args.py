@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from safepoint.tools.json_args import MAX_ARGUMENTS_CHARS, MAX_ARGUMENTS_DEPTH, decode_arguments
@@ -34,6 +34,7 @@ def test_an_object_is_decoded_in_its_order() -> None:
     assert (list(args.items()), why) == ([("b", [1, 2.5, None, True]), ("a", {"é": "x"})], None)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(), json_values))
 def test_what_json_wrote_comes_back_the_same(args: dict[str, Any]) -> None:
     assert decode_arguments(json.dumps(args)) == (args, None)
@@ -121,6 +122,7 @@ def test_a_text_beyond_the_size_limit_is_refused_unread() -> None:
     assert decode_arguments('{"a": "' + "x" * (MAX_ARGUMENTS_CHARS - 9) + '"}')[1] is None
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=st.characters(codec=None)) | json_like)
 @example('{"' + "\ud800" * 100 + '": 1, "' + "\ud800" * 100 + '": 1}')
 @example("\ufeff{}")

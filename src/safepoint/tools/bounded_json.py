@@ -5,8 +5,8 @@ only counted, and at twice the limit the writer stops. What has no JSON form is 
 per kind: bytes, iterators (which are never consumed), references back to a container that is still open, nesting
 beyond the limit, values that raise while they are read. NaN and Infinity become strings, never null.
 
-Not bounded, because the value's own code does the work: a pydantic model's serialiser reads the whole model (and the
-iterators in it) before the limit is seen, and a `__repr__` builds its whole text.
+A pydantic model is written as its own JSON serialiser writes it. That one, like a `__repr__`, does its whole work
+before the limit is seen: neither is bounded here, and a serialiser does consume the iterators in its model.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import isfinite, log10
+from pathlib import PurePath
 from typing import Any, TypeAlias, cast
 
 from pydantic_core import to_jsonable_python
@@ -252,7 +253,7 @@ class BoundedJson:
             return _Object((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
         if isinstance(value, tuple) and hasattr(cast(object, value), "_asdict"):
             return _Object(iter(cast(Any, value)._asdict().items()))  # Any: a named tuple has no common base
-        if isinstance(value, UserString):
+        if isinstance(value, UserString | PurePath):
             return _Words(str(value))
         if isinstance(value, Sequence | Set | MappingView):
             return _Array(iter(cast("Set[Any]", value)))  # Any: as above

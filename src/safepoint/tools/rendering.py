@@ -41,8 +41,9 @@ def render_result(value: object) -> Rendered:
     if value is None:
         return Rendered(NO_RESULT)
     try:
-        if isinstance(value, str):
-            return _finish(cut(value, MAX_RESULT_CHARS), truncated=len(value) > MAX_RESULT_CHARS)
+        if issubclass(type(value), str):  # isinstance would ask the value for its class, and it may raise
+            text = str.__str__(cast(str, value))
+            return _finish(cut(text, MAX_RESULT_CHARS), truncated=len(text) > MAX_RESULT_CHARS)
         return _render_json(value)
     except Exception as error:
         name, failure = type(value).__name__[:100], type(error).__name__[:100]
