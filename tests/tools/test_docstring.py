@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from inspect import cleandoc
+
 from safepoint.tools.docstring import Docstring
 
 SUMMARY = "Look for books.\n\nOnly those in stock."
@@ -58,7 +60,7 @@ SPHINX = """Look for books.
 
 
 def test_google_style_is_split_and_other_sections_stay() -> None:
-    doc = Docstring.parse(GOOGLE)
+    doc = Docstring.parse(cleandoc(GOOGLE))
     assert doc.description == f"{SUMMARY}\n\nReturns:\n    The books."
     assert doc.parameters == {
         "title": "Words of the title, in any order. Case does not matter.",
@@ -69,7 +71,7 @@ def test_google_style_is_split_and_other_sections_stay() -> None:
 
 
 def test_numpy_style_is_split_and_other_sections_stay() -> None:
-    doc = Docstring.parse(NUMPY)
+    doc = Docstring.parse(cleandoc(NUMPY))
     assert doc.description == f"{SUMMARY}\n\nReturns\n-------\nlist\n    The books."
     assert doc.parameters == {
         "title": "Words of the title, in any order. Case does not matter.",
@@ -80,7 +82,7 @@ def test_numpy_style_is_split_and_other_sections_stay() -> None:
 
 
 def test_sphinx_style_is_split_and_other_fields_stay() -> None:
-    doc = Docstring.parse(SPHINX)
+    doc = Docstring.parse(cleandoc(SPHINX))
     assert doc.description == f"{SUMMARY}\n\n:returns: The books.\n:raises KeyError: If there is none."
     assert doc.parameters == {
         "title": "Words of the title, in any order.",
@@ -109,7 +111,7 @@ def test_a_docstring_without_parameters_stays_as_it_is() -> None:
 
 
 def test_a_docstring_of_parameters_alone_has_no_description() -> None:
-    assert Docstring.parse("\n    Args:\n        x: One.\n    ") == Docstring("", {"x": "One."})
+    assert Docstring.parse("Args:\n    x: One.") == Docstring("", {"x": "One."})
     assert Docstring.parse("") == Docstring("", {})
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from inspect import cleandoc
 
 _GOOGLE_HEADING = re.compile(
     r"(?:Args|Arguments|Params|Parameters|Keyword Args|Keyword Arguments|Other Parameters):\s*"
@@ -34,7 +33,8 @@ class Docstring:
 
     @classmethod
     def parse(cls, text: str) -> Docstring:
-        reader = _Reader(cleandoc(text).splitlines())
+        """Read a docstring whose indentation is already taken away, as `inspect.getdoc` does."""
+        reader = _Reader(text.splitlines())
         reader.read()
         description = re.sub(r"\n{3,}", "\n\n", "\n".join(reader.kept)).strip()
         meanings = {name: " ".join(" ".join(lines).split()) for name, lines in reader.meanings.items()}

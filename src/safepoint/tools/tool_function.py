@@ -57,7 +57,8 @@ class ToolFunction:
         """The outermost docstring that was written for this tool, and not for `functools.partial` or another class."""
         for layer in self._layers:
             own = inspect.isroutine(layer) or "__doc__" in getattr(layer, "__dict__", {})
-            if own and (text := inspect.getdoc(layer)):
+            text = inspect.getdoc(layer) if own else None
+            if text and text != type.__call__.__doc__:  # what every __call__ without a docstring inherits
                 return text
         for layer in self._layers:
             if not inspect.isroutine(layer) and not _is_partial(layer):
