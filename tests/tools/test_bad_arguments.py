@@ -167,6 +167,16 @@ def test_a_validators_own_words_reach_the_model() -> None:
     assert problems({"a": 3}, f) == ["a: came 3; send an even number"]
 
 
+def test_a_validators_long_words_are_cut() -> None:
+    def never(value: int) -> int:
+        raise ValueError("no " * 10_000)
+
+    def f(a: Annotated[int, pydantic.AfterValidator(never)]) -> None: ...
+
+    (line,) = problems({"a": 3}, f)
+    assert len(line) <= MAX_PROBLEM_CHARS
+
+
 def test_a_validator_that_breaks_is_a_problem_of_the_arguments_and_not_a_crash() -> None:
     def broken(value: int) -> int:
         raise KeyError(value)

@@ -53,6 +53,7 @@ def test_members_are_taken_as_they_are() -> None:
         ("effect", "safe", "'idempotent'"),
         ("effect", None, "'effectful'"),
         ("effect", True, "Effect.IRREVERSIBLE"),
+        ("effect", ["pure"], "'pure'"),
         ("effect", OnCancel.CUT, "'pure'"),
         ("on_cancel", "stop", "'finish'"),
         ("on_cancel", 1, "OnCancel.CUT"),

@@ -5,11 +5,14 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import inspect
 import itertools
 import json
 import math
 import pathlib
+import sys
 import uuid
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -55,6 +58,11 @@ class Weight(pydantic.BaseModel):
 class Login(pydantic.BaseModel):
     user: str
     password: str
+    extra: object = None
+
+    @pydantic.computed_field
+    def initial(self) -> str:
+        return self.user[:1]
 
     @pydantic.field_serializer("password", when_used="json")
     def hide(self, password: str) -> str:
@@ -222,7 +230,7 @@ def test_a_blank_result_is_said_to_be_empty(value: object) -> None:
         (Order(number=1, when=datetime.date(2026, 1, 2), token=pydantic.SecretStr("hush")),
          '{"number":1,"when":"2026-01-02","payload":"","token":"**********","anything":null}'),
         ([Line(decimal.Decimal("1.5"))], '[{"price":"1.5"}]'),
-        ([Login(user="ann", password="1234")], '[{"user":"ann","password":"hidden"}]'),
+        ([Login(user="ann", password="1234")], '[{"user":"ann","password":"hidden","extra":null,"initial":"a"}]'),
         (10**40, "1" + "0" * 40),
     ],
 )  # fmt: skip
@@ -259,9 +267,24 @@ def test_bytes_are_described_and_not_shown(value: bytes) -> None:
 
 def test_bytes_that_are_no_text_do_not_cost_the_rest_of_a_model() -> None:
     rendered = render_result(Order(number=1, when=datetime.date(2026, 1, 2), payload=b"\xff"))
-    assert '"number":1' in rendered.text
-    assert '"when":"2026-01-02"' in rendered.text
-    assert "1 bytes, not shown" in rendered.text
+    shown = json.loads(rendered.text)
+    assert (shown["number"], shown["when"], shown["anything"]) == (1, "2026-01-02", None)
+    assert "this bytes could not be read" in shown["payload"]
+    assert "this bytes could not be read" in (rendered.note or "")
+
+
+@pytest.mark.parametrize("extra", [b"\xff", Opaque(), cyclic()])
+def test_what_a_models_serialiser_hides_stays_hidden_when_another_field_cannot_be_written(extra: object) -> None:
+    rendered = render_result([Login(user="ann", password="1234", extra=extra)])
+    (shown,) = json.loads(rendered.text)
+    assert (shown["user"], shown["password"], shown["initial"]) == ("ann", "hidden", "a")
+    assert rendered.note
+
+
+def test_a_model_that_holds_what_its_annotations_do_not_allow_is_shown_without_a_warning() -> None:
+    with warnings.catch_warnings(record=True, action="always") as warned:
+        assert json.loads(text(order_of(1)))["number"] == "no"
+    assert warned == []
 
 
 def test_a_generator_is_described_and_not_consumed() -> None:
@@ -419,6 +442,14 @@ def test_nul_never_reaches_the_text() -> None:
     assert text("\x00") == "\ufffd"
 
 
+def test_a_stack_that_is_almost_full_costs_the_text_and_raises_nothing() -> None:
+    def descend(levels: int) -> Rendered:
+        return descend(levels - 1) if levels else render_result(deep(50))
+
+    rendered = descend(sys.getrecursionlimit() - len(inspect.stack()) - 100)
+    assert "list: the tool returned it, but it could not be shown: RecursionError" in rendered.text
+
+
 class Hostile(enum.Enum):
     ENDLESS = Counted()
     RING = cyclic()
@@ -456,13 +487,14 @@ def order_of(value: object) -> Order:
     return Order.model_construct(number="no", anything=value)
 
 
+any_text = st.text(st.characters() | st.sampled_from("\ud800\udfff\ud83d\ude00\x00 "))
 leaves = (
     st.sampled_from(range(len(HOSTILE))).map(lambda number: HOSTILE[number]())
     | st.none() | st.booleans() | st.integers() | st.floats() | st.binary() | st.complex_numbers() | st.fractions()
     | st.datetimes() | st.timedeltas() | st.decimals() | st.uuids()
-    | st.text(st.characters(codec=None))
+    | any_text
 )  # fmt: skip
-keys = st.text(st.characters(codec=None)) | st.integers() | st.floats() | st.none() | st.tuples(st.text()) | st.dates()
+keys = any_text | st.integers() | st.floats() | st.none() | st.tuples(st.text()) | st.dates()
 values = st.recursive(
     leaves,
     lambda inner: (

@@ -6,7 +6,7 @@ import enum
 import functools
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NotRequired, Optional, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, NotRequired, Optional, TypeVar
 
 import pydantic
 import pytest
@@ -454,7 +454,7 @@ class NoSchema:
         (Literal[Size.SMALL], "write Literal['small']"),
         (list[Context[int]], "Context"),
         (Context[int] | int, "Context"),
-        ("ClassVar[int]", "ClassVar"),
+        (ClassVar[int], "ClassVar"),
     ],
 )
 def test_a_type_without_a_schema_is_refused_with_the_parameter_and_the_types_that_work(
