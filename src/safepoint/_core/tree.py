@@ -27,6 +27,7 @@ from safepoint._core.latch import Latch
 from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason
 from safepoint._core.receipts import Receipt
+from safepoint._core.wake import call_soon
 from safepoint._core.watchdog import Blocked, blocked
 from safepoint.errors import InternalError
 
@@ -111,12 +112,8 @@ class Node:
 
     def call_soon(self, call: Callable[[], object]) -> bool:
         """Call it in the loop's thread. False if that loop is gone."""
-        try:
-            assert self._loop is not None, "the node has not started"
-            self._loop.call_soon_threadsafe(call)
-        except RuntimeError:
-            return False
-        return True
+        assert self._loop is not None, "the node has not started"
+        return call_soon(self._loop, call)
 
     # -- reading: what stands now --------------------------------------------------------------------------------------
 
