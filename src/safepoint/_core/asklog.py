@@ -7,11 +7,12 @@ order of the entries. Nothing is ever removed or changed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
-from safepoint._core.asks import Ask
+from safepoint._core.asks import Ask, Request, fold, join
+from safepoint._core.points import Level, SafePoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,11 @@ Entry: TypeAlias = Ask | Withdrawn | ActedOn | Mark
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the log amounts to: the asks that stand, those that came after the answer, and what was acted on."""
+    """What the log amounts to: the asks that stand, those that came after the answer, and what was acted on.
+
+    `request` is the fold of the asks that stand; `pressing` has the late ones too, which do not change the answer any
+    more but cut what follows it.
+    """
 
     asks: tuple[Ask, ...]
     late: tuple[Ask, ...]
@@ -44,6 +49,8 @@ class Standing:
     withdrawn: frozenset[str]
     refused: frozenset[str]
     sealed: bool
+    request: Request | None
+    pressing: Request | None
 
 
 def replay(entries: list[Entry]) -> Standing:
@@ -73,13 +80,26 @@ def replay(entries: list[Entry]) -> Standing:
                 answered = True
             case Mark.SEALED:
                 sealed = True
+    request = fold(_engaged(ask) if ask.id in acted else ask for ask in asks.values())
     return Standing(
-        tuple(asks.values()), tuple(late.values()), frozenset(acted), frozenset(withdrawn), frozenset(refused), sealed
+        tuple(asks.values()),
+        tuple(late.values()),
+        frozenset(acted),
+        frozenset(withdrawn),
+        frozenset(refused),
+        sealed,
+        request,
+        pressing=join(request, fold(late.values())),
     )
 
 
+def _engaged(ask: Ask) -> Ask:
+    """Once any node has stopped for an ask, no new work starts for it anywhere: every boundary is its safe point."""
+    return replace(ask, at=SafePoint.ANY) if ask.at.level is Level.SAFE else ask
+
+
 class AskLog:
-    """The list, and the last reading of it."""
+    """The list, and the last reading of it, which is good until the next entry."""
 
     __slots__ = ("_entries", "_reading")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from safepoint._core.points import Level, SafePoint, check_point
 from safepoint._core.reasons import Reason, Source, as_reason
@@ -36,7 +36,8 @@ class Ask:
     def handed_down(self, level: Level) -> Ask:
         """The same ask as a child sees it: the parent is its source, and NOW stays NOW for all that is below."""
         at = self.at if level <= Level.SAFE else (SafePoint.FORCE if level is Level.FORCE else SafePoint.NOW)
-        return replace(self, at=at, reason=replace(self.reason, source=Source.PARENT))
+        reason = Reason(self.reason.text, Source.PARENT, self.reason.by)
+        return Ask(at, reason, self.deadline, self.recursive, self.asked_at, self.id)
 
 
 def make_ask(
@@ -68,6 +69,10 @@ class Request:
     deadline: float | None
     recursive: bool
     asks: tuple[Ask, ...]
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return frozenset(ask.id for ask in self.asks)
 
     @property
     def reason(self) -> Reason:
@@ -102,3 +107,10 @@ def fold(asks: Iterable[Ask]) -> Request | None:
         at = SafePoint.NOW if level is Level.NOW else SafePoint.FORCE
     deadlines = [ask.deadline for ask in distinct if ask.deadline is not None]
     return Request(at, min(deadlines, default=None), any(ask.recursive for ask in distinct), distinct)
+
+
+def join(one: Request | None, other: Request | None) -> Request | None:
+    """The fold of all asks of both."""
+    if one is None or other is None:
+        return one or other
+    return fold((*one.asks, *other.asks))
