@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from safepoint._core.points import Level, SafePoint, check_point
 from safepoint._core.reasons import Reason, Source, as_reason
@@ -36,8 +36,7 @@ class Ask:
     def handed_down(self, level: Level) -> Ask:
         """The same ask as a child sees it: the parent is its source, and NOW stays NOW for all that is below."""
         at = self.at if level <= Level.SAFE else (SafePoint.FORCE if level is Level.FORCE else SafePoint.NOW)
-        reason = Reason(self.reason.text, Source.PARENT, self.reason.by)
-        return Ask(at, reason, self.deadline, self.recursive, self.asked_at, self.id)
+        return replace(self, at=at, reason=replace(self.reason, source=Source.PARENT))
 
 
 def make_ask(
@@ -93,11 +92,21 @@ class Request:
         return self.level(now) >= Level.NOW or (place is not None and self.at.covers(place))
 
 
+def join(one: Request | None, other: Request | None) -> Request | None:
+    """The fold of all asks of both."""
+    if one is None or other is None:
+        return one or other
+    return fold((*one.asks, *other.asks))
+
+
 def fold(asks: Iterable[Ask]) -> Request | None:
     """The one request that several asks amount to; None if none stands. An ask seen twice counts once."""
     distinct = tuple({ask.id: ask for ask in asks}.values())
     if not distinct:
         return None
+    if len(distinct) == 1:
+        (ask,) = distinct
+        return Request(ask.at, ask.deadline, ask.recursive, distinct)
     level = max(ask.at.level for ask in distinct)
     if level is Level.SAFE:
         at = distinct[0].at
@@ -107,10 +116,3 @@ def fold(asks: Iterable[Ask]) -> Request | None:
         at = SafePoint.NOW if level is Level.NOW else SafePoint.FORCE
     deadlines = [ask.deadline for ask in distinct if ask.deadline is not None]
     return Request(at, min(deadlines, default=None), any(ask.recursive for ask in distinct), distinct)
-
-
-def join(one: Request | None, other: Request | None) -> Request | None:
-    """The fold of all asks of both."""
-    if one is None or other is None:
-        return one or other
-    return fold((*one.asks, *other.asks))
