@@ -82,7 +82,7 @@ class Work(Generic[T]):
         self.path = path
         self.state = WorkState.WAITING
         self.rung: Rung | None = None
-        self.rung_since = 0.0
+        self.rung_since: float = clock.now()
         self.outcome: Outcome[T] | None = None
         self.task: asyncio.Task[None] | None = None
         self.on_end: Callable[[], object] = _nothing
