@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 
 import pytest
 
@@ -81,3 +83,14 @@ async def test_a_timer_is_called_at_its_time() -> None:
 def test_a_timer_needs_a_loop() -> None:
     with pytest.raises(AssertionError, match="a timer needs a loop"):
         Clock().call_at(0.0, lambda: None)
+
+
+def test_a_clock_does_not_keep_its_loop_alive_and_goes_on_with_the_machines_time() -> None:
+    loop = asyncio.new_event_loop()
+    clock, alive = Clock(loop), weakref.ref(loop)
+    before = clock.now()
+    loop.close()
+    del loop
+    gc.collect()
+    assert alive() is None
+    assert before <= clock.now() <= time.monotonic()

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from safepoint._core.ladder import Ladder, Manner, WorkKind
+from safepoint._core.ladder import Ladder, Manner, Rung, WorkKind
 from safepoint._core.work import Abandoned, Cut, Done, Failed, NeverRan, WorkState
 from tests.core.piece import Piece, for_ever, settled, stubborn
 from tests.virtual import now, passes, virtual
@@ -29,8 +29,7 @@ async def test_work_waits_then_runs_then_ends_with_its_value() -> None:
         return 42
 
     piece = Piece(answer)
-    assert piece.work.state is WorkState.WAITING
-    assert not piece.work.ended
+    assert (piece.work.state, piece.work.ended) == (WorkState.WAITING, False)
     assert await piece.outcome() == Done(42)
     assert piece.work.state is WorkState.ENDED
     assert piece.work.ended
@@ -212,8 +211,11 @@ async def test_a_thread_is_flagged_and_a_child_is_asked_but_neither_is_cancelled
 async def test_work_that_is_to_finish_is_left_alone_for_its_grace_and_then_cancelled() -> None:
     piece = Piece(for_ever, manner=Manner(finish=True, grace=4.0))
     await passes(1)
+    assert (piece.work.rung, piece.work.rung_since) == (None, piece.began)
     piece.work.stop()
+    assert (piece.work.rung, piece.work.rung_since) == (Rung.FINISH, piece.began + 1)
     assert await piece.outcome() == Cut()
+    assert (piece.work.rung, piece.work.rung_since) == (Rung.CANCEL, piece.began + 5)
     assert piece.rungs == [("finish", 1.0), ("cancel", 5.0)]
     assert piece.ends == [5.0]
 
