@@ -45,8 +45,8 @@ class Ladder:
             seconds: object = getattr(self, rung.name)
             if not is_seconds(seconds):
                 raise ValueError(f"Ladder({rung.name}={seconds!r}): write a number of seconds above 0")
-            if rung.name != "cap":
-                self.bound(getattr(self, rung.name), f"Ladder({rung.name}=…)")
+        for rung in fields(self):
+            self.bound(getattr(self, rung.name), f"Ladder({rung.name}=…)")
 
     def bound(self, seconds: float, what: str) -> float:
         """The seconds, or a refusal if they exceed the cap."""

@@ -82,7 +82,7 @@ class Work(Generic[T]):
         self.path = path
         self.state = WorkState.WAITING
         self.rung: Rung | None = None
-        self.rung_since = 0.0
+        self.rung_since: float = clock.now()
         self.outcome: Outcome[T] | None = None
         self.task: asyncio.Task[None] | None = None
         self.on_end: Callable[[], object] = _nothing
@@ -160,13 +160,20 @@ class Work(Generic[T]):
     def unshield(self) -> bool:
         """It is over. True if a stop has been waiting for that."""
         self._shields -= 1
-        if not self._shields and self.rung is Rung.SHIELDED:
-            self._climb()
-            return True
-        return False
+        if self._shields:
+            return False
+        self._shield_until = 0.0
+        if self.rung is not Rung.SHIELDED:
+            return False
+        self._climb()
+        return True
 
     def _climb(self) -> None:
         climb, *rest = self._rest
+        # A section that began while the work was left to finish is not cut either.
+        if self.rung is Rung.FINISH and not self._forced and self._shield_until > self._clock.now():
+            self._enter(Rung.SHIELDED, self._shield_until)
+            return
         self._rest = tuple(rest)
         if climb.rung is Rung.ABANDON:
             self._abandon()
