@@ -53,6 +53,7 @@ _KINDS: dict[str, tuple[Callable[[], Never], str]] = {
     "recursion_error": (_recursion, "RecursionError"),
     "stop_iteration": (_error(StopIteration(1)), "StopIteration"),
     "stop_async_iteration": (_error(StopAsyncIteration(1)), "StopAsyncIteration"),
+    "generator_exit": (_error(GeneratorExit()), "GeneratorExit"),
     "exception_group": (_error(ExceptionGroup("several", [ValueError("first"), OSError("second")])), "second"),
     "cancel_in_a_group": (_error(BaseExceptionGroup("several", [asyncio.CancelledError()])), "several"),
     "unprintable": (_error(Unprintable()), "Unprintable"),

@@ -120,12 +120,19 @@ class Work(Generic[T]):
         self.state = WorkState.RUNNING
         try:
             value = await make()
-        except GeneratorExit:
-            raise  # the loop is gone and the interpreter is tidying up: there is nobody left to tell
         except BaseException as error:  # what it means is decided below; nothing may leave the task
+            if isinstance(error, GeneratorExit) and not self._steps_now():
+                raise  # the loop is gone and the interpreter is tidying up: there is nobody left to tell
             self._settle_error(error)
         else:
             self._settle(Done(value), value=value)
+
+    def _steps_now(self) -> bool:
+        """Is it the loop that runs this task, and not a collector that closes it?"""
+        try:
+            return asyncio.current_task() is self.task
+        except RuntimeError:
+            return False
 
     def task_done(self, _task: asyncio.Task[None]) -> None:
         """The task is over; if it never ran a step, that is the outcome."""
