@@ -57,6 +57,7 @@ _KINDS: dict[str, tuple[Callable[[], Never], str]] = {
     "exception_group": (_error(ExceptionGroup("several", [ValueError("first"), OSError("second")])), "second"),
     "cancel_in_a_group": (_error(BaseExceptionGroup("several", [asyncio.CancelledError()])), "several"),
     "unprintable": (_error(Unprintable()), "Unprintable"),
+    "unprintable_for_good": (_error(UnprintableForGood()), "UnprintableForGood"),
     "unprintable_retry": (_error(UnprintableRetry()), ""),
     "timeout_error": (_error(TimeoutError("its own")), "its own"),
     "assertion_error": (_error(AssertionError()), "AssertionError"),
