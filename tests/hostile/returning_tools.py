@@ -56,6 +56,7 @@ _VALUES: dict[str, tuple[Callable[[], object], str]] = {
     "huge_list": (lambda: list(range(2_000_000)), "left out"),
     "object": (object, "object"),
     "opaque_object": (Opaque, "Opaque"),
+    "liar": (Liar, "Liar"),
     "recursive_list": (_recursive, ""),
     "deep_list": (_nested, ""),
     "generator": (_generator, "generator"),

@@ -13,7 +13,7 @@ import asyncio
 import inspect
 from contextvars import copy_context
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 from safepoint._core.endings import Ending
 from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Rung
@@ -160,8 +160,8 @@ class Execution:
             self._timeout = clock.call_at(clock.now() + seconds, lambda: self.node.cancel(reason=why))
 
     def _record_value(self, value: object) -> None:
-        if isinstance(value, RunResult):
-            self._record_run(value)  # pyright: ignore[reportUnknownArgumentType]  # of any output type
+        if issubclass(type(value), RunResult):  # isinstance would ask the value for its class, and it may raise
+            self._record_run(cast("RunResult[Any]", value))  # Any: of any output type
         else:
             self._settle(LedgerState.FINISHED, content=render_result(value).text)
 
