@@ -82,6 +82,16 @@ async def leaves_an_inner_shield(ctx: ToolContext[World]) -> str:
 
 
 @tool
+async def leaves_an_inner_shield_that_holds_a_stop(ctx: ToolContext[World]) -> str:
+    async with ctx.shield(1):
+        async with ctx.shield(3):
+            ctx.deps.reach()
+            await asyncio.sleep(HALF)
+        await ctx.deps.over.wait()
+    return "late"
+
+
+@tool
 async def stays_in_an_inner_shield(ctx: ToolContext[World]) -> str:
     async with ctx.shield(3), ctx.shield(1):
         ctx.deps.reach()
@@ -131,7 +141,10 @@ SHIELDING_TOOLS: list[Hostile] = [
     Hostile(never_leaves_its_shield, Fate("cut", 3), FORCED),
     abandoned(never_leaves_its_shield_and_swallows, 4),
     abandoned(swallows_behind_a_shield_with_a_long_grace, 4),
+    Hostile(leaves_an_inner_shield, Fate("cut", 1), FORCED),
+    Hostile(leaves_an_inner_shield_that_holds_a_stop, Fate("cut", 1), FORCED),
     Hostile(stays_in_an_inner_shield, Fate("cut", 3), FORCED),
+    Hostile(shields_one_after_the_other, Fate("cut", 0.5), FORCED),
     abandoned(shields_itself_when_cut, 1),
     abandoned(shields_again_and_again, 1.25),
 ]

@@ -98,8 +98,8 @@ class Work(Generic[T]):
         self._forced = False
         self._timer: asyncio.TimerHandle | None = None
         self._limit: asyncio.TimerHandle | None = None
-        self._shields = 0
-        self._shield_until = 0.0
+        # When each critical section that is open now must be over.
+        self._shields: list[float] = []
         # Set by the first stop: the cap counts from there, whatever rungs and shields lie between.
         self._last_moment = 0.0
 
@@ -151,7 +151,7 @@ class Work(Generic[T]):
         self.state = WorkState.STOPPING
         self._rest = plan(self.manner, self._ladder, force=force)
         if self._shields and not force:
-            self._enter(Rung.SHIELDED, self._shield_until)
+            self._enter(Rung.SHIELDED, max(self._shields))
         else:
             self._climb()
 
@@ -159,18 +159,22 @@ class Work(Generic[T]):
         """Stop by itself at that time, if it still runs then."""
         self._limit = self._clock.call_at(when, self.stop)
 
-    def shield(self, seconds: float) -> None:
-        """A critical section begins; while it lasts, NOW waits."""
-        self._shields += 1
-        self._shield_until = max(self._shield_until, self._clock.now() + seconds)
+    def shield(self, seconds: float) -> float:
+        """A critical section begins; while it lasts, NOW waits. Returns when it must be over."""
+        until = self._clock.now() + seconds
+        self._shields.append(until)
+        return until
 
-    def unshield(self) -> bool:
-        """It is over. True if a stop has been waiting for that."""
-        self._shields -= 1
-        if not self._shields and self.rung is Rung.SHIELDED:
-            self._climb()
-            return True
-        return False
+    def unshield(self, until: float | None = None) -> bool:
+        """That section is over, or the one that began last. True if a stop has been waiting for that."""
+        self._shields.remove(self._shields[-1] if until is None else until)
+        if self.rung is not Rung.SHIELDED:
+            return False
+        if self._shields:
+            self._arm(max(self._shields))
+            return False
+        self._climb()
+        return True
 
     def _climb(self) -> None:
         climb, *rest = self._rest
@@ -186,10 +190,13 @@ class Work(Generic[T]):
 
     def _enter(self, rung: Rung, until: float) -> None:
         self.rung, self.rung_since = rung, self._clock.now()
+        self._arm(until)
+        self.on_rung(rung)
+
+    def _arm(self, until: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._clock.call_at(min(until, self._last_moment), self._climb)
-        self.on_rung(rung)
 
     def _cancel_task(self) -> None:
         if self.task is None:
