@@ -59,6 +59,7 @@ _KINDS: dict[str, tuple[Callable[[], Never], str]] = {
     "unprintable": (_error(Unprintable()), "Unprintable"),
     "unprintable_for_good": (_error(UnprintableForGood()), "UnprintableForGood"),
     "unprintable_retry": (_error(UnprintableRetry()), ""),
+    "keyboard_interrupt": (_error(KeyboardInterrupt("Ctrl-C")), "KeyboardInterrupt"),
     "timeout_error": (_error(TimeoutError("its own")), "its own"),
     "assertion_error": (_error(AssertionError()), "AssertionError"),
 }

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from safepoint import Agent, SafePoint, ToolContext, tool
+from safepoint import Agent, SafePoint, Tool, ToolContext, tool
+from safepoint.agent.as_tool import AgentTool
 from safepoint.errors import WaitInsideRun
-from safepoint.testing import ScriptedModel, stall
+from safepoint.testing import ScriptedModel, call, stall
 from tests.hostile.row import Fate, Hostile, abandoned, ends, stops
 from tests.hostile.task_tools import swallows_always
+from tests.hostile.thread_tools import blocks
 from tests.hostile.visit import LADDER, World
 
 
@@ -126,6 +129,27 @@ async def cancels_an_unborn_run(ctx: ToolContext[World]) -> str:
     return "unborn"
 
 
+@tool
+async def interrupts(ctx: ToolContext[World]) -> str:
+    ctx.deps.reach()
+    raise KeyboardInterrupt
+
+
+def _sub_agent(name: str, inner: Tool[..., Any]) -> AgentTool:  # Any: a tool's own signature
+    model = ScriptedModel(call(inner.name), repeat=True)
+    return Agent(name, model=model, tools=[inner], ladder=LADDER).as_tool()
+
+
+def _stopped_inside(agent: AgentTool, seconds: float, orphan: str) -> Hostile:
+    """The sub-agent itself stops and tells; what does not stop is inside it, and named by it."""
+    says = "some of its work may be done"
+    return Hostile(agent, Fate("stopped", seconds, (orphan,)), Fate("stopped", 0, (orphan,)), says=says)
+
+
+sub_agent_that_swallows = _sub_agent("sub_agent_that_swallows", swallows_always)
+sub_agent_that_blocks = _sub_agent("sub_agent_that_blocks", blocks)
+sub_agent_that_interrupts = _sub_agent("sub_agent_that_interrupts", interrupts)
+
 RUNNING_TOOLS: list[Hostile] = [
     stops(cancels_its_run_and_returns, "finished", "done all the same"),
     stops(cancels_its_run_and_waits, "cut", "from inside"),
@@ -137,4 +161,7 @@ RUNNING_TOOLS: list[Hostile] = [
     Hostile(is_cut_in_a_run_of_its_own, Fate("cut"), Fate("cut", 0, ("is_cut_in_a_run_of_its_own",))),
     abandoned(holds_a_run_open, 1),
     ends(detaches_a_run, "finished", "detached"),
+    _stopped_inside(sub_agent_that_swallows, 1, "swallows_always"),
+    _stopped_inside(sub_agent_that_blocks, 0.25, "blocks"),
+    stops(sub_agent_that_interrupts, "stopped", "some of its work may be done", interrupts=True),
 ]

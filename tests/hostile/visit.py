@@ -17,6 +17,7 @@ from typing import Any
 from safepoint import Agent, Ladder, Run, RunResult, SafePoint, ToolContext, check_history, tool
 from safepoint._core.clock import Clock
 from safepoint._core.orphans import Orphan
+from safepoint.agent.as_tool import AgentTool
 from safepoint.agent.events import Event, RunEnded, ToolCallEnded
 from safepoint.testing import ScriptedModel, call, say
 
@@ -190,6 +191,7 @@ async def _gone(orphan: Orphan, world: World) -> None:
 
 def victim(*tools: Any, **options: Any) -> Agent[World]:  # Any: tools of every signature; an agent's own options
     """An agent that calls the first of these tools beside two that behave, and then, in the next run, says "fine"."""
-    batch = [call(tools[0].name), call("nap"), call("quick")]
+    args = {"input": "go"} if isinstance(tools[0], AgentTool) else {}
+    batch = [call(tools[0].name, args), call("nap"), call("quick")]
     options.setdefault("model", ScriptedModel(batch, say("fine")))
     return Agent("victim", tools=[*tools, nap, quick], ladder=LADDER, **options)

@@ -209,6 +209,7 @@ class Execution:
             self._timeout.cancel()
         self.phase = Phase.LEAVING
         outcome = self.work.outcome
+        self._record.heed(outcome)
         if isinstance(outcome, Abandoned):
             self._record.orphans.append(outcome.orphan)
         if self._entry.state is not LedgerState.RUNNING:
@@ -218,8 +219,6 @@ class Execution:
                 self._stopped_itself(error)
             case Failed(error):
                 self._settle(LedgerState.FAILED, error=_unasked(error))
-                if isinstance(error, KeyboardInterrupt):
-                    self._record.run.interrupt(error)
             case Cut(error):
                 self._settle(LedgerState.CUT, error=None if error is None else render_error(error))
                 self._begin_undo()
@@ -250,6 +249,7 @@ class Execution:
         self.phase = Phase.UNDOING
 
     def _harvest_undo(self, undo: Work[object]) -> None:
+        self._record.heed(undo.outcome)
         match undo.outcome:
             case Done():
                 self._settle(LedgerState.COMPENSATED)

@@ -13,6 +13,7 @@ from safepoint._core.ladder import Ladder
 from safepoint._core.orphans import Orphan
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node
+from safepoint._core.work import Cut, Failed, Outcome
 from safepoint.agent.events import Event, Place
 from safepoint.agent.ledger import Ledger
 from safepoint.agent.stream import Hub
@@ -61,6 +62,12 @@ class Record:
     def emit(self, kind: type[Event], **fields: Any) -> None:  # Any: as above
         if not self.sealed:
             self.hub.emit(self.event(kind, **fields))
+
+    def heed(self, outcome: Outcome[Any] | None) -> None:  # Any: work of every kind
+        """A KeyboardInterrupt that came up in a piece of work is meant for the caller, also if the work was cut."""
+        error = outcome.error if isinstance(outcome, Failed | Cut) else None
+        if isinstance(error, KeyboardInterrupt):
+            self.run.interrupt(error)
 
     def spend(self, usage: Usage) -> None:
         self.usage = self.usage + usage
