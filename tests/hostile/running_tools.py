@@ -155,6 +155,7 @@ RUNNING_TOOLS: list[Hostile] = [
     stops(cancels_its_run_and_waits, "cut", "from inside"),
     stops(forces_its_run_a_hundred_times, "cut"),
     stops(cancels_its_own_agent, "cut", "from inside"),
+    ends(waits_for_its_own_run, "failed", "which it is part of"),
     abandoned(joins_its_own_run, 1),
     ends(drops_a_handle, "finished", "dropped"),
     ends(leaves_a_run_open, "finished", "left open"),

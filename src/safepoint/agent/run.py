@@ -32,7 +32,7 @@ from safepoint.agent.result import OutT, RunResult
 from safepoint.agent.stream import Hub, Reader
 from safepoint.agent.text import TextReader
 from safepoint.agent.tree import RunTree
-from safepoint.errors import NotEnded, UsageError
+from safepoint.errors import NotEnded, UsageError, WaitInsideRun
 from safepoint.history.check import check_history
 from safepoint.history.parts import Message, Prompt, user_message
 from safepoint.tools.context import DepsT
@@ -158,7 +158,7 @@ class Run(Generic[DepsT, OutT]):
         if not self.ended:
             inside = current_node.get()
             if inside is not None and self.node.holds(inside):
-                raise UsageError(f"{inside.path} waits for its own run: return, and wait from outside")
+                raise WaitInsideRun(f"{inside.path} waits for its own run: return, and wait from outside")
             await self.node.ended.wait()
         return self.result
 
