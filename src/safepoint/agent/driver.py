@@ -285,8 +285,6 @@ class Driver:
         return self._fail(error, incoming)
 
     def _fail(self, error: BaseException, incoming: Incoming | None) -> Step:
-        if isinstance(error, KeyboardInterrupt):
-            self._record.run.interrupt(error)
         if self._node.answer() is not None:
             return Close(StopReason.CANCELLED, incoming=incoming)
         return Close(StopReason.ERROR, incoming=incoming, error=error)

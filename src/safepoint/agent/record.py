@@ -13,6 +13,7 @@ from safepoint._core.ladder import Ladder
 from safepoint._core.orphans import Orphan
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node
+from safepoint._core.work import Cut, Failed, Outcome
 from safepoint.agent.budget import Budget, Meter
 from safepoint.agent.conversation import Entered
 from safepoint.agent.events import Event, Place
@@ -114,6 +115,12 @@ class Record:
     def spent(self) -> Usage:
         """What was used by this run and by those that it continues."""
         return self.spent_before + self.usage
+
+    def heed(self, outcome: Outcome[Any] | None) -> None:  # Any: work of every kind
+        """A KeyboardInterrupt that came up in a piece of work is meant for the caller, also if the work was cut."""
+        error = outcome.error if isinstance(outcome, Failed | Cut) else None
+        if isinstance(error, KeyboardInterrupt):
+            self.run.interrupt(error)
 
     def spend(self, usage: Usage) -> None:
         self.usage = self.usage + usage
