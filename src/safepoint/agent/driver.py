@@ -156,7 +156,8 @@ class Driver:
         usage = Usage() if error is not None and incoming.empty else usage_of(request, incoming)
         record.spend(usage)
         complete = incoming.finish is not None and error is None
-        record.emit(ModelCallEnded, step=record.step, message=message, usage=usage, complete=complete, error=error)
+        told = message if complete else incoming.kept()
+        record.emit(ModelCallEnded, step=record.step, message=told, usage=usage, complete=complete, error=error)
         if error is not None:
             return self._after_error(step, incoming, error)
         if incoming.finish is None:
