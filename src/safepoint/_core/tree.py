@@ -190,6 +190,13 @@ class Node:
             self._commit(None)
         return self.stop
 
+    def pause(self) -> Stop | None:
+        """The node waits for a person: it ends by itself here, unless any ask at all stands. Then the ask wins."""
+        request = self.request()
+        if request is not None and self.stop is None:
+            self._commit(next(iter(request.at.places)))
+        return self.answer()
+
     def answer(self) -> Stop | None:
         """The node's own result is complete. It counts unless NOW was recorded before it."""
         self.log.append(Mark.ANSWERED)

@@ -33,6 +33,7 @@ class Incoming:
 
     def __init__(self) -> None:
         self.finish: Finish | None = None
+        self.chars = 0
         self._closed = False
         self._text: list[str] = []
         self._reasoning: list[Reasoning] = []
@@ -51,8 +52,10 @@ class Incoming:
             raise ModelMisbehaved(f"the model went on after its end, with {chunk!r}")
         match chunk:
             case TextDelta(text):
+                self.chars += len(text)
                 self._text.append(text)
             case ReasoningDelta(text, signature):
+                self.chars += len(text)
                 self._thinking.append(text)
                 if signature is not None:
                     self._reasoning.append(Reasoning("".join(self._thinking), signature))
@@ -70,6 +73,7 @@ class Incoming:
         call.id = chunk.id or call.id
         call.name = chunk.name or call.name
         call.arguments += chunk.arguments
+        self.chars += len(chunk.arguments)
 
     @property
     def empty(self) -> bool:

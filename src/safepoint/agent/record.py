@@ -13,8 +13,11 @@ from safepoint._core.ladder import Ladder
 from safepoint._core.orphans import Orphan
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node
+from safepoint.agent.budget import Budget, Meter
 from safepoint.agent.events import Event, Place
+from safepoint.agent.journal import Fact, Journal, Said
 from safepoint.agent.ledger import Ledger
+from safepoint.agent.steering import Steering
 from safepoint.agent.stream import Hub
 from safepoint.agent.usage import Usage
 from safepoint.history.parts import Message
@@ -29,7 +32,15 @@ _EventT = TypeVar("_EventT", bound=Place)
 class Record:
     """One run's facts."""
 
-    def __init__(self, run: Run[Any, Any], node: Node, hub: Hub, messages: list[Message], ladder: Ladder) -> None:
+    def __init__(
+        self,
+        run: Run[Any, Any],
+        node: Node,
+        hub: Hub,
+        messages: list[Message],
+        ladder: Ladder,
+        budget: Budget | None = None,
+    ) -> None:
         self.run = run
         self.node = node
         self.hub = hub
@@ -37,13 +48,23 @@ class Record:
         self.bell = Bell()
         self.ledger = Ledger()
         self.usage = Usage()
+        self.spent_before = Usage()
         self.orphans: list[Orphan] = []
         # Whole messages only. What is half done lives in the driver until it is recorded here.
         self.messages = messages
+        # Where this run's part of the conversation begins.
+        self.started_at = 0
+        # The step under way, and how many are complete: a model call that is made again counts once.
         self.step = 0
+        self.steps_done = 0
+        self.steering = Steering()
+        # Where facts go that must outlive the process; `unsaved` knows which messages it has not seen.
+        self.journal: Journal | None = None
+        self._saved = 0
         # After the terminal event nothing more is told.
         self.sealed = False
         self.supervisor = Supervisor.current()
+        self.meter = Meter(self, budget) if budget is not None else None
 
     @property
     def agent(self) -> Agent[Any, Any]:
@@ -61,6 +82,30 @@ class Record:
     def emit(self, kind: type[Event], **fields: Any) -> None:  # Any: as above
         if not self.sealed:
             self.hub.emit(self.event(kind, **fields))
+
+    def unsaved(self) -> list[Fact]:
+        """The messages that the journal has not seen, in the form it takes them; they count as seen from now on."""
+        facts: list[Fact] = [Said(place, self.messages[place]) for place in range(self._saved, len(self.messages))]
+        self._saved = len(self.messages)
+        return facts
+
+    def saved_up_to(self, place: int) -> None:
+        """The journal has seen this many messages; a lower number than before sends some of them again."""
+        self._saved = place
+
+    @property
+    def saved(self) -> int:
+        return self._saved
+
+    async def note(self, *facts: Fact) -> None:
+        """Write facts if there is a journal. Cancellation: either all of them are written or none."""
+        if self.journal is not None:
+            await self.journal.write(*facts)
+
+    @property
+    def spent(self) -> Usage:
+        """What was used by this run and by those that it continues."""
+        return self.spent_before + self.usage
 
     def spend(self, usage: Usage) -> None:
         self.usage = self.usage + usage
