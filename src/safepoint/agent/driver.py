@@ -230,7 +230,8 @@ class Driver:
         if record.meter is not None:
             record.meter.spent(record.agent.models[step.model].name, usage)
         complete = incoming.finish is not None and error is None
-        record.emit(ModelCallEnded, step=record.step, message=message, usage=usage, complete=complete, error=error)
+        told = message if complete else incoming.kept()
+        record.emit(ModelCallEnded, step=record.step, message=told, usage=usage, complete=complete, error=error)
         if error is not None:
             return self._after_error(step, incoming, error)
         if incoming.finish is None:

@@ -102,6 +102,8 @@ class Run(Generic[DepsT, OutT]):
         self._driver: Driver | None = None
         self._task: asyncio.Task[None] | None = None
         self._interrupt: KeyboardInterrupt | None = None
+        # Somebody has tried to start it, also if that was refused: then it was not forgotten.
+        self._tried = False
         self._steering = Steering()
 
     # -- asking --------------------------------------------------------------------------------------------------------
@@ -236,6 +238,7 @@ class Run(Generic[DepsT, OutT]):
         return self.result
 
     def _prepare(self) -> tuple[Driver, Supervisor]:
+        self._tried = True
         if self._driver is not None:
             raise UsageError("this run has started already: call agent.start(…) again for another one")
         options = self._options
@@ -268,7 +271,7 @@ class Run(Generic[DepsT, OutT]):
             raise self._interrupt
 
     def __del__(self) -> None:
-        if self._driver is None:
+        if not self._tried:
             message = (
                 f"agent.start(…) of {self.agent.name!r} was never entered: write `async with agent.start(…) as run:`"
             )
