@@ -119,7 +119,7 @@ def estimate_tokens(text: str) -> int:
         return 0
     line = text.encode("utf-8", "surrogatepass").translate(_TABLE, _CONTINUATION)
     prices = _ASCII_PRICES if text.isascii() else _ASCII_PRICES | _OTHER_PRICES
-    hundredths = sum(price * line.count(letters) for letters, price in prices.items())
+    hundredths = sum([price * line.count(letters) for letters, price in prices.items()])
     hundredths += _WORD_PRICE * (b" " + line.translate(_WORDS)).count(b" x")
     return max(1, (hundredths + 50) // 100)
 

@@ -1,0 +1,84 @@
+"""A run for programs without an event loop, and what Ctrl-C means there.
+
+The first Ctrl-C asks the run to stop NOW; it closes itself within its ladder and `CtrlC` is raised, with the result. A
+second one is FORCE. The handler is ours only while we wait, only in the main thread, and only if nobody else has one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from types import FrameType
+
+from safepoint._core.points import SafePoint
+from safepoint._core.reasons import Reason, Source
+from safepoint.agent.result import OutT, RunResult
+from safepoint.agent.run import Run
+from safepoint.errors import CtrlC, UsageError
+from safepoint.tools.context import DepsT
+
+
+def run_sync(make: Callable[[], Run[DepsT, OutT]]) -> RunResult[OutT]:
+    """Start the run on a loop of its own and wait for its end."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        raise UsageError("run_sync() inside a running event loop (as in Jupyter): write `await agent.run(…)`")
+    presses = _Presses()
+
+    async def main() -> RunResult[OutT]:
+        run = make()
+        run.launch()
+        presses.govern(run.cancel)
+        await run.join()
+        return run.result
+
+    with asyncio.Runner() as runner, _ctrl_c(presses):
+        result = runner.run(main())
+    if presses.count:
+        raise CtrlC(result)
+    return result
+
+
+class _Presses:
+    """How often Ctrl-C was pressed. The handler runs between any two steps of the main thread: it takes no lock."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._cancel: Callable[..., object] | None = None
+
+    def govern(self, cancel: Callable[..., object]) -> None:
+        self._cancel = cancel
+        if self.count:
+            self._ask()
+
+    def press(self, _signal: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        if self._cancel is not None:
+            self._ask()
+
+    def _ask(self) -> None:
+        assert self._cancel is not None
+        at = SafePoint.NOW if self.count == 1 else SafePoint.FORCE
+        self._cancel(at, reason=Reason("Ctrl-C", Source.CALLER))
+
+
+@contextmanager
+def _ctrl_c(presses: _Presses) -> Generator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:
+        yield  # somebody has plans of their own for Ctrl-C
+        return
+    signal.signal(signal.SIGINT, presses.press)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
