@@ -299,6 +299,8 @@ class Driver:
 
     def _after_batch(self, batch: Batch) -> Step:
         batch.end()
+        if self._record.broken is not None:
+            return self._fail(self._record.broken, None)
         if batch.waits:
             return Close(StopReason.INTERRUPTED if self._node.pause() is None else StopReason.CANCELLED)
         answer = batch.answer() if self._node.stop is None else None

@@ -90,6 +90,7 @@ class Execution:
             on_end=record.bell.ring,
         )
         self.work.on_rung = self._tell_rung
+        self.work.may_start = lambda: self.node.judge_now() is None
         self._context.bind(self.work)
         self.node.on_push = self._push
 
@@ -109,7 +110,7 @@ class Execution:
             return None
         # Durable first, true second: a crash in between calls it cut, although it never ran a line. Never the reverse.
         await self._record.note(Called(replace(self._entry, state=LedgerState.RUNNING), self.memory))
-        if self._being_stopped():
+        if self._being_stopped() or self.node.judge_now() is not None:
             return None
         self._mark_running()
         self.work.manner = self._tool.manner
