@@ -14,6 +14,11 @@ SafepointError
 │  └─ ModelMisbehaved            it answered nonsense
 ├─ CheckpointError(ValueError)   bytes that are no checkpoint, or one that this agent can't continue
 ├─ StoreError                    a conversation could not be stored or loaded
+│  ├─ SessionNotFound            no session has that id, or it was deleted
+│  ├─ SessionExists              a session with that id is there already
+│  ├─ SessionBusy                a run of that session is live, here or in another process
+│  ├─ Superseded                 another run has taken the session over since; this write was refused
+│  └─ StoreCorrupt               what is stored can't be read; it was left as it is
 ├─ Retry                         raise it in a tool: the model is asked to try again
 ├─ RunFailed                     ``agent.run()`` ended with ``stop_reason == "error"``; has ``.result``
 └─ InternalError                 a bug in Safepoint; please report it
@@ -90,6 +95,26 @@ class CheckpointError(SafepointError, ValueError):
 
 class StoreError(SafepointError):
     """The store failed; what it had before is still there."""
+
+
+class SessionNotFound(StoreError):
+    """No session has that id, or it was deleted."""
+
+
+class SessionExists(StoreError):
+    """A session with that id is there already; load it instead."""
+
+
+class SessionBusy(StoreError):
+    """A run of that session is live, here or in another process; wait for it, or use `session.send(…, if_busy=…)`."""
+
+
+class Superseded(StoreError):
+    """The session was taken over since this run claimed it; what this run wanted to write was refused."""
+
+
+class StoreCorrupt(StoreError):
+    """What is stored can't be read. Nothing was changed."""
 
 
 class Retry(SafepointError):

@@ -34,9 +34,9 @@ class Stop:
         for standing in self.request.asks:
             if standing.id != ask.id:
                 continue
-            if self.timed_out:
-                return standing.deadline == self.request.deadline
-            return standing.at.level is self.level or standing.at.covers(self.place)
+            if standing.at.level >= Level.NOW:
+                return standing.at.level is self.level or (self.place == "now" and not self.timed_out)
+            return standing.at.covers(self.place) or (self.timed_out and standing.deadline == self.request.deadline)
         return False
 
 

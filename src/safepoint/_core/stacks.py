@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import traceback
 from collections.abc import Iterator
 from types import FrameType
+
+_FRAMED = (("cr_frame", "cr_await"), ("gi_frame", "gi_yieldfrom"), ("ag_frame", "ag_await"))
+_OPAQUE = frozenset({"async_generator_asend", "async_generator_athrow", "coroutine_wrapper", "anext_awaitable"})
 
 
 def thread_stack(ident: int) -> str:
@@ -16,18 +20,28 @@ def thread_stack(ident: int) -> str:
 
 
 def task_stack(task: asyncio.Task[None]) -> str:
-    """Where a suspended task waits, from its own coroutine to the innermost await; empty if it has ended."""
+    """Where a suspended task waits, outermost frame first; empty if it has ended."""
     return "".join(line for frame in _frames(task.get_coro()) for line in traceback.format_stack(frame, limit=1))
 
 
-_LINKS = (("cr_frame", "cr_await"), ("gi_frame", "gi_yieldfrom"), ("ag_frame", "ag_await"))
-
-
 def _frames(awaitable: object) -> Iterator[FrameType]:
-    """Follow the awaits by hand: `Task.get_stack` ends at the first frame, for a suspended one has none above it."""
+    """asyncio knows the outermost frame alone; what is awaited in there is followed by hand."""
     while awaitable is not None:
-        frame_name, await_name = next(((f, a) for f, a in _LINKS if hasattr(awaitable, f)), ("", ""))
-        frame: FrameType | None = getattr(awaitable, frame_name, None)
-        if frame is not None:
-            yield frame
-        awaitable = getattr(awaitable, await_name, None)
+        for frame_name, next_name in _FRAMED:
+            frame: FrameType | None = getattr(awaitable, frame_name, None)
+            if frame is not None:
+                yield frame
+                awaitable = getattr(awaitable, next_name, None)
+                break
+        else:
+            awaitable = _held_by(awaitable)
+
+
+def _held_by(awaitable: object) -> object:
+    """What stands between two frames and names nothing; the garbage collector knows what it holds."""
+    if type(awaitable).__name__ not in _OPAQUE:
+        return None
+    for held in gc.get_referents(awaitable):
+        if type(held).__name__ in _OPAQUE or any(hasattr(held, name) for name, _ in _FRAMED):
+            return held
+    return None

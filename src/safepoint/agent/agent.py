@@ -15,6 +15,7 @@ from safepoint._core.reasons import Reason
 from safepoint.agent.as_tool import AgentTool
 from safepoint.agent.budget import Budget
 from safepoint.agent.checkpoint import Checkpoint
+from safepoint.agent.conversation import Conversation
 from safepoint.agent.hooks import Hooks
 from safepoint.agent.model import Model, ModelSettings
 from safepoint.agent.output import OutputTool
@@ -23,7 +24,7 @@ from safepoint.agent.resume import Edit, OnUnknown, Resume
 from safepoint.agent.run import INHERIT, Inherit, Run, RunOptions, parent_of
 from safepoint.agent.streamed import Streamed
 from safepoint.agent.sync import run_sync
-from safepoint.errors import RunFailed
+from safepoint.errors import CheckpointError, RunFailed, StoreError, UsageError
 from safepoint.history.parts import Message, Prompt
 from safepoint.tools.base import BaseTool
 from safepoint.tools.context import DepsT
@@ -81,6 +82,7 @@ class Agent(Generic[DepsT, OutT]):
         *,
         checkpoint: Checkpoint | Resume | None = None,
         history: Sequence[Message] = (),
+        session: Conversation | None = None,
         deps: DepsT = NO_DEPS,
         token: CancelToken | None = None,
         budget: Budget | None = None,
@@ -92,6 +94,8 @@ class Agent(Generic[DepsT, OutT]):
         With `checkpoint` instead of a prompt it is the handle of a run that goes on where another stopped.
         """
         resume = Resume(checkpoint) if isinstance(checkpoint, Checkpoint) else checkpoint
+        if session is not None and history:
+            raise UsageError("a session has its own history: leave out history=…, or leave out session=…")
         messages = RunOptions.opening(prompt, history, resume)
         if resume is not None:
             resume.check_agent(self.name)
@@ -102,6 +106,7 @@ class Agent(Generic[DepsT, OutT]):
             token=token,
             ladder=ladder or self.ladder,
             budget=budget or self.budget,
+            session=session,
             parent=parent_of(parent),
         )
         return Run(self, options)
@@ -111,6 +116,7 @@ class Agent(Generic[DepsT, OutT]):
         prompt: Prompt,
         *,
         history: Sequence[Message] = (),
+        session: Conversation | None = None,
         deps: DepsT = NO_DEPS,
         token: CancelToken | None = None,
         budget: Budget | None = None,
@@ -121,7 +127,16 @@ class Agent(Generic[DepsT, OutT]):
 
         Cancellation: the run is stopped NOW and closes itself, bounded; then the caller's exception goes on.
         """
-        run = self.start(prompt, history=history, deps=deps, token=token, budget=budget, ladder=ladder, parent=parent)
+        run = self.start(
+            prompt,
+            history=history,
+            session=session,
+            deps=deps,
+            token=token,
+            budget=budget,
+            ladder=ladder,
+            parent=parent,
+        )
         run.launch()
         await run.join()
         return unless_failed(run.result)
@@ -135,6 +150,7 @@ class Agent(Generic[DepsT, OutT]):
         edit: Edit | None = None,
         on_unknown: OnUnknown = "tell",
         fork: bool = False,
+        session: Conversation | None = None,
         deps: DepsT = NO_DEPS,
         token: CancelToken | None = None,
     ) -> RunResult[OutT]:
@@ -143,7 +159,7 @@ class Agent(Generic[DepsT, OutT]):
         Cancellation: as for `run`; the resumed run leaves a checkpoint of its own.
         """
         resume = Resume(checkpoint, message, answers or {}, edit, on_unknown, fork)
-        run = self.start(checkpoint=resume, deps=deps, token=token)
+        run = self.start(checkpoint=resume, session=session, deps=deps, token=token)
         run.launch()
         await run.join()
         return unless_failed(run.result)
@@ -153,6 +169,7 @@ class Agent(Generic[DepsT, OutT]):
         prompt: Prompt,
         *,
         history: Sequence[Message] = (),
+        session: Conversation | None = None,
         deps: DepsT = NO_DEPS,
         token: CancelToken | None = None,
         budget: Budget | None = None,
@@ -160,7 +177,11 @@ class Agent(Generic[DepsT, OutT]):
     ) -> RunResult[OutT]:
         """`run` for programs without an event loop. Ctrl-C stops the run and raises `CtrlC`, a second one forces it."""
         return unless_failed(
-            run_sync(lambda: self.start(prompt, history=history, deps=deps, token=token, budget=budget, ladder=ladder))
+            run_sync(
+                lambda: self.start(
+                    prompt, history=history, session=session, deps=deps, token=token, budget=budget, ladder=ladder
+                )
+            )
         )
 
     def stream(
@@ -169,6 +190,7 @@ class Agent(Generic[DepsT, OutT]):
         *,
         on_close: Literal["cancel", "detach"] = "cancel",
         history: Sequence[Message] = (),
+        session: Conversation | None = None,
         deps: DepsT = NO_DEPS,
         token: CancelToken | None = None,
         budget: Budget | None = None,
@@ -176,7 +198,16 @@ class Agent(Generic[DepsT, OutT]):
         parent: Run[Any, Any] | Inherit | None = INHERIT,
     ) -> Streamed[DepsT, OutT]:
         """The run as an async iterator of events. Leaving it early stops the run, or lets it go on: `on_close`."""
-        run = self.start(prompt, history=history, deps=deps, token=token, budget=budget, ladder=ladder, parent=parent)
+        run = self.start(
+            prompt,
+            history=history,
+            session=session,
+            deps=deps,
+            token=token,
+            budget=budget,
+            ladder=ladder,
+            parent=parent,
+        )
         return Streamed(run, on_close)
 
     def as_tool(self, *, name: str | None = None, description: str | None = None) -> AgentTool:
@@ -208,6 +239,8 @@ class Agent(Generic[DepsT, OutT]):
 
 
 def unless_failed(result: RunResult[OutT]) -> RunResult[OutT]:
+    if isinstance(result.error, StoreError | CheckpointError):
+        raise result.error
     if result.stop_reason is StopReason.ERROR:
         raise RunFailed(f"the run failed: {result.error!r}", result) from result.error
     return result

@@ -110,13 +110,28 @@ class Driver:
                 assert_never(step)
 
     async def _begin(self) -> Step:
-        record = self._record
-        continues = self._resume.checkpoint.id if self._resume is not None else None
-        failed = await self._save(Opened(record.node.id, record.agent.name, continues))
+        failed = await self._enter()
         if failed is not None:
             return failed
         await self.stage.run_hooks("before_run")
         return self._unless_stopped(self._first())
+
+    async def _enter(self) -> Step | None:
+        """Take the session, if there is one, and write that this run has begun; the step to take if that fails."""
+        record, session = self._record, self._record.run.session
+        if session is None:
+            return None
+        resume = self._resume
+        continues = resume.checkpoint.id if resume is not None else None
+        entered = await self.stage.perform(partial(session.enter, record.run, continues), "session")
+        if isinstance(entered, Failed):
+            return self._fail(entered.error, None)
+        if not isinstance(entered, Done):
+            return Close(StopReason.CANCELLED)
+        record.join(entered.value, resumed=resume is not None)
+        new = tuple(record.messages[record.started_at :])
+        opened = Opened(record.node.id, record.agent.name, record.started_at, new, continues, tuple(record.ledger))
+        return await self._save(opened)
 
     async def _save(self, *facts: Fact) -> Step | None:
         """Make what was recorded durable. A failure to do so is the run's failure, before anything builds on it."""
@@ -206,7 +221,7 @@ class Driver:
         message: Message | None = None
         if incoming.finish is not None:
             try:
-                message = incoming.reply(self._call_ids())
+                message = incoming.reply(frozenset() if not incoming.has_calls else record.known_call_ids())
             except ModelMisbehaved as misbehaved:
                 error = misbehaved
         # A call that failed before its first token may never have reached the model: nothing is known to be spent.
@@ -228,6 +243,7 @@ class Driver:
         if message is not None:
             self._record.messages.append(message)
             if message.tool_calls:
+                self._record.known_call_ids().update(call.id for call in message.tool_calls)
                 self.batch = Batch(self._record, message)
                 return RunTools(self.batch)
         if message is not None and incoming.stop_reason is StopReason.END_TURN:
@@ -270,14 +286,9 @@ class Driver:
         return self._fail(error, incoming)
 
     def _fail(self, error: BaseException, incoming: Incoming | None) -> Step:
-        if isinstance(error, KeyboardInterrupt):
-            self._record.run.interrupt(error)
         if self._node.answer() is not None:
             return Close(StopReason.CANCELLED, incoming=incoming)
         return Close(StopReason.ERROR, incoming=incoming, error=error)
-
-    def _call_ids(self) -> frozenset[str]:
-        return frozenset(call.id for message in self._record.messages for call in message.tool_calls)
 
     # -- tools ---------------------------------------------------------------------------------------------------------
 
@@ -336,4 +347,6 @@ class Driver:
             error=result.error,
         )
         self._record.sealed = True
+        if self._record.run.session is not None:
+            self._record.run.session.left(self._record.run)
         self._node.finish(closed.ending)

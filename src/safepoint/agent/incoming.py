@@ -7,6 +7,7 @@ and thinking that its provider has sealed. Tool calls count only in a complete r
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +82,10 @@ class Incoming:
         return not (self._text or self._thinking or self._reasoning or self._calls or self.finish)
 
     @property
+    def has_calls(self) -> bool:
+        return bool(self._calls)
+
+    @property
     def kept_text(self) -> str:
         return "".join(self._text)
 
@@ -107,7 +112,7 @@ class Incoming:
         """How the run ends if this reply is its last."""
         return _ENDS.get(self.finish.reason if self.finish is not None else "", StopReason.END_TURN)
 
-    def reply(self, taken: frozenset[str]) -> Message | None:
+    def reply(self, taken: AbstractSet[str]) -> Message | None:
         """The complete reply; None if the model was cut off or refused before it said a word.
 
         Ids of calls that are missing or already `taken` in this conversation are replaced. A reply that was cut off by

@@ -2,7 +2,7 @@
 
 A journal takes facts in order; one `write` is one atomic step. What must be durable before what:
 
-    Opened, Said(prompt)     before the first model call
+    Opened (with the prompt) before the first model call
     Said(reply)              before any of its tools starts
     Called(running)          before the tool's first line
     Called(finished, …)      as soon as the result exists
@@ -27,11 +27,17 @@ from safepoint.tools.memory import CallMemory
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A run begins. `continues`: the id of the checkpoint it goes on from."""
+    """A run begins: from `index` on the conversation is `messages`, and nothing else.
+
+    `continues`: the id of the checkpoint it goes on from, with the calls that are settled already.
+    """
 
     run_id: str
     agent: str
+    index: int
+    messages: tuple[Message, ...]
     continues: str | None = None
+    ledger: tuple[LedgerEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

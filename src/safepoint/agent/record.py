@@ -13,7 +13,9 @@ from safepoint._core.ladder import Ladder
 from safepoint._core.orphans import Orphan
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node
+from safepoint._core.work import Cut, Failed, Outcome
 from safepoint.agent.budget import Budget, Meter
+from safepoint.agent.conversation import Entered
 from safepoint.agent.events import Event, Place
 from safepoint.agent.journal import Fact, Journal, Said
 from safepoint.agent.ledger import Ledger
@@ -54,6 +56,7 @@ class Record:
         self.messages = messages
         # Where this run's part of the conversation begins.
         self.started_at = 0
+        self.call_ids: set[str] | None = None
         # The step under way, and how many are complete: a model call that is made again counts once.
         self.step = 0
         self.steps_done = 0
@@ -89,13 +92,19 @@ class Record:
         self._saved = len(self.messages)
         return facts
 
-    def saved_up_to(self, place: int) -> None:
-        """The journal has seen this many messages; a lower number than before sends some of them again."""
-        self._saved = place
+    def join(self, entered: Entered, *, resumed: bool) -> None:
+        """Continue a stored conversation. A resumed run brings its own, which begins with the same messages."""
+        self.journal, self.call_ids = entered.journal, entered.call_ids
+        self.started_at = entered.index
+        if not resumed:
+            self.messages[:0] = entered.messages
+        self._saved = len(self.messages)
 
-    @property
-    def saved(self) -> int:
-        return self._saved
+    def known_call_ids(self) -> set[str]:
+        """The ids of all calls in the conversation; read once, then kept."""
+        if self.call_ids is None:
+            self.call_ids = {call.id for message in self.messages for call in message.tool_calls}
+        return self.call_ids
 
     async def note(self, *facts: Fact) -> None:
         """Write facts if there is a journal. Cancellation: either all of them are written or none."""
@@ -106,6 +115,12 @@ class Record:
     def spent(self) -> Usage:
         """What was used by this run and by those that it continues."""
         return self.spent_before + self.usage
+
+    def heed(self, outcome: Outcome[Any] | None) -> None:  # Any: work of every kind
+        """A KeyboardInterrupt that came up in a piece of work is meant for the caller, also if the work was cut."""
+        error = outcome.error if isinstance(outcome, Failed | Cut) else None
+        if isinstance(error, KeyboardInterrupt):
+            self.run.interrupt(error)
 
     def spend(self, usage: Usage) -> None:
         self.usage = self.usage + usage

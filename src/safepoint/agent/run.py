@@ -24,10 +24,10 @@ from safepoint._core.receipts import Receipt, current_node
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node, NodeState, Passing
 from safepoint.agent.budget import Budget
+from safepoint.agent.conversation import Conversation
 from safepoint.agent.driver import Driver
 from safepoint.agent.events import Event
 from safepoint.agent.holding import Holding, holding
-from safepoint.agent.journal import Journal
 from safepoint.agent.live import register
 from safepoint.agent.preview import Preview, preview
 from safepoint.agent.record import Record
@@ -37,7 +37,7 @@ from safepoint.agent.steering import Steering, SteerReceipt
 from safepoint.agent.stream import Hub, Reader
 from safepoint.agent.text import TextReader
 from safepoint.agent.tree import RunTree
-from safepoint.errors import NotEnded, UsageError
+from safepoint.errors import NotEnded, UsageError, WaitInsideRun
 from safepoint.history.check import check_history
 from safepoint.history.parts import Message, Prompt, user_message
 from safepoint.tools.context import DepsT
@@ -63,7 +63,7 @@ class RunOptions(Generic[DepsT]):
     token: CancelToken | None = None
     ladder: Ladder = field(default_factory=Ladder)
     budget: Budget | None = None
-    journal: Journal | None = None
+    session: Conversation | None = None
     parent: Node | None = None
 
     @staticmethod
@@ -93,6 +93,7 @@ class Run(Generic[DepsT, OutT]):
     def __init__(self, agent: Agent[DepsT, OutT], options: RunOptions[DepsT]) -> None:
         self.agent = agent
         self.deps = options.deps
+        self.session = options.session
         self.id = f"run_{uuid.uuid4().hex}"
         parent = options.parent
         self.node = Node(self.id, agent.name, "run", parent=parent, passing=Passing.TO_CALLS)
@@ -122,6 +123,9 @@ class Run(Generic[DepsT, OutT]):
         """A KeyboardInterrupt came up inside the run: stop now, and raise it again where the run is waited for."""
         self._interrupt = error
         self.node.cancel(SafePoint.NOW, reason=Reason("KeyboardInterrupt", Source.CALLER))
+        above = _run_above(self.node.parent) if self._task is None else None
+        if above is not None:  # a sub-agent: nobody waits for it but the run that it is part of
+            above.interrupt(error)
 
     def steer(self, message: Prompt) -> SteerReceipt:
         """Add a message before the next model call, without stopping anything. Safe from any thread.
@@ -186,7 +190,7 @@ class Run(Generic[DepsT, OutT]):
         if not self.ended:
             inside = current_node.get()
             if inside is not None and self.node.holds(inside):
-                raise UsageError(f"{inside.path} waits for its own run: return, and wait from outside")
+                raise WaitInsideRun(f"{inside.path} waits for its own run: return, and wait from outside")
             await self.node.ended.wait()
         return self.result
 
@@ -209,14 +213,18 @@ class Run(Generic[DepsT, OutT]):
             return
         assert self._task is not None
         self._stop_for(error)
-        await outlast(self._task)
-        self._raise_interrupt()
+        try:
+            await outlast(self._task)
+        finally:
+            self._raise_interrupt()
 
     async def join(self) -> None:
         """Wait until nothing of the run is left. Cancellation: as in `__aexit__`."""
         assert self._task is not None
-        await outlive(self._task, self._stop_for_caller)
-        self._raise_interrupt()
+        try:
+            await outlive(self._task, self._stop_for_caller)
+        finally:
+            self._raise_interrupt()  # stronger than the caller's own cancellation: the whole process is meant
 
     def launch(self) -> None:
         """Start the run's task. Refuses a second time."""
@@ -239,7 +247,6 @@ class Run(Generic[DepsT, OutT]):
         if options.resume is not None:
             continued.claim(options.resume)
         record = Record(self, self.node, self.hub, options.messages, options.ladder, options.budget)
-        record.journal = options.journal
         record.steering = self._steering
         self._driver = Driver(record, options.resume)
         self.node.owner = self
@@ -279,13 +286,18 @@ def _run_of(node: Node) -> Run[Any, Any] | None:  # Any: a run of any agent
     return owner if isinstance(owner, Run) else None  # pyright: ignore[reportUnknownVariableType]  # of any agent
 
 
-def _hub_above(node: Node | None) -> Hub | None:
-    """Where the events of a run inside another go as well; not across threads, where nobody could wait for them."""
+def _run_above(node: Node | None) -> Run[Any, Any] | None:  # Any: as above
     while node is not None:
         if (run := _run_of(node)) is not None:
-            return run.hub if node.runs_in_this_thread() else None
+            return run
         node = node.parent
     return None
+
+
+def _hub_above(node: Node | None) -> Hub | None:
+    """Where the events of a run inside another go as well; not across threads, where nobody could wait for them."""
+    run = _run_above(node)
+    return run.hub if run is not None and run.node.runs_in_this_thread() else None
 
 
 def parent_of(parent: Run[Any, Any] | Inherit | None) -> Node | None:  # Any: a run of any agent

@@ -20,6 +20,7 @@ from safepoint._core.work import Abandoned, Failed, NeverRan, Outcome, Work
 from safepoint.agent.events import CancelRequested, HookFailed, RungReached
 from safepoint.agent.hooks import overridden
 from safepoint.agent.record import Record
+from safepoint.tools.rendering import render_error
 
 T = TypeVar("T")
 
@@ -102,6 +103,7 @@ class Stage:
             await self.wait()
         if isinstance(work.outcome, Abandoned):
             self._record.orphans.append(work.outcome.orphan)
+        self._record.heed(work.outcome)
         return work.outcome
 
     def _begin(self, make: Callable[[], Awaitable[T]], name: str, limit: float | None = None) -> Work[T]:
@@ -154,7 +156,5 @@ class Stage:
                 self._hook_failed(name, error)
 
     def _hook_failed(self, name: str, error: BaseException) -> None:
-        _log.warning("the hook %s of %s failed: %r", name, self._node.path, error)
+        _log.warning("the hook %s of %s failed: %s", name, self._node.path, render_error(error))
         self._record.emit(HookFailed, hook=name, error=error)
-        if isinstance(error, KeyboardInterrupt):
-            self._record.run.interrupt(error)

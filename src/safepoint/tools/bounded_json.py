@@ -270,10 +270,23 @@ class BoundedJson:
         return _Instead(plain)
 
     def _dump(self, value: Any, serializer: Any) -> Any:  # Any: pydantic's serialiser is found by its name
+        """By its own serialiser and by nothing else: that may hide what the attributes and the repr would show."""
         try:
             return serializer.to_python(value, mode="json", warnings=False, fallback=self._describe)
-        except Exception:  # bytes that are no UTF-8, for one: as Python values they can be described
-            return serializer.to_python(value, mode="python", warnings=False, fallback=self._describe)
+        except Exception:
+            return self._dump_by_field(value, serializer)
+
+    def _dump_by_field(self, value: Any, serializer: Any) -> dict[str, Any]:  # Any: as above
+        """One field that cannot be written, such as bytes that are no UTF-8, does not cost the others."""
+        kind = cast(Any, type(cast(object, value)))  # Any: models and pydantic dataclasses have no common base
+        shown: dict[str, Any] = {}  # Any: some JSON
+        for name in (*kind.__pydantic_fields__, *kind.__pydantic_decorators__.computed_fields):
+            try:
+                part = serializer.to_python(value, mode="json", include={name}, warnings=False, fallback=self._describe)
+                shown.update(part)
+            except Exception as error:
+                shown[name] = self._unreadable(f"this {_type_name(getattr(value, name, None))}", error)
+        return shown
 
     def _describe(self, value: object) -> str:
         """The value's own repr, bounded; or, if that raises, its type."""

@@ -86,7 +86,7 @@ def _error_text(error: BaseException, depth: int) -> str:
     name = type(error).__name__[:100] or "Exception"
     try:
         message = str.__str__(str(error)).strip()
-    except Exception as failure:
+    except BaseException as failure:  # an error is told where nothing may be raised any more
         message = f"(its message could not be read: {type(failure).__name__[:100]})"
     text = f"{name}: {message}" if message else name
     if not isinstance(error, BaseExceptionGroup) or depth == _GROUP_DEPTH:
