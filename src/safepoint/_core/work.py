@@ -179,8 +179,8 @@ class Work(Generic[T]):
     def _climb(self) -> None:
         climb, *rest = self._rest
         # A section that began while the work was left to finish is not cut either.
-        if self.rung is Rung.FINISH and not self._forced and self._shield_until > self._clock.now():
-            self._enter(Rung.SHIELDED, self._shield_until)
+        if self.rung is Rung.FINISH and not self._forced and max(self._shields, default=0.0) > self._clock.now():
+            self._enter(Rung.SHIELDED, max(self._shields))
             return
         self._rest = tuple(rest)
         if climb.rung is Rung.ABANDON:
