@@ -277,6 +277,10 @@ class Node:
         for child in tuple(self.children):
             yield from child.walk()
 
+    @property
+    def started(self) -> bool:
+        return self.state is not NodeState.NEW
+
     def blocked(self) -> Blocked | None:
         """What blocks this node's event loop right now, if anything does."""
         return blocked(self._loop) if self._loop is not None else None
