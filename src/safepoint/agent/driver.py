@@ -12,13 +12,12 @@ from functools import partial
 from typing import assert_never
 
 from safepoint._core.receipts import current_node
-from safepoint._core.work import Done, Failed, Outcome
+from safepoint._core.work import Done, Failed, NeverRan, Outcome
 from safepoint.agent.batch import Batch
 from safepoint.agent.ending import Closed, close
 from safepoint.agent.events import (
     Event,
     ModelCallEnded,
-    ModelCallStarted,
     RetryScheduled,
     RunEnded,
     RunStarted,
@@ -173,10 +172,11 @@ class Driver:
         else:
             request = self._request(instructions)
         incoming, model = Incoming(), record.agent.models[step.model]
-        record.emit(ModelCallStarted, step=record.step, model=model.name)
         record.hub.say_under_way(record.node.id, partial(self._so_far, incoming))
         outcome = await self.stage.perform(partial(receive, record, model, request, incoming), model.name)
         record.hub.said(record.node.id)
+        if isinstance(outcome, NeverRan):
+            return Close(StopReason.CANCELLED)
         next_step = self._received(step, request, incoming, outcome)
         if isinstance(next_step, RunTools | Settle):
             failed = await self._save() if isinstance(next_step, RunTools) else None
