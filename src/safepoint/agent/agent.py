@@ -152,14 +152,13 @@ class Agent(Generic[DepsT, OutT]):
         fork: bool = False,
         session: Conversation | None = None,
         deps: DepsT = NO_DEPS,
-        token: CancelToken | None = None,
     ) -> RunResult[OutT]:
         """Go on where a run was stopped; see `Resume` for the options. A finished effect never happens twice.
 
         Cancellation: as for `run`; the resumed run leaves a checkpoint of its own.
         """
         resume = Resume(checkpoint, message, answers or {}, edit, on_unknown, fork)
-        run = self.start(checkpoint=resume, session=session, deps=deps, token=token)
+        run = self.start(checkpoint=resume, session=session, deps=deps)
         run.launch()
         await run.join()
         return unless_failed(run.result)

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from safepoint._core.endings import Ending
 from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Rung
-from safepoint._core.points import Level
+from safepoint._core.points import NAMED, Level
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
 from safepoint._core.tree import Node
@@ -276,6 +276,7 @@ class Execution:
             self._begin_undo()
         else:
             self.memory.saved = stop.saved
+            self._record.node.judge(NAMED + stop.point)  # if the run was asked to stop there, it stops there too
             self._settle(LedgerState.STOPPED, point=stop.point)
 
     def _begin_undo(self) -> None:
