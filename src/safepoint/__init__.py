@@ -1,5 +1,7 @@
 """Safepoint: run LLM agents that can be stopped."""
 
+import logging
+
 from safepoint._core.groups import CancelToken, GroupReceipt
 from safepoint._core.ladder import Ladder
 from safepoint._core.points import SafePoint
@@ -58,3 +60,5 @@ __all__ = [
     "check_history",
     "tool",
 ]
+
+logging.getLogger("safepoint").addHandler(logging.NullHandler())  # silent until the program sets up logging
