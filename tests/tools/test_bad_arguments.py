@@ -139,7 +139,11 @@ def test_a_problem_deep_inside_is_found_by_its_path() -> None:
     ]
     assert wrong(extra={"a": 1, "b": "c"})[0].startswith('extra.b: came "c"; expected a valid integer')
 
-    def f(points: list[Point]) -> None: ...
+    class Closed(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(extra="forbid")
+        x: int
+
+    def f(points: list[Closed]) -> None: ...
 
     assert problems({"points": [{"x": 1, "z": 2}]}, f) == ["points[0].z: unknown key; leave it out"]
 

@@ -174,6 +174,7 @@ class Node:
         pressing = self._pressing()
         level = pressing.level(self.clock.now()) if pressing else Level.NONE
         self._arm()
+        self.on_change()  # the ask is told before anything that it brings about
         if level >= Level.NOW and level > self.pushed:
             self.pushed = level
             self._commit(None)
@@ -183,7 +184,6 @@ class Node:
                 child.evaluate()
             else:
                 child.wake()  # a run that a thread tool started, on a loop of its own
-        self.on_change()
 
     def judge(self, place: str) -> Stop | None:
         """The node stands at this place: does it stop here? If so it is stopping from now on."""

@@ -230,7 +230,8 @@ class Driver:
         if record.meter is not None:
             record.meter.spent(record.agent.models[step.model].name, usage)
         complete = incoming.finish is not None and error is None
-        self._tell_model_call(message, usage, complete=complete, error=error)
+        told = message if complete else incoming.kept()
+        self._tell_model_call(told, usage, complete=complete, error=error)
         if error is not None:
             return self._after_error(step, incoming, error)
         if incoming.finish is None:
@@ -300,8 +301,6 @@ class Driver:
         return self._fail(error, incoming)
 
     def _fail(self, error: BaseException, incoming: Incoming | None) -> Step:
-        if isinstance(error, KeyboardInterrupt):
-            self._record.run.interrupt(error)
         if self._node.answer() is not None:
             return Close(StopReason.CANCELLED, incoming=incoming)
         return Close(StopReason.ERROR, incoming=incoming, error=error)
@@ -315,6 +314,8 @@ class Driver:
 
     def _after_batch(self, batch: Batch) -> Step:
         batch.end()
+        if self._record.broken is not None:
+            return self._fail(self._record.broken, None)
         if batch.waits:
             return Close(StopReason.INTERRUPTED if self._node.pause() is None else StopReason.CANCELLED)
         answer = batch.answer() if self._node.stop is None else None

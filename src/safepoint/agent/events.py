@@ -54,7 +54,10 @@ class ReasoningStreamed(Place):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCallEnded(Place):
-    """`message` is the whole reply; None if the call failed or was cut. `cancellation`: why it was cut."""
+    """`message` is the reply, or, if it is not `complete`, the words that had come; None if there were none.
+
+    `cancellation`: why it was cut.
+    """
 
     step: int
     message: Message | None

@@ -14,7 +14,7 @@ import inspect
 from contextvars import copy_context
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 from safepoint._core.endings import Ending
 from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Rung
@@ -90,6 +90,7 @@ class Execution:
             on_end=record.bell.ring,
         )
         self.work.on_rung = self._tell_rung
+        self.work.may_start = lambda: self.node.judge_now() is None
         self._context.bind(self.work)
         self.node.on_push = self._push
 
@@ -109,7 +110,7 @@ class Execution:
             return None
         # Durable first, true second: a crash in between calls it cut, although it never ran a line. Never the reverse.
         await self._record.note(Called(replace(self._entry, state=LedgerState.RUNNING), self.memory))
-        if self._being_stopped():
+        if self._being_stopped() or self.node.judge_now() is not None:
             return None
         self._mark_running()
         self.work.manner = self._tool.manner
@@ -195,8 +196,8 @@ class Execution:
             self._timeout = clock.call_at(clock.now() + seconds, lambda: self.node.cancel(reason=why))
 
     def _record_value(self, value: object) -> None:
-        if isinstance(value, RunResult):
-            self._record_run(value)  # pyright: ignore[reportUnknownArgumentType]  # of any output type
+        if issubclass(type(value), RunResult):  # isinstance would ask the value for its class, and it may raise
+            self._record_run(cast("RunResult[Any]", value))  # Any: of any output type
         else:
             self._settle(LedgerState.FINISHED, content=render_result(value).text)
 
@@ -247,6 +248,7 @@ class Execution:
             self._timeout.cancel()
         self.phase = Phase.LEAVING
         outcome = self.work.outcome
+        self._record.heed(outcome)
         if isinstance(outcome, Abandoned):
             self._record.orphans.append(outcome.orphan)
         if self._entry.state is not LedgerState.RUNNING:
@@ -260,8 +262,6 @@ class Execution:
                 self._settle(LedgerState.WAITING)
             case Failed(error):
                 self._settle(LedgerState.FAILED, error=_unasked(error))
-                if isinstance(error, KeyboardInterrupt):
-                    self._record.run.interrupt(error)
             case Cut(error):
                 self._settle(LedgerState.CUT, error=None if error is None else render_error(error))
                 self._begin_undo()
@@ -293,6 +293,7 @@ class Execution:
         self.phase = Phase.UNDOING
 
     def _harvest_undo(self, undo: Work[object]) -> None:
+        self._record.heed(undo.outcome)
         match undo.outcome:
             case Done():
                 self._settle(LedgerState.COMPENSATED)

@@ -94,6 +94,12 @@ class Incoming:
         """Only what is sealed; half-received thinking is dropped."""
         return tuple(self._reasoning)
 
+    def kept(self) -> Message | None:
+        """What is left of a reply that was cut, as its own event tells it; None if there are no words to see."""
+        if not self.kept_text.strip():
+            return None
+        return Message("assistant", (*self._reasoning, Text(well_formed(self.kept_text), incomplete=True)))
+
     @property
     def all_received(self) -> str:
         """Every character that arrived, for estimating what it cost."""

@@ -13,6 +13,7 @@ from safepoint._core.ladder import Ladder
 from safepoint._core.orphans import Orphan
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node
+from safepoint._core.work import Cut, Failed, Outcome
 from safepoint.agent.budget import Budget, Meter
 from safepoint.agent.conversation import Entered
 from safepoint.agent.events import Event, Place
@@ -21,6 +22,7 @@ from safepoint.agent.ledger import Ledger
 from safepoint.agent.steering import Steering
 from safepoint.agent.stream import Hub
 from safepoint.agent.usage import Usage
+from safepoint.errors import StoreError
 from safepoint.history.parts import Message
 
 if TYPE_CHECKING:
@@ -62,6 +64,8 @@ class Record:
         self.steering = Steering()
         # Where facts go that must outlive the process; `unsaved` knows which messages it has not seen.
         self.journal: Journal | None = None
+        # What a journal raised: nothing new may build on facts that were not saved.
+        self.broken: StoreError | None = None
         self._saved = 0
         # After the terminal event nothing more is told.
         self.sealed = False
@@ -107,13 +111,24 @@ class Record:
 
     async def note(self, *facts: Fact) -> None:
         """Write facts if there is a journal. Cancellation: either all of them are written or none."""
-        if self.journal is not None:
+        if self.journal is None:
+            return
+        try:
             await self.journal.write(*facts)
+        except StoreError as error:
+            self.broken = error
+            raise
 
     @property
     def spent(self) -> Usage:
         """What was used by this run and by those that it continues."""
         return self.spent_before + self.usage
+
+    def heed(self, outcome: Outcome[Any] | None) -> None:  # Any: work of every kind
+        """A KeyboardInterrupt that came up in a piece of work is meant for the caller, also if the work was cut."""
+        error = outcome.error if isinstance(outcome, Failed | Cut) else None
+        if isinstance(error, KeyboardInterrupt):
+            self.run.interrupt(error)
 
     def spend(self, usage: Usage) -> None:
         self.usage = self.usage + usage

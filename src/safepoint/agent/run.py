@@ -38,7 +38,7 @@ from safepoint.agent.stream import Hub, Reader
 from safepoint.agent.telemetry import trace
 from safepoint.agent.text import TextReader
 from safepoint.agent.tree import RunTree
-from safepoint.errors import NotEnded, UsageError
+from safepoint.errors import NotEnded, UsageError, WaitInsideRun
 from safepoint.history.check import check_history
 from safepoint.history.parts import Message, Prompt, user_message
 from safepoint.tools.context import DepsT
@@ -103,6 +103,8 @@ class Run(Generic[DepsT, OutT]):
         self._driver: Driver | None = None
         self._task: asyncio.Task[None] | None = None
         self._interrupt: KeyboardInterrupt | None = None
+        # Somebody has tried to start it, also if that was refused: then it was not forgotten.
+        self._tried = False
         self._steering = Steering()
 
     # -- asking --------------------------------------------------------------------------------------------------------
@@ -122,6 +124,9 @@ class Run(Generic[DepsT, OutT]):
         """A KeyboardInterrupt came up inside the run: stop now, and raise it again where the run is waited for."""
         self._interrupt = error
         self.node.cancel(SafePoint.NOW, reason=Reason("KeyboardInterrupt", Source.CALLER))
+        above = _run_above(self.node.parent) if self._task is None else None
+        if above is not None:  # a sub-agent: nobody waits for it but the run that it is part of
+            above.interrupt(error)
 
     def steer(self, message: Prompt) -> SteerReceipt:
         """Add a message before the next model call, without stopping anything. Safe from any thread.
@@ -186,7 +191,7 @@ class Run(Generic[DepsT, OutT]):
         if not self.ended:
             inside = current_node.get()
             if inside is not None and self.node.holds(inside):
-                raise UsageError(f"{inside.path} waits for its own run: return, and wait from outside")
+                raise WaitInsideRun(f"{inside.path} waits for its own run: return, and wait from outside")
             await self.node.ended.wait()
         return self.result
 
@@ -209,14 +214,18 @@ class Run(Generic[DepsT, OutT]):
             return
         assert self._task is not None
         self._stop_for(error)
-        await outlast(self._task)
-        self._raise_interrupt()
+        try:
+            await outlast(self._task)
+        finally:
+            self._raise_interrupt()
 
     async def join(self) -> None:
         """Wait until nothing of the run is left. Cancellation: as in `__aexit__`."""
         assert self._task is not None
-        await outlive(self._task, self._stop_for_caller)
-        self._raise_interrupt()
+        try:
+            await outlive(self._task, self._stop_for_caller)
+        finally:
+            self._raise_interrupt()  # stronger than the caller's own cancellation: the whole process is meant
 
     def launch(self) -> None:
         """Start the run's task. Refuses a second time."""
@@ -230,6 +239,7 @@ class Run(Generic[DepsT, OutT]):
         return self.result
 
     def _prepare(self) -> tuple[Driver, Supervisor]:
+        self._tried = True
         if self._driver is not None:
             raise UsageError("this run has started already: call agent.start(…) again for another one")
         options = self._options
@@ -263,7 +273,7 @@ class Run(Generic[DepsT, OutT]):
             raise self._interrupt
 
     def __del__(self) -> None:
-        if self._driver is None:
+        if not self._tried:
             message = (
                 f"agent.start(…) of {self.agent.name!r} was never entered: write `async with agent.start(…) as run:`"
             )
@@ -278,13 +288,18 @@ def _run_of(node: Node) -> Run[Any, Any] | None:  # Any: a run of any agent
     return owner if isinstance(owner, Run) else None  # pyright: ignore[reportUnknownVariableType]  # of any agent
 
 
-def _hub_above(node: Node | None) -> Hub | None:
-    """Where the events of a run inside another go as well; not across threads, where nobody could wait for them."""
+def _run_above(node: Node | None) -> Run[Any, Any] | None:  # Any: as above
     while node is not None:
         if (run := _run_of(node)) is not None:
-            return run.hub if node.runs_in_this_thread() else None
+            return run
         node = node.parent
     return None
+
+
+def _hub_above(node: Node | None) -> Hub | None:
+    """Where the events of a run inside another go as well; not across threads, where nobody could wait for them."""
+    run = _run_above(node)
+    return run.hub if run is not None and run.node.runs_in_this_thread() else None
 
 
 def parent_of(parent: Run[Any, Any] | Inherit | None) -> Node | None:  # Any: a run of any agent

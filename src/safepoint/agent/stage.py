@@ -20,6 +20,7 @@ from safepoint._core.work import Abandoned, Failed, NeverRan, Outcome, Work
 from safepoint.agent.events import CancelRequested, HookFailed, RungReached
 from safepoint.agent.hooks import overridden
 from safepoint.agent.record import Record
+from safepoint.tools.rendering import render_error
 
 T = TypeVar("T")
 
@@ -56,6 +57,7 @@ class Stage:
         if self._node.pushed >= Level.NOW or self._node.judge_now() is not None:
             return NeverRan()
         work = self._begin(make, name)
+        work.may_start = lambda: self._node.judge_now() is None
         self.work = work  # type: ignore[assignment]  # only ever stopped, its value is read from `work`
         try:
             return await self._outcome(work)
@@ -102,6 +104,7 @@ class Stage:
             await self.wait()
         if isinstance(work.outcome, Abandoned):
             self._record.orphans.append(work.outcome.orphan)
+        self._record.heed(work.outcome)
         return work.outcome
 
     def _begin(self, make: Callable[[], Awaitable[T]], name: str, limit: float | None = None) -> Work[T]:
@@ -154,7 +157,5 @@ class Stage:
                 self._hook_failed(name, error)
 
     def _hook_failed(self, name: str, error: BaseException) -> None:
-        _log.warning("the hook %s of %s failed: %r", name, self._node.path, error)
+        _log.warning("the hook %s of %s failed: %s", name, self._node.path, render_error(error))
         self._record.emit(HookFailed, hook=name, error=error)
-        if isinstance(error, KeyboardInterrupt):
-            self._record.run.interrupt(error)

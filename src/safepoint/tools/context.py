@@ -150,14 +150,15 @@ class Shield:
     def __init__(self, work: Work[object], seconds: float) -> None:
         self._work = work
         self._seconds = seconds
+        self._until = 0.0
 
     async def __aenter__(self) -> None:
         """Cancellation: there is nothing to wait for."""
-        self._work.shield(self._seconds)
+        self._until = self._work.shield(self._seconds)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Cancellation: a stop that was held back is delivered here."""
-        if self._work.unshield() and error is None:
+        if self._work.unshield(self._until) and error is None:
             await asyncio.sleep(0)  # the cancellation that was just sent lands on this await
