@@ -1,5 +1,7 @@
 """Safepoint: run LLM agents that can be stopped."""
 
+import logging
+
 from safepoint._core.asks import Ask
 from safepoint._core.endings import Cancellation
 from safepoint._core.groups import CancelToken, GroupReceipt
@@ -75,3 +77,5 @@ __all__ = [
     "check_history",
     "tool",
 ]
+
+logging.getLogger("safepoint").addHandler(logging.NullHandler())  # silent until the program sets up logging

@@ -231,12 +231,27 @@ class Driver:
             record.meter.spent(record.agent.models[step.model].name, usage)
         complete = incoming.finish is not None and error is None
         told = message if complete else incoming.kept()
-        record.emit(ModelCallEnded, step=record.step, message=told, usage=usage, complete=complete, error=error)
+        self._tell_model_call(told, usage, complete=complete, error=error)
         if error is not None:
             return self._after_error(step, incoming, error)
         if incoming.finish is None:
             return Close(StopReason.CANCELLED, incoming=incoming)
         return self._after_reply(message, incoming)
+
+    def _tell_model_call(
+        self, message: Message | None, usage: Usage, *, complete: bool, error: BaseException | None
+    ) -> None:
+        node = self._node
+        cut = node.stop.recorded(node.clock.wall()) if node.stop and not complete and error is None else None
+        self._record.emit(
+            ModelCallEnded,
+            step=self._record.step,
+            message=message,
+            usage=usage,
+            complete=complete,
+            error=error,
+            cancellation=cut,
+        )
 
     def _after_reply(self, message: Message | None, incoming: Incoming) -> Step:
         self._record.steps_done += 1

@@ -232,7 +232,7 @@ class Execution:
             self._undo.stop(force=True)
 
     def _tell_rung(self, rung: Rung) -> None:
-        self._record.emit(RungReached, name=self._call.name, rung=rung)
+        self._record.emit(RungReached, name=self._call.name, rung=rung, call_id=self._call.id)
 
     def harvest(self) -> None:
         """Take whatever has ended a phase further. Call it after every change."""
@@ -321,9 +321,11 @@ class Execution:
             self._leave_by.cancel()
         self.phase = Phase.OVER
         self.node.seal()
-        self._record.emit(ToolCallEnded, entry=self._entry)
+        now, cancelled = clock.wall(), self._entry.state in _CANCELLED
+        cut = self.node.stop.recorded(now) if self.node.stop is not None and cancelled else None
+        self._record.emit(ToolCallEnded, entry=self._entry, cancellation=cut)
         orphans = (self.work.orphan,) if self.work.orphan is not None else ()
-        self.node.finish(Ending(self._entry.state in _CANCELLED, clock.wall(), orphans=orphans))
+        self.node.finish(Ending(cancelled, now, orphans=orphans))
 
 
 def _unasked(error: BaseException) -> str:

@@ -35,6 +35,7 @@ from safepoint.agent.result import OutT, RunResult
 from safepoint.agent.resume import Resume, continued
 from safepoint.agent.steering import Steering, SteerReceipt
 from safepoint.agent.stream import Hub, Reader
+from safepoint.agent.telemetry import trace
 from safepoint.agent.text import TextReader
 from safepoint.agent.tree import RunTree
 from safepoint.errors import NotEnded, UsageError, WaitInsideRun
@@ -255,6 +256,7 @@ class Run(Generic[DepsT, OutT]):
             options.token.admit(self.node)
         record.supervisor.enrol(self.node)
         register(self)
+        trace(self.hub)
         return self._driver, record.supervisor
 
     def _stop_for(self, error: BaseException) -> None:
