@@ -162,6 +162,7 @@ RUNNING_TOOLS: list[Hostile] = [
     Hostile(is_cut_in_a_run_of_its_own, Fate("cut"), Fate("cut", 0, ("is_cut_in_a_run_of_its_own",))),
     abandoned(holds_a_run_open, 1),
     ends(detaches_a_run, "finished", "detached"),
+    ends(cancels_an_unborn_run, "finished", "unborn"),
     _stopped_inside(sub_agent_that_swallows, 1, "swallows_always"),
     _stopped_inside(sub_agent_that_blocks, 0.25, "blocks"),
     stops(sub_agent_that_interrupts, "stopped", "some of its work may be done", interrupts=True),

@@ -11,6 +11,7 @@ import inspect
 from functools import partial
 from typing import assert_never
 
+from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
 from safepoint._core.work import Done, Failed, Outcome
 from safepoint.agent.batch import Batch
@@ -215,6 +216,25 @@ class Driver:
         return Settle(StopReason.END_TURN) if self._node.answer() is None else Close(StopReason.CANCELLED)
 
     # -- the end -------------------------------------------------------------------------------------------------------
+
+    def task_done(self, task: asyncio.Task[None]) -> None:
+        if self.result is None:
+            self.end_anyway(None if task.cancelled() else task.exception())
+
+    def end_anyway(self, error: BaseException | None) -> None:
+        """The last resort, so that nobody waits for ever: the task is over and the run is not.
+
+        `error` is what broke it; None if the task was cancelled before its first step.
+        """
+        batch = self.batch if self._record.messages[-1].tool_calls else None
+        for call in batch.calls if batch is not None else ():
+            if call.work is not None:
+                call.work.stop(force=True)
+        if error is None:
+            self._record.emit(RunStarted, agent=self._record.agent.name)
+            self._node.cancel(reason=Reason("the task of the run was cancelled", Source.CALLER))
+        stopped = self._node.judge_now() is not None
+        self._close(Close(StopReason.CANCELLED if stopped else StopReason.ERROR, batch=batch, error=error))
 
     def _close(self, step: Close) -> Step:
         """Seal, tell, and let everybody who waits know, in this order and without a pause."""
