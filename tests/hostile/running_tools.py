@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -155,6 +156,7 @@ RUNNING_TOOLS: list[Hostile] = [
     stops(cancels_its_run_and_waits, "cut", "from inside"),
     stops(forces_its_run_a_hundred_times, "cut"),
     stops(cancels_its_own_agent, "cut", "from inside"),
+    replace(stops(cancels_every_other_task, "finished", "all but me"), cancels_caller=True),
     ends(waits_for_its_own_run, "failed", "which it is part of"),
     abandoned(joins_its_own_run, 1),
     ends(drops_a_handle, "finished", "dropped"),

@@ -217,6 +217,10 @@ class Execution:
         match outcome:
             case Failed(error) | Cut(StopTool() as error) if isinstance(error, StopTool):
                 self._stopped_itself(error)
+            case Failed(asyncio.CancelledError()) if self.node.judge_now() is not None:
+                # Somebody cancelled all tasks, the run's and this one, and this one heard of it first.
+                self._settle(LedgerState.CUT)
+                self._begin_undo()
             case Failed(error):
                 self._settle(LedgerState.FAILED, error=_unasked(error))
             case Cut(error):
