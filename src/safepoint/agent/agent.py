@@ -111,8 +111,9 @@ class Agent(Generic[DepsT, OutT]):
         ladder: Ladder | None = None,
     ) -> RunResult[OutT]:
         """`run` for programs without an event loop. Ctrl-C stops the run and raises `CtrlC`, a second one forces it."""
+        steps = ladder or self.ladder
         return unless_failed(
-            run_sync(lambda: self.start(prompt, history=history, deps=deps, token=token, ladder=ladder))
+            run_sync(lambda: self.start(prompt, history=history, deps=deps, token=token, ladder=steps), steps)
         )
 
     def stream(
