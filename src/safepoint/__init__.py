@@ -1,5 +1,7 @@
 """Safepoint: run LLM agents that can be stopped."""
 
+import logging
+
 from safepoint._core.groups import CancelToken, GroupReceipt
 from safepoint._core.ladder import Ladder
 from safepoint._core.points import SafePoint
@@ -16,6 +18,8 @@ from safepoint.history.check import check_history
 from safepoint.history.parts import File, Image, Message, Text
 from safepoint.tools.context import ToolContext
 from safepoint.tools.function import Tool, tool
+
+logging.getLogger("safepoint").addHandler(logging.NullHandler())  # silent until a program asks for more
 
 __all__ = [
     "Agent",

@@ -80,9 +80,16 @@ class Child:
 
     def expect(self, word: str, *, within: float = PATIENCE) -> Line:
         """The next line, which must be this one."""
-        line = self._next(within)
-        assert line is not None, f"it ended before it said {word}\n{self.stderr}"
+        line = self.expect_any(within=within)
         assert line.word == word, f"it said {line.word} {line.value}, not {word}\n{self.stderr}"
+        return line
+
+    def expect_any(self, *, within: float = PATIENCE) -> Line:
+        try:
+            line = self._lines.get(timeout=within)
+        except queue.Empty:
+            raise AssertionError(f"it said nothing for {within} s\n{self.stderr}") from None
+        assert line is not None, f"it ended and said nothing more\n{self.stderr}"
         return line
 
     def stays_silent(self, seconds: float) -> None:
@@ -112,12 +119,6 @@ class Child:
     @property
     def stderr(self) -> str:
         return "".join(self._errors)
-
-    def _next(self, within: float) -> Line | None:
-        try:
-            return self._lines.get(timeout=within)
-        except queue.Empty:
-            raise AssertionError(f"it said nothing for {within} s\n{self.stderr}") from None
 
     def _read(self, stream: IO[str]) -> None:
         for text in stream:
