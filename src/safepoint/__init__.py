@@ -28,6 +28,8 @@ from safepoint.history.states import LedgerState
 from safepoint.tools.context import ToolContext
 from safepoint.tools.function import Tool, tool
 
+logging.getLogger("safepoint").addHandler(logging.NullHandler())  # silent until a program asks for more
+
 __all__ = [
     "Agent",
     "Ask",
@@ -77,5 +79,3 @@ __all__ = [
     "check_history",
     "tool",
 ]
-
-logging.getLogger("safepoint").addHandler(logging.NullHandler())  # silent until the program sets up logging

@@ -175,11 +175,13 @@ class Agent(Generic[DepsT, OutT]):
         ladder: Ladder | None = None,
     ) -> RunResult[OutT]:
         """`run` for programs without an event loop. Ctrl-C stops the run and raises `CtrlC`, a second one forces it."""
+        steps = ladder or self.ladder
         return unless_failed(
             run_sync(
                 lambda: self.start(
-                    prompt, history=history, session=session, deps=deps, token=token, budget=budget, ladder=ladder
-                )
+                    prompt, history=history, session=session, deps=deps, token=token, budget=budget, ladder=steps
+                ),
+                steps,
             )
         )
 

@@ -11,6 +11,7 @@ import inspect
 from functools import partial
 from typing import assert_never
 
+from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
 from safepoint._core.work import Done, Failed, NeverRan, Outcome
 from safepoint.agent.batch import Batch
@@ -331,21 +332,44 @@ class Driver:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
+    def task_done(self, task: asyncio.Task[None]) -> None:
+        if self.result is None:
+            self.end_anyway(None if task.cancelled() else task.exception())
+
+    def end_anyway(self, error: BaseException | None) -> None:
+        """The last resort, so that nobody waits for ever: the task is over and the run is not.
+
+        `error` is what broke it; None if the task was cancelled before its first step.
+        """
+        for call in self.batch.calls if self.batch is not None else ():
+            if call.work is not None:
+                call.work.stop(force=True)
+        if error is None:
+            self._record.emit(RunStarted, agent=self._record.agent.name)
+            self._node.cancel(reason=Reason("the task of the run was cancelled", Source.CALLER))
+        stopped = self._node.judge_now() is not None
+        step = Close(StopReason.CANCELLED if stopped else StopReason.ERROR, error=error)
+        self._seal(self._closed(step))
+
     async def _close(self, step: Close) -> Step:
         """Close, save, seal, tell, and let everybody who waits know, in this order."""
         record = self._record
         await self.stage.quieten()
-        record.steering.close()
-        if record.meter is not None:
-            record.meter.close()
-        if self.batch is not None:
-            self.batch.end()
-        closed = close(record, step, self.batch)
+        closed = self._closed(step)
         if record.journal is not None:
             saved = await self.stage.perform_last(partial(record.note, self._ended(closed.result)), "journal")
             closed = closed.unless_saved(saved)
         self._seal(closed)
         return Over()
+
+    def _closed(self, step: Close) -> Closed:
+        record = self._record
+        record.steering.close()
+        if record.meter is not None:
+            record.meter.close()
+        if self.batch is not None:
+            self.batch.end()
+        return close(record, step, self.batch)
 
     def _ended(self, result: RunResult[str]) -> Ended:
         start, checkpoint = self._record.started_at, result.checkpoint

@@ -260,6 +260,10 @@ class Execution:
                 number = len(self.memory.answers) + 1
                 self.question = Question(f"{self._call.id}:{number}", self._tool.name, error.payload)
                 self._settle(LedgerState.WAITING)
+            case Failed(asyncio.CancelledError()) if self.node.judge_now() is not None:
+                # Somebody cancelled all tasks, the run's and this one, and this one heard of it first.
+                self._settle(LedgerState.CUT)
+                self._begin_undo()
             case Failed(error):
                 self._settle(LedgerState.FAILED, error=_unasked(error))
             case Cut(error):

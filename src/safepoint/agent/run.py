@@ -231,11 +231,17 @@ class Run(Generic[DepsT, OutT]):
         """Start the run's task. Refuses a second time."""
         driver, supervisor = self._prepare()
         self._task = supervisor.spawn(driver.drive(), self.node.path, copy_context())
+        self._task.add_done_callback(driver.task_done)
 
     async def drive_inside(self) -> RunResult[OutT]:
         """Run in the calling task, as a sub-agent does. Cancellation: the run closes itself and returns."""
         driver, _ = self._prepare()
-        await driver.drive()
+        try:
+            await driver.drive()
+        except BaseException as error:
+            if driver.result is None:
+                driver.end_anyway(error)
+            raise
         return self.result
 
     def _prepare(self) -> tuple[Driver, Supervisor]:
