@@ -1,0 +1,38 @@
+"""What the machines have found, each as a plain test."""
+
+from __future__ import annotations
+
+import asyncio
+
+from safepoint import Agent, Outcome, SafePoint, ToolContext, Usage, tool
+from safepoint._core.tree import Node
+from safepoint.agent.run import Run
+from safepoint.history.states import LedgerState
+from safepoint.testing import ScriptedModel, call, say, stall
+from tests.virtual import virtual
+
+
+def child(run: Run[None, str], name: str) -> Node:
+    return next(node for node in run.tree.walk() if node.name == name)
+
+
+async def rounds(count: int) -> None:
+    """Let the loop go on by that many rounds."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@virtual
+async def test_a_reader_that_is_detached_while_it_waits_comes_to_its_end() -> None:
+    agent = Agent("reader", model=ScriptedModel(stall()))
+    async with agent.start("go") as run:
+        reader = run.events()
+
+        async def read() -> int:
+            return len([event async for event in reader])
+
+        reading = asyncio.create_task(read())
+        await rounds(5)
+        reader.detach()
+        assert await reading > 0
+        run.cancel()
