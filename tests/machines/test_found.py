@@ -36,3 +36,13 @@ async def test_a_reader_that_is_detached_while_it_waits_comes_to_its_end() -> No
         reader.detach()
         assert await reading > 0
         run.cancel()
+
+
+@virtual
+async def test_an_ask_for_any_safe_point_took_no_part_in_a_stop_by_now() -> None:
+    agent = Agent("two asks", model=ScriptedModel(stall()))
+    async with agent.start("go") as run:
+        await rounds(5)
+        mild, hard = run.cancel(SafePoint.ANY), run.cancel()
+        await run.wait()
+        assert (mild.contributed, hard.contributed) == (False, True)
