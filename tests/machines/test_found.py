@@ -46,3 +46,16 @@ async def test_an_ask_for_any_safe_point_took_no_part_in_a_stop_by_now() -> None
         mild, hard = run.cancel(SafePoint.ANY), run.cancel()
         await run.wait()
         assert (mild.contributed, hard.contributed) == (False, True)
+
+
+@virtual
+async def test_a_model_call_that_never_began_costs_nothing() -> None:
+    model = ScriptedModel(say("never"))
+    agent = Agent("stopped early", model=model)
+    async with agent.start("go") as run:
+        while not any(type(event).__name__ == "ModelCallStarted" for event in run.kept_events()):
+            await asyncio.sleep(0)
+        run.cancel()  # the call is announced, and its first step has yet to come
+        result = await run.wait()
+    assert model.calls == 0
+    assert result.usage == Usage()
