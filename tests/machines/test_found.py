@@ -59,3 +59,24 @@ async def test_a_model_call_that_never_began_costs_nothing() -> None:
         result = await run.wait()
     assert model.calls == 0
     assert result.usage == Usage()
+
+
+@virtual
+async def test_an_undo_that_holds_a_stopping_run_is_named() -> None:
+    undone = asyncio.Event()
+
+    async def take_back() -> None:
+        await undone.wait()
+
+    @tool(undo=take_back)
+    async def pay() -> None:
+        """Pay."""
+        await asyncio.Event().wait()
+
+    agent = Agent("payer", model=ScriptedModel(call("pay")), tools=[pay])
+    async with agent.start("go") as run:
+        await rounds(10)
+        run.cancel()
+        await rounds(10)
+        assert [held.name for held in run.why_not_stopped()] == ["undo of pay"]
+        undone.set()

@@ -99,6 +99,11 @@ class Execution:
         return self._context.memory
 
     @property
+    def under_way(self) -> Work[object] | None:
+        """What is still running of it: the tool, or its undo."""
+        return next((work for work in (self.work, self._undo) if work is not None and not work.ended), None)
+
+    @property
     def _entry(self) -> LedgerEntry:
         return self._record.ledger[self._call.id]
 
