@@ -80,3 +80,20 @@ async def test_an_undo_that_holds_a_stopping_run_is_named() -> None:
         await rounds(10)
         assert [held.name for held in run.why_not_stopped()] == ["undo of pay"]
         undone.set()
+
+
+@virtual
+async def test_a_call_that_was_stopped_before_its_first_line_was_stopped() -> None:
+    @tool
+    async def never() -> None:
+        """Never run."""
+        raise AssertionError("it ran")
+
+    agent = Agent("quick", model=ScriptedModel(call("never"), say("done")), tools=[never])
+    async with agent.start("go") as run:
+        while len(list(run.tree.walk())) < 2:
+            await asyncio.sleep(0)
+        receipt = child(run, "never").cancel()
+        result = await run.wait()
+    assert result.ledger[0].state is LedgerState.NOT_STARTED
+    assert (receipt.outcome, receipt.contributed) == (Outcome.STOPPED, True)

@@ -49,7 +49,8 @@ class Phase(StrEnum):
     OVER = "over"
 
 
-_CANCELLED = frozenset({LedgerState.CUT, LedgerState.STOPPED, LedgerState.COMPENSATED})
+# A call with a node that never ran a line was stopped before it.
+_CANCELLED = frozenset({LedgerState.NOT_STARTED, LedgerState.CUT, LedgerState.STOPPED, LedgerState.COMPENSATED})
 
 
 class Execution:
