@@ -97,3 +97,22 @@ async def test_a_call_that_was_stopped_before_its_first_line_was_stopped() -> No
         result = await run.wait()
     assert result.ledger[0].state is LedgerState.NOT_STARTED
     assert (receipt.outcome, receipt.contributed) == (Outcome.STOPPED, True)
+
+
+@virtual
+async def test_a_sub_agent_that_stops_for_an_ask_of_its_call_is_told_on_the_receipt() -> None:
+    @tool
+    async def work(context: ToolContext) -> str:
+        """Work for a while."""
+        await asyncio.sleep(0)
+        return "worked"
+
+    inner = Agent("inner", model=ScriptedModel(call("work"), say("too far")), tools=[work])
+    outer = Agent("outer", model=ScriptedModel(call("inner", input="go"), say("done")), tools=[inner.as_tool()])
+    async with outer.start("go") as run:
+        while len(list(run.tree.walk())) < 2:
+            await asyncio.sleep(0)
+        receipt = child(run, "inner").cancel(SafePoint.AFTER_TOOLS)
+        result = await run.wait()
+    assert result.ledger[0].state is LedgerState.STOPPED
+    assert (receipt.outcome, receipt.contributed) == (Outcome.STOPPED, True)

@@ -211,7 +211,8 @@ class Execution:
         self._record.spend(result.usage)
         self._record.orphans.extend(result.orphans)
         self.child = result.checkpoint
-        if result.stop_reason in (StopReason.CANCELLED, StopReason.BUDGET):
+        if result.cancellation is not None:
+            self.node.judge(result.cancellation.place)  # what was asked of the call, the run inside has carried out
             self._settle(LedgerState.STOPPED, content=result.text)
         elif result.stop_reason is StopReason.INTERRUPTED:
             self._settle(LedgerState.WAITING)
