@@ -1,11 +1,11 @@
 """One supervised piece of work: a task, how it is stopped, and what came of it.
 
     WAITING ──first step──▶ RUNNING ──returns or raises──────────────▶ ENDED
-       │                       │ stop                                   ▲ ▲
-       │ stop                  ▼                                        │ │
-       │                    STOPPING ──ends within its plan─────────────┘ │
+       │ │                     │ stop                                   ▲ ▲
+       │ │ stop                ▼                                        │ │
+       │ └────────────────▶ STOPPING ──ends within its plan─────────────┘ │
        │                       └──the plan runs out──▶ ABANDONED          │
-       └──────────────────────────────────────────────────────────────────┘
+       └──may not start───────────────────────────────────────────────────┘
 
 Invariants: exactly one outcome is reported, once, in the loop's thread. The work's own coroutine is made inside its
 task, so work that was stopped before its first step never ran a line. Nothing that the work raises leaves its task:

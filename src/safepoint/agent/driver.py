@@ -226,7 +226,8 @@ class Driver:
             except ModelMisbehaved as misbehaved:
                 error = misbehaved
         # A call that failed before its first token may never have reached the model: nothing is known to be spent.
-        usage = Usage() if error is not None and incoming.empty else usage_of(request, incoming)
+        unsent = isinstance(outcome, NeverRan) or (error is not None and incoming.empty)
+        usage = Usage() if unsent else usage_of(request, incoming)
         record.spend(usage)
         if record.meter is not None:
             record.meter.spent(record.agent.models[step.model].name, usage)

@@ -49,7 +49,8 @@ class Phase(StrEnum):
     OVER = "over"
 
 
-_CANCELLED = frozenset({LedgerState.CUT, LedgerState.STOPPED, LedgerState.COMPENSATED})
+# A call with a node that never ran a line was stopped before it.
+_CANCELLED = frozenset({LedgerState.NOT_STARTED, LedgerState.CUT, LedgerState.STOPPED, LedgerState.COMPENSATED})
 
 
 class Execution:
@@ -97,6 +98,11 @@ class Execution:
     @property
     def memory(self) -> CallMemory:
         return self._context.memory
+
+    @property
+    def under_way(self) -> Work[object] | None:
+        """What is still running of it: the tool, or its undo."""
+        return next((work for work in (self.work, self._undo) if work is not None and not work.ended), None)
 
     @property
     def _entry(self) -> LedgerEntry:
@@ -205,7 +211,8 @@ class Execution:
         self._record.spend(result.usage)
         self._record.orphans.extend(result.orphans)
         self.child = result.checkpoint
-        if result.stop_reason in (StopReason.CANCELLED, StopReason.BUDGET):
+        if result.cancellation is not None:
+            self.node.judge(result.cancellation.place)  # what was asked of the call, the run inside has carried out
             self._settle(LedgerState.STOPPED, content=result.text)
         elif result.stop_reason is StopReason.INTERRUPTED:
             self._settle(LedgerState.WAITING)

@@ -52,6 +52,9 @@ class Reader:
             self._buffer.append(event)
             if isinstance(event, RunEnded) and event.run_id == self._hub.run_id:
                 self._ended = True
+        self._wake()
+
+    def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -110,6 +113,7 @@ class Reader:
     def detach(self) -> None:
         self._ended = True
         self._hub.drop(self)
+        self._wake()
 
     def __del__(self) -> None:
         self._hub.drop(self)
