@@ -217,8 +217,8 @@ class Execution:
         match outcome:
             case Failed(error) | Cut(StopTool() as error) if isinstance(error, StopTool):
                 self._stopped_itself(error)
-            case Failed(asyncio.CancelledError()) if self.node.judge_now() is not None:
-                # Somebody cancelled all tasks, the run's and this one, and this one heard of it first.
+            case Failed(asyncio.CancelledError() | KeyboardInterrupt()) if self.node.judge_now() is not None:
+                # Somebody cancelled all tasks, or pressed Ctrl-C, and this one heard of it before it was told.
                 self._settle(LedgerState.CUT)
                 self._begin_undo()
             case Failed(error):
