@@ -18,7 +18,7 @@ from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.work import Abandoned, Failed, NeverRan, Outcome, Work
 from safepoint.agent.events import CancelRequested, HookFailed, RungReached
-from safepoint.agent.hooks import overridden
+from safepoint.agent.hooks import is_being_cut, is_its_own, overridden
 from safepoint.agent.record import Record
 from safepoint.tools.rendering import render_error
 
@@ -74,7 +74,11 @@ class Stage:
         if stopped and self.has_hooks("on_stopped"):
             self._beside("on_stopped", result)
         for aside in self._asides:
-            await self._outcome(aside)
+            outcome = await self._outcome(aside)
+            if isinstance(outcome, Failed):
+                self._hook_failed(aside.name, outcome.error)
+            elif isinstance(outcome, Abandoned):  # too late for the result's list
+                _log.warning("the hook %s of %s does not end: %r", aside.name, self._node.path, outcome.orphan)
 
     async def quieten(self) -> None:
         """Nothing goes on below a sealed run: end what its hooks have started. Cancellation: as in `wait`."""
@@ -100,8 +104,14 @@ class Stage:
     def _begin(self, make: Callable[[], Awaitable[T]], name: str, limit: float | None = None) -> Work[T]:
         record = self._record
         path = f"{record.node.path}/{name}"
-        ring = record.bell.ring
-        work = record.supervisor.begin(make, name=name, path=path, ladder=record.ladder, on_end=ring, limit=limit)
+        work = record.supervisor.begin(
+            make,
+            name=name,
+            path=path,
+            ladder=record.ladder,
+            on_end=record.bell.ring,
+            limit=limit,
+        )
         work.on_rung = partial(self._tell_rung, name)
         return work
 
@@ -134,13 +144,15 @@ class Stage:
     async def call_hooks(self, name: str, *args: object) -> None:
         """All hooks of this name, inside a piece of work. Cancellation: cuts the hook."""
         for hooks in self._record.agent.hooks:
-            if not overridden(hooks, name):
+            if not overridden(hooks, name) or is_being_cut():
                 continue
             try:
                 answer: object = getattr(hooks, name)(self._record.run, *args)
                 if inspect.isawaitable(answer):
                     await answer
-            except Exception as error:
+            except BaseException as error:
+                if not is_its_own(error):
+                    raise
                 self._hook_failed(name, error)
 
     def _hook_failed(self, name: str, error: BaseException) -> None:
