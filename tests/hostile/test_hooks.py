@@ -9,10 +9,11 @@ from contextlib import suppress
 
 import pytest
 
-from safepoint import Agent, Hooks, SafePoint, check_history
+from safepoint import Agent, Hooks, SafePoint, ToolContext, check_history, tool
 from safepoint.agent.events import HookFailed, RunEnded, ToolCallStarted
 from safepoint.agent.hooks import AnyRun
-from safepoint.testing import ScriptedModel, say, stall
+from safepoint.errors import WaitInsideRun
+from safepoint.testing import ScriptedModel, call, say, stall
 from safepoint.testing.clock import run_virtual
 from tests.hostile.hooked import Misbehaving, hang, hooked, swallow
 from tests.hostile.raising_tools import Rude, Unprintable
@@ -202,6 +203,52 @@ def test_a_hook_may_cancel_its_own_run(moment: str, at: SafePoint) -> None:
         assert run.result.stop_reason == ("end_turn" if moment == "after_run" else "cancelled")
         check_history(run.result.messages)
         check_one_terminal_event(run)
+
+    run_virtual(scenario)
+
+
+@pytest.mark.parametrize("moment", [*CUT_MOMENTS, "on_cancel_requested"])
+def test_a_hook_that_waits_for_its_own_run_is_told_so(moment: str) -> None:
+    async def wait(run: AnyRun) -> None:
+        with pytest.raises(WaitInsideRun):
+            await run.cancel(SafePoint.AFTER_TOOLS).wait()
+        run.deps.seen.append("told")
+
+    async def scenario() -> None:
+        world = World()
+        run = hooked(Misbehaving(moment, wait)).start("go", deps=world)
+        async with run:
+            if moment.startswith("on_"):
+                run.cancel(SafePoint.AFTER_TOOLS)
+        assert world.seen == ["told"]
+
+    run_virtual(scenario)
+
+
+def test_a_run_that_a_hook_starts_belongs_to_the_hooks_run_and_not_to_whoever_asked() -> None:
+    parents: list[object] = []
+
+    async def start(run: AnyRun) -> None:
+        inner = Agent("inner", model=ScriptedModel(say("hi"))).start("go")
+        async with inner:
+            parents.append(inner.node.parent)
+
+    async def scenario() -> None:
+        world = World()
+        model = ScriptedModel(stall(on_reached=world.reach))
+        asked = Agent("asked", model=model, hooks=[Misbehaving("on_cancel_requested", start)]).start("go")
+
+        @tool
+        async def asks(ctx: ToolContext[None]) -> str:
+            asked.cancel()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            return "asked"
+
+        async with asked:
+            await world.reached.wait()
+            await Agent("asking", model=ScriptedModel(call("asks"), say("fine")), tools=[asks]).run("go")
+        assert parents == [asked.node]
 
     run_virtual(scenario)
 

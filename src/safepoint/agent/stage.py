@@ -10,12 +10,14 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from functools import partial
 from typing import TypeVar
 
 from safepoint._core.ladder import Rung
 from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
+from safepoint._core.receipts import current_node
 from safepoint._core.work import Abandoned, Failed, NeverRan, Outcome, Work
 from safepoint.agent.events import CancelRequested, HookFailed, RungReached
 from safepoint.agent.hooks import is_being_cut, is_its_own, overridden
@@ -37,6 +39,9 @@ class Stage:
         # Hooks that hear of an ask. They run beside the work, hold nothing, and are waited for after the end.
         self._asides: list[Work[None]] = []
         self._announced: set[str] = set()
+        # Work is begun on behalf of the run, also where somebody else's ask or timer is what begins it.
+        self._context = copy_context()
+        self._context.run(current_node.set, record.node)
 
     def open(self) -> None:
         """From now on asks are announced, and push what is under way."""
@@ -109,6 +114,7 @@ class Stage:
             name=name,
             path=path,
             ladder=record.ladder,
+            context=self._context.copy(),
             on_end=record.bell.ring,
             limit=limit,
         )
