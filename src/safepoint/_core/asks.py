@@ -72,6 +72,10 @@ class Request:
     asks: tuple[Ask, ...]
 
     @property
+    def ids(self) -> frozenset[str]:
+        return frozenset(ask.id for ask in self.asks)
+
+    @property
     def reason(self) -> Reason:
         return max((ask.reason for ask in self.asks), key=lambda reason: reason.strength)
 
@@ -94,6 +98,13 @@ class Request:
         return self.level(now) >= Level.NOW or (place is not None and self.at.covers(place))
 
 
+def join(one: Request | None, other: Request | None) -> Request | None:
+    """The fold of all asks of both."""
+    if one is None or other is None:
+        return one or other
+    return fold((*one.asks, *other.asks))
+
+
 def fold(asks: Iterable[Ask]) -> Request | None:
     """The one request that several asks amount to; None if none stands. An ask seen twice counts once."""
     by_id: dict[str, Ask] = {}
@@ -102,6 +113,9 @@ def fold(asks: Iterable[Ask]) -> Request | None:
     distinct = tuple(by_id.values())
     if not distinct:
         return None
+    if len(distinct) == 1:
+        (ask,) = distinct
+        return Request(ask.at, ask.deadline, ask.recursive, distinct)
     level = max(ask.at.level for ask in distinct)
     if level is Level.SAFE:
         at = distinct[0].at

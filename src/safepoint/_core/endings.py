@@ -73,3 +73,4 @@ class Ending:
     queued: tuple[str, ...] = ()
     orphans: tuple[Orphan, ...] = ()
     usage: object = None
+    save_error: BaseException | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import lru_cache
 from typing import TypeAlias
 
 from safepoint._core.asks import is_seconds
@@ -91,6 +92,7 @@ Plan: TypeAlias = tuple[Climb, ...]
 _PUSH = {WorkKind.TASK: Rung.CANCEL, WorkKind.THREAD: Rung.FLAG, WorkKind.CHILD: Rung.ASK}
 
 
+@lru_cache
 def plan(manner: Manner, ladder: Ladder, *, force: bool) -> Plan:
     """The rungs for this work, ending in ABANDON; the sum of the waits is at most the cap."""
     push = _PUSH[manner.kind]

@@ -92,6 +92,11 @@ class Receipt:
         return self._ending().orphans
 
     @property
+    def save_error(self) -> BaseException | None:
+        """Why the end of the run could not be saved, if it could not."""
+        return self._ending().save_error
+
+    @property
     def usage(self) -> object:
         return self._ending().usage
 

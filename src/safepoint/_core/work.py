@@ -98,8 +98,8 @@ class Work(Generic[T]):
         self._forced = False
         self._timer: asyncio.TimerHandle | None = None
         self._limit: asyncio.TimerHandle | None = None
-        self._shields = 0
-        self._shield_until = 0.0
+        # When each critical section that is open now must be over.
+        self._shields: list[float] = []
         # Set by the first stop: the cap counts from there, whatever rungs and shields lie between.
         self._last_moment = 0.0
 
@@ -120,12 +120,19 @@ class Work(Generic[T]):
         self.state = WorkState.RUNNING
         try:
             value = await make()
-        except GeneratorExit:
-            raise  # the loop is gone and the interpreter is tidying up: there is nobody left to tell
         except BaseException as error:  # what it means is decided below; nothing may leave the task
+            if isinstance(error, GeneratorExit) and not self._steps_now():
+                raise  # the loop is gone and the interpreter is tidying up: there is nobody left to tell
             self._settle_error(error)
         else:
             self._settle(Done(value), value=value)
+
+    def _steps_now(self) -> bool:
+        """Is it the loop that runs this task, and not a collector that closes it?"""
+        try:
+            return asyncio.current_task() is self.task
+        except RuntimeError:
+            return False
 
     def task_done(self, _task: asyncio.Task[None]) -> None:
         """The task is over; if it never ran a step, that is the outcome."""
@@ -144,7 +151,7 @@ class Work(Generic[T]):
         self.state = WorkState.STOPPING
         self._rest = plan(self.manner, self._ladder, force=force)
         if self._shields and not force:
-            self._enter(Rung.SHIELDED, self._shield_until)
+            self._enter(Rung.SHIELDED, max(self._shields))
         else:
             self._climb()
 
@@ -152,18 +159,19 @@ class Work(Generic[T]):
         """Stop by itself at that time, if it still runs then."""
         self._limit = self._clock.call_at(when, self.stop)
 
-    def shield(self, seconds: float) -> None:
-        """A critical section begins; while it lasts, NOW waits."""
-        self._shields += 1
-        self._shield_until = max(self._shield_until, self._clock.now() + seconds)
+    def shield(self, seconds: float) -> float:
+        """A critical section begins; while it lasts, NOW waits. Returns when it must be over."""
+        until = self._clock.now() + seconds
+        self._shields.append(until)
+        return until
 
-    def unshield(self) -> bool:
-        """It is over. True if a stop has been waiting for that."""
-        self._shields -= 1
-        if self._shields:
-            return False
-        self._shield_until = 0.0
+    def unshield(self, until: float | None = None) -> bool:
+        """That section is over, or the one that began last. True if a stop has been waiting for that."""
+        self._shields.remove(self._shields[-1] if until is None else until)
         if self.rung is not Rung.SHIELDED:
+            return False
+        if self._shields:
+            self._arm(max(self._shields))
             return False
         self._climb()
         return True
@@ -171,8 +179,8 @@ class Work(Generic[T]):
     def _climb(self) -> None:
         climb, *rest = self._rest
         # A section that began while the work was left to finish is not cut either.
-        if self.rung is Rung.FINISH and not self._forced and self._shield_until > self._clock.now():
-            self._enter(Rung.SHIELDED, self._shield_until)
+        if self.rung is Rung.FINISH and not self._forced and max(self._shields, default=0.0) > self._clock.now():
+            self._enter(Rung.SHIELDED, max(self._shields))
             return
         self._rest = tuple(rest)
         if climb.rung is Rung.ABANDON:
@@ -186,10 +194,13 @@ class Work(Generic[T]):
 
     def _enter(self, rung: Rung, until: float) -> None:
         self.rung, self.rung_since = rung, self._clock.now()
+        self._arm(until)
+        self.on_rung(rung)
+
+    def _arm(self, until: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._clock.call_at(min(until, self._last_moment), self._climb)
-        self.on_rung(rung)
 
     def _cancel_task(self) -> None:
         if self.task is None:

@@ -54,7 +54,7 @@ class ReasoningStreamed(Place):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCallEnded(Place):
-    """`message` is the whole reply; None if the call failed or was cut before it said anything."""
+    """`message` is the reply, or, if it is not `complete`, the words that had come; None if there were none."""
 
     step: int
     message: Message | None

@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from contextvars import copy_context
+from dataclasses import replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 from safepoint._core.endings import Ending
 from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Rung
@@ -22,18 +23,22 @@ from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
 from safepoint._core.tree import Node
 from safepoint._core.work import Abandoned, Cut, Done, Failed, NeverRan, Work
+from safepoint.agent.checkpoint import Checkpoint, Question
 from safepoint.agent.events import HookFailed, RungReached, ToolCallEnded, ToolCallStarted
-from safepoint.agent.hooks import Deny, Replace, overridden
+from safepoint.agent.hooks import AskFirst, Deny, Replace, overridden
+from safepoint.agent.journal import Called
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.record import Record
 from safepoint.agent.result import RunResult, StopReason
-from safepoint.errors import InternalError, Retry, StopTool
+from safepoint.agent.resume import Restored
+from safepoint.errors import AskPerson, InternalError, Retry, StopTool
 from safepoint.history.parts import ToolCall
 from safepoint.history.states import LedgerState
 from safepoint.tools.bad_arguments import BadArguments
 from safepoint.tools.base import BaseTool
 from safepoint.tools.context import ToolContext
 from safepoint.tools.function import Tool
+from safepoint.tools.memory import CallMemory
 from safepoint.tools.rendering import render_error, render_result
 
 
@@ -50,7 +55,7 @@ _CANCELLED = frozenset({LedgerState.CUT, LedgerState.STOPPED, LedgerState.COMPEN
 class Execution:
     """One call under way. Making it starts it; `harvest` takes it further after every change; nothing here waits."""
 
-    def __init__(self, record: Record, call: ToolCall, tool: BaseTool) -> None:
+    def __init__(self, record: Record, call: ToolCall, tool: BaseTool, restored: Restored | None) -> None:
         self.phase = Phase.WORKING
         self._record = record
         self._call = call
@@ -58,8 +63,17 @@ class Execution:
         self.ladder: Ladder = tool.ladder or record.ladder
         self.node = Node(call.id, tool.name, "tool_call", parent=record.node, passing=tool.passing)
         self._context = ToolContext(
-            deps=record.deps, run=record.run, call_id=call.id, node=self.node, ladder=self.ladder
+            deps=record.deps,
+            run=record.run,
+            call_id=call.id,
+            node=self.node,
+            ladder=self.ladder,
+            memory=restored.memory if restored is not None else None,
+            child=restored.child if restored is not None else None,
         )
+        # What a person is asked, and a sub-agent's own checkpoint: both for the checkpoint of this run.
+        self.question: Question | None = None
+        self.child: Checkpoint | None = None
         self._args: dict[str, Any] = {}  # Any: typed by the tool's signature
         self._undo: Work[object] | None = None
         self._timeout: asyncio.TimerHandle | None = None
@@ -80,6 +94,10 @@ class Execution:
         self.node.on_push = self._push
 
     @property
+    def memory(self) -> CallMemory:
+        return self._context.memory
+
+    @property
     def _entry(self) -> LedgerEntry:
         return self._record.ledger[self._call.id]
 
@@ -87,7 +105,11 @@ class Execution:
 
     async def _perform(self) -> object:
         """Cancellation: cuts the hook or the tool, whichever is running; what is recorded stays recorded."""
-        if not await self._allowed() or self._being_stopped():
+        if not await self._allowed():
+            return None
+        # Durable first, true second: a crash in between calls it cut, although it never ran a line. Never the reverse.
+        await self._record.note(Called(replace(self._entry, state=LedgerState.RUNNING), self.memory))
+        if self._being_stopped():
             return None
         self._mark_running()
         self.work.manner = self._tool.manner
@@ -102,6 +124,7 @@ class Execution:
             if self._late():
                 return value  # abandoned long ago; it goes to the orphan and nowhere else
             self._record_value(value)
+        await self._record.note(Called(self._entry, self.memory))
         if not self._being_stopped():
             self.work.manner = CUT_AT_ONCE
             await self._run_hooks("after_tool", self._entry)
@@ -111,8 +134,14 @@ class Execution:
         """Run the checks; False if they, or the arguments, have settled what becomes of the call."""
         args = self._call.args
         for verdict in await self._run_hooks("before_tool", self._call):
+            if isinstance(verdict, AskFirst):
+                verdict = self._approval(verdict)
             if isinstance(verdict, Deny):
                 self._settle(LedgerState.FAILED, error=f"This call was not run, it was denied: {verdict.reason}")
+                return False
+            if isinstance(verdict, AskFirst):
+                self.question = Question(f"{self._call.id}:check", self._tool.name, verdict.question, "check")
+                self._settle(LedgerState.WAITING)
                 return False
             if isinstance(verdict, Replace) and verdict.result is not None:
                 self._settle(LedgerState.RUNNING)
@@ -126,6 +155,12 @@ class Execution:
             self._settle(LedgerState.FAILED, error=f"The arguments do not fit, the tool was not run:\n{error}")
             return False
         return True
+
+    def _approval(self, asked: AskFirst) -> AskFirst | Deny | None:
+        answer = self.memory.approval
+        if answer is None:
+            return asked
+        return None if answer is True else Deny(answer or "a person said no")
 
     async def _run_hooks(self, name: str, subject: object) -> list[object]:
         verdicts: list[object] = []
@@ -160,16 +195,19 @@ class Execution:
             self._timeout = clock.call_at(clock.now() + seconds, lambda: self.node.cancel(reason=why))
 
     def _record_value(self, value: object) -> None:
-        if isinstance(value, RunResult):
-            self._record_run(value)  # pyright: ignore[reportUnknownArgumentType]  # of any output type
+        if issubclass(type(value), RunResult):  # isinstance would ask the value for its class, and it may raise
+            self._record_run(cast("RunResult[Any]", value))  # Any: of any output type
         else:
             self._settle(LedgerState.FINISHED, content=render_result(value).text)
 
     def _record_run(self, result: RunResult[Any]) -> None:  # Any: a sub-agent's output type
         self._record.spend(result.usage)
         self._record.orphans.extend(result.orphans)
-        if result.stop_reason is StopReason.CANCELLED:
+        self.child = result.checkpoint
+        if result.stop_reason in (StopReason.CANCELLED, StopReason.BUDGET):
             self._settle(LedgerState.STOPPED, content=result.text)
+        elif result.stop_reason is StopReason.INTERRUPTED:
+            self._settle(LedgerState.WAITING)
         elif result.stop_reason is StopReason.ERROR and result.error is not None:
             self._settle(LedgerState.FAILED, error=f"The sub-agent failed: {render_error(result.error)}")
         else:
@@ -209,17 +247,20 @@ class Execution:
             self._timeout.cancel()
         self.phase = Phase.LEAVING
         outcome = self.work.outcome
+        self._record.heed(outcome)
         if isinstance(outcome, Abandoned):
             self._record.orphans.append(outcome.orphan)
         if self._entry.state is not LedgerState.RUNNING:
             return  # recorded in its own task, or never ran a line
         match outcome:
-            case Failed(error) | Cut(StopTool() as error) if isinstance(error, StopTool):
+            case Failed(error) | Cut(error) if isinstance(error, StopTool):
                 self._stopped_itself(error)
+            case Failed(error) | Cut(error) if isinstance(error, AskPerson):
+                number = len(self.memory.answers) + 1
+                self.question = Question(f"{self._call.id}:{number}", self._tool.name, error.payload)
+                self._settle(LedgerState.WAITING)
             case Failed(error):
                 self._settle(LedgerState.FAILED, error=_unasked(error))
-                if isinstance(error, KeyboardInterrupt):
-                    self._record.run.interrupt(error)
             case Cut(error):
                 self._settle(LedgerState.CUT, error=None if error is None else render_error(error))
                 self._begin_undo()
@@ -233,6 +274,7 @@ class Execution:
             self._settle(LedgerState.CUT)
             self._begin_undo()
         else:
+            self.memory.saved = stop.saved
             self._settle(LedgerState.STOPPED, point=stop.point)
 
     def _begin_undo(self) -> None:
@@ -250,6 +292,7 @@ class Execution:
         self.phase = Phase.UNDOING
 
     def _harvest_undo(self, undo: Work[object]) -> None:
+        self._record.heed(undo.outcome)
         match undo.outcome:
             case Done():
                 self._settle(LedgerState.COMPENSATED)

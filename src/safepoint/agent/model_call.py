@@ -17,6 +17,9 @@ from safepoint.agent.usage import Usage
 from safepoint.errors import ModelMisbehaved, ModelUnavailable
 from safepoint.history.estimate import estimate_messages, estimate_tokens
 
+# While a reply comes in, its tokens are only guessed at; when it has ended they are counted.
+CHARS_PER_TOKEN = 4
+
 
 async def receive(record: Record, model: Model, request: ModelRequest, incoming: Incoming) -> None:
     """Read the whole reply into `incoming`.
@@ -31,6 +34,8 @@ async def receive(record: Record, model: Model, request: ModelRequest, incoming:
             if not incoming.add(chunk):
                 return
             _tell(record, chunk)
+            if record.meter is not None:
+                record.meter.streaming(incoming.chars // CHARS_PER_TOKEN)
             patience = settings.timeout_idle
     if incoming.finish is None:
         raise ModelMisbehaved(f"{model.name} ended its stream without a Finish: the reply was cut by the provider")

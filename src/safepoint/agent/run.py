@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 import warnings
+from collections.abc import Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -22,6 +23,8 @@ from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import Receipt, current_node
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node, NodeState, Passing
+from safepoint.agent.budget import Budget
+from safepoint.agent.conversation import Conversation
 from safepoint.agent.driver import Driver
 from safepoint.agent.events import Event
 from safepoint.agent.holding import Holding, holding
@@ -29,10 +32,12 @@ from safepoint.agent.live import register
 from safepoint.agent.preview import Preview, preview
 from safepoint.agent.record import Record
 from safepoint.agent.result import OutT, RunResult
+from safepoint.agent.resume import Resume, continued
+from safepoint.agent.steering import Steering, SteerReceipt
 from safepoint.agent.stream import Hub, Reader
 from safepoint.agent.text import TextReader
 from safepoint.agent.tree import RunTree
-from safepoint.errors import NotEnded, UsageError
+from safepoint.errors import NotEnded, UsageError, WaitInsideRun
 from safepoint.history.check import check_history
 from safepoint.history.parts import Message, Prompt, user_message
 from safepoint.tools.context import DepsT
@@ -54,9 +59,25 @@ class RunOptions(Generic[DepsT]):
 
     messages: list[Message]
     deps: DepsT
+    resume: Resume | None = None
     token: CancelToken | None = None
     ladder: Ladder = field(default_factory=Ladder)
+    budget: Budget | None = None
+    session: Conversation | None = None
     parent: Node | None = None
+
+    @staticmethod
+    def opening(prompt: Prompt | None, history: Sequence[Message], resume: Resume | None) -> list[Message]:
+        """Where the conversation begins: with a prompt, or with a checkpoint."""
+        if resume is None:
+            if prompt is None:
+                raise UsageError("a run begins with a prompt or a checkpoint: write agent.start('…')")
+            return RunOptions.of(prompt, list(history))
+        if prompt is not None or history:
+            raise UsageError(
+                "a checkpoint has its own conversation: to add a message write Resume(checkpoint, message=…)"
+            )
+        return resume.messages()
 
     @staticmethod
     def of(prompt: Prompt, history: list[Message] | None) -> list[Message]:
@@ -72,6 +93,7 @@ class Run(Generic[DepsT, OutT]):
     def __init__(self, agent: Agent[DepsT, OutT], options: RunOptions[DepsT]) -> None:
         self.agent = agent
         self.deps = options.deps
+        self.session = options.session
         self.id = f"run_{uuid.uuid4().hex}"
         parent = options.parent
         self.node = Node(self.id, agent.name, "run", parent=parent, passing=Passing.TO_CALLS)
@@ -80,6 +102,9 @@ class Run(Generic[DepsT, OutT]):
         self._driver: Driver | None = None
         self._task: asyncio.Task[None] | None = None
         self._interrupt: KeyboardInterrupt | None = None
+        # Somebody has tried to start it, also if that was refused: then it was not forgotten.
+        self._tried = False
+        self._steering = Steering()
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -98,6 +123,16 @@ class Run(Generic[DepsT, OutT]):
         """A KeyboardInterrupt came up inside the run: stop now, and raise it again where the run is waited for."""
         self._interrupt = error
         self.node.cancel(SafePoint.NOW, reason=Reason("KeyboardInterrupt", Source.CALLER))
+        above = _run_above(self.node.parent) if self._task is None else None
+        if above is not None:  # a sub-agent: nobody waits for it but the run that it is part of
+            above.interrupt(error)
+
+    def steer(self, message: Prompt) -> SteerReceipt:
+        """Add a message before the next model call, without stopping anything. Safe from any thread.
+
+        The receipt says `joined`, or `too_late` if no model call followed.
+        """
+        return self._steering.add(user_message(message))
 
     def preview_cancel(self, at: SafePoint = SafePoint.NOW, *, recursive: bool = False) -> Preview:
         """What such a cancel would do right now: which calls it cuts, which must finish, which effects are in doubt."""
@@ -155,7 +190,7 @@ class Run(Generic[DepsT, OutT]):
         if not self.ended:
             inside = current_node.get()
             if inside is not None and self.node.holds(inside):
-                raise UsageError(f"{inside.path} waits for its own run: return, and wait from outside")
+                raise WaitInsideRun(f"{inside.path} waits for its own run: return, and wait from outside")
             await self.node.ended.wait()
         return self.result
 
@@ -178,14 +213,18 @@ class Run(Generic[DepsT, OutT]):
             return
         assert self._task is not None
         self._stop_for(error)
-        await outlast(self._task)
-        self._raise_interrupt()
+        try:
+            await outlast(self._task)
+        finally:
+            self._raise_interrupt()
 
     async def join(self) -> None:
         """Wait until nothing of the run is left. Cancellation: as in `__aexit__`."""
         assert self._task is not None
-        await outlive(self._task, self._stop_for_caller)
-        self._raise_interrupt()
+        try:
+            await outlive(self._task, self._stop_for_caller)
+        finally:
+            self._raise_interrupt()  # stronger than the caller's own cancellation: the whole process is meant
 
     def launch(self) -> None:
         """Start the run's task. Refuses a second time."""
@@ -199,13 +238,17 @@ class Run(Generic[DepsT, OutT]):
         return self.result
 
     def _prepare(self) -> tuple[Driver, Supervisor]:
+        self._tried = True
         if self._driver is not None:
             raise UsageError("this run has started already: call agent.start(…) again for another one")
         options = self._options
         if options.token is not None:
             options.token.refuse_if_cancelled()
-        record = Record(self, self.node, self.hub, options.messages, options.ladder)
-        self._driver = Driver(record)
+        if options.resume is not None:
+            continued.claim(options.resume)
+        record = Record(self, self.node, self.hub, options.messages, options.ladder, options.budget)
+        record.steering = self._steering
+        self._driver = Driver(record, options.resume)
         self.node.owner = self
         self.agent.group.join(self.node)
         if options.token is not None:
@@ -228,7 +271,7 @@ class Run(Generic[DepsT, OutT]):
             raise self._interrupt
 
     def __del__(self) -> None:
-        if self._driver is None:
+        if not self._tried:
             message = (
                 f"agent.start(…) of {self.agent.name!r} was never entered: write `async with agent.start(…) as run:`"
             )
@@ -243,13 +286,18 @@ def _run_of(node: Node) -> Run[Any, Any] | None:  # Any: a run of any agent
     return owner if isinstance(owner, Run) else None  # pyright: ignore[reportUnknownVariableType]  # of any agent
 
 
-def _hub_above(node: Node | None) -> Hub | None:
-    """Where the events of a run inside another go as well; not across threads, where nobody could wait for them."""
+def _run_above(node: Node | None) -> Run[Any, Any] | None:  # Any: as above
     while node is not None:
         if (run := _run_of(node)) is not None:
-            return run.hub if node.runs_in_this_thread() else None
+            return run
         node = node.parent
     return None
+
+
+def _hub_above(node: Node | None) -> Hub | None:
+    """Where the events of a run inside another go as well; not across threads, where nobody could wait for them."""
+    run = _run_above(node)
+    return run.hub if run is not None and run.node.runs_in_this_thread() else None
 
 
 def parent_of(parent: Run[Any, Any] | Inherit | None) -> Node | None:  # Any: a run of any agent

@@ -20,6 +20,7 @@ from safepoint._core.work import Abandoned, Failed, NeverRan, Outcome, Work
 from safepoint.agent.events import CancelRequested, HookFailed, RungReached
 from safepoint.agent.hooks import overridden
 from safepoint.agent.record import Record
+from safepoint.tools.rendering import render_error
 
 T = TypeVar("T")
 
@@ -33,6 +34,7 @@ class Stage:
         self._record = record
         self._node = record.node
         self.work: Work[object] | None = None
+        self._last: Work[object] | None = None
         # Hooks that hear of an ask. They run beside the work, hold nothing, and are waited for after the end.
         self._asides: list[Work[None]] = []
         self._announced: set[str] = set()
@@ -60,6 +62,14 @@ class Stage:
             return await self._outcome(work)
         finally:
             self.work = None
+
+    async def perform_last(self, make: Callable[[], Awaitable[T]], name: str) -> Outcome[T]:
+        """Work that is due although the run is stopped, bounded; only FORCE cuts it. Cancellation: as in `wait`."""
+        work = self._begin(make, name, self._record.ladder.task)
+        self._last = work  # type: ignore[assignment]  # as above
+        if self._node.pushed is Level.FORCE:
+            work.stop(force=True)
+        return await self._outcome(work)
 
     async def run_hooks(self, name: str, *args: object) -> None:
         """All hooks of this name, as one piece of work. Cancellation: as in `wait`."""
@@ -93,6 +103,7 @@ class Stage:
             await self.wait()
         if isinstance(work.outcome, Abandoned):
             self._record.orphans.append(work.outcome.orphan)
+        self._record.heed(work.outcome)
         return work.outcome
 
     def _begin(self, make: Callable[[], Awaitable[T]], name: str, limit: float | None = None) -> Work[T]:
@@ -104,8 +115,11 @@ class Stage:
         return work
 
     def _push(self, level: Level) -> None:
+        force = level is Level.FORCE
         if self.work is not None:
-            self.work.stop(force=level is Level.FORCE)
+            self.work.stop(force=force)
+        if self._last is not None and force:
+            self._last.stop(force=True)
 
     def _tell_rung(self, name: str, rung: Rung) -> None:
         self._record.emit(RungReached, name=name, rung=rung)
@@ -142,7 +156,5 @@ class Stage:
                 self._hook_failed(name, error)
 
     def _hook_failed(self, name: str, error: BaseException) -> None:
-        _log.warning("the hook %s of %s failed: %r", name, self._node.path, error)
+        _log.warning("the hook %s of %s failed: %s", name, self._node.path, render_error(error))
         self._record.emit(HookFailed, hook=name, error=error)
-        if isinstance(error, KeyboardInterrupt):
-            self._record.run.interrupt(error)

@@ -18,6 +18,8 @@ from safepoint.agent.events import Event, Lagged, ReasoningStreamed, RunEnded, T
 
 MAX_BUFFERED_CHARS = 1_000_000
 
+_PIECES = (TextStreamed, ReasoningStreamed)
+
 
 class Reader:
     """One reader's place in the stream: an async iterator that ends after the terminal event.
@@ -137,7 +139,7 @@ class Hub:
             hub = hub._parent
 
     def _take(self, event: Event) -> None:
-        if not isinstance(event, TextStreamed | ReasoningStreamed):
+        if not isinstance(event, _PIECES):
             self._kept.append(event)
         for reader in self._live_readers():
             reader.put(event)

@@ -158,7 +158,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, *, patience: float = PATIENCE, max_rounds: int | None = None) -> None:
         self._now = START
         self._patience = patience
-        self._rounds, self._max_rounds = 0, max_rounds
+        self._rounds = 0
+        self.max_rounds = max_rounds
         self._order = itertools.count()
         # Written by any thread, one atomic operation at a time; that is why there is no lock.
         self._outside: dict[OutsideWork, None] = {}
@@ -269,8 +270,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _next_round(self) -> None:
         self._rounds += 1
-        if self._max_rounds is not None and self._rounds > self._max_rounds:
-            raise Endless(self._complaint(f"the loop has run {self._max_rounds} rounds"))
+        if self.max_rounds is not None and self._rounds > self.max_rounds:
+            raise Endless(self._complaint(f"the loop has run {self.max_rounds} rounds"))
 
     def _complaint(self, what: str) -> str:
         tasks = sorted(asyncio.all_tasks(self), key=lambda task: (len(task.get_name()), task.get_name()))

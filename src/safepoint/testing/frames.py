@@ -5,8 +5,8 @@ walked from outside. Four objects of the interpreter stand between two frames an
 ``asend`` and ``athrow``, a coroutine's ``__await__``, ``anext`` with a default): the garbage collector knows what they
 hold.
 
-A frame belongs to one of three owners: Safepoint, a library (the standard library, anyio, whatever is installed), or
-the user. Reports speak about the innermost frame that is worth reading, which is never ``asyncio/tasks.py``.
+Each frame has an `Owner`. Reports speak about the innermost frame that is worth reading, which is never
+``asyncio/tasks.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 import sys
 import sysconfig
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum
 from functools import cache
 from types import CodeType, FrameType
 from typing import Any
@@ -29,13 +29,13 @@ _OPAQUE = frozenset({"async_generator_asend", "async_generator_athrow", "corouti
 _FRAMED = (("cr_frame", "cr_await"), ("gi_frame", "gi_yieldfrom"), ("ag_frame", "ag_await"))
 
 
-class Owner(IntEnum):
-    """Whose code a frame runs, in the order in which a reader wants to see it."""
+class Owner(Enum):
+    """Whose code a frame runs."""
 
-    MACHINERY = 0  # the standard library and anyio: every wait ends here
-    INSTALLED = 1  # some other installed package
-    SAFEPOINT = 2
-    USER = 3
+    MACHINERY = "the standard library or anyio"  # every wait ends here
+    INSTALLED = "some other installed package"
+    SAFEPOINT = "safepoint"
+    USER = "the user"
 
 
 @dataclass(frozen=True, slots=True, order=True)
