@@ -201,7 +201,7 @@ class Node:
         """The node waits for a person: it ends by itself here, unless any ask at all stands. Then the ask wins."""
         request = self.request()
         if request is not None and self.stop is None:
-            self._commit(next(iter(request.at.places)))
+            self._commit(min(request.at.places))  # whichever it is, but the same one every time
         return self.answer()
 
     def answer(self) -> Stop | None:

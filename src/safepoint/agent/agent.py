@@ -152,14 +152,13 @@ class Agent(Generic[DepsT, OutT]):
         fork: bool = False,
         session: Conversation | None = None,
         deps: DepsT = NO_DEPS,
-        token: CancelToken | None = None,
     ) -> RunResult[OutT]:
         """Go on where a run was stopped; see `Resume` for the options. A finished effect never happens twice.
 
         Cancellation: as for `run`; the resumed run leaves a checkpoint of its own.
         """
         resume = Resume(checkpoint, message, answers or {}, edit, on_unknown, fork)
-        run = self.start(checkpoint=resume, session=session, deps=deps, token=token)
+        run = self.start(checkpoint=resume, session=session, deps=deps)
         run.launch()
         await run.join()
         return unless_failed(run.result)
@@ -176,11 +175,13 @@ class Agent(Generic[DepsT, OutT]):
         ladder: Ladder | None = None,
     ) -> RunResult[OutT]:
         """`run` for programs without an event loop. Ctrl-C stops the run and raises `CtrlC`, a second one forces it."""
+        steps = ladder or self.ladder
         return unless_failed(
             run_sync(
                 lambda: self.start(
-                    prompt, history=history, session=session, deps=deps, token=token, budget=budget, ladder=ladder
-                )
+                    prompt, history=history, session=session, deps=deps, token=token, budget=budget, ladder=steps
+                ),
+                steps,
             )
         )
 

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from safepoint._core.endings import Ending
 from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Rung
-from safepoint._core.points import Level
+from safepoint._core.points import NAMED, Level
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
 from safepoint._core.tree import Node
@@ -49,7 +49,8 @@ class Phase(StrEnum):
     OVER = "over"
 
 
-_CANCELLED = frozenset({LedgerState.CUT, LedgerState.STOPPED, LedgerState.COMPENSATED})
+# A call with a node that never ran a line was stopped before it.
+_CANCELLED = frozenset({LedgerState.NOT_STARTED, LedgerState.CUT, LedgerState.STOPPED, LedgerState.COMPENSATED})
 
 
 class Execution:
@@ -90,12 +91,18 @@ class Execution:
             on_end=record.bell.ring,
         )
         self.work.on_rung = self._tell_rung
+        self.work.may_start = lambda: self.node.judge_now() is None
         self._context.bind(self.work)
         self.node.on_push = self._push
 
     @property
     def memory(self) -> CallMemory:
         return self._context.memory
+
+    @property
+    def under_way(self) -> Work[object] | None:
+        """What is still running of it: the tool, or its undo."""
+        return next((work for work in (self.work, self._undo) if work is not None and not work.ended), None)
 
     @property
     def _entry(self) -> LedgerEntry:
@@ -109,7 +116,7 @@ class Execution:
             return None
         # Durable first, true second: a crash in between calls it cut, although it never ran a line. Never the reverse.
         await self._record.note(Called(replace(self._entry, state=LedgerState.RUNNING), self.memory))
-        if self._being_stopped():
+        if self._being_stopped() or self.node.judge_now() is not None:
             return None
         self._mark_running()
         self.work.manner = self._tool.manner
@@ -204,7 +211,8 @@ class Execution:
         self._record.spend(result.usage)
         self._record.orphans.extend(result.orphans)
         self.child = result.checkpoint
-        if result.stop_reason in (StopReason.CANCELLED, StopReason.BUDGET):
+        if result.cancellation is not None:
+            self.node.judge(result.cancellation.place)  # what was asked of the call, the run inside has carried out
             self._settle(LedgerState.STOPPED, content=result.text)
         elif result.stop_reason is StopReason.INTERRUPTED:
             self._settle(LedgerState.WAITING)
@@ -231,7 +239,7 @@ class Execution:
             self._undo.stop(force=True)
 
     def _tell_rung(self, rung: Rung) -> None:
-        self._record.emit(RungReached, name=self._call.name, rung=rung)
+        self._record.emit(RungReached, name=self._call.name, rung=rung, call_id=self._call.id)
 
     def harvest(self) -> None:
         """Take whatever has ended a phase further. Call it after every change."""
@@ -259,6 +267,10 @@ class Execution:
                 number = len(self.memory.answers) + 1
                 self.question = Question(f"{self._call.id}:{number}", self._tool.name, error.payload)
                 self._settle(LedgerState.WAITING)
+            case Failed(asyncio.CancelledError()) if self.node.judge_now() is not None:
+                # Somebody cancelled all tasks, the run's and this one, and this one heard of it first.
+                self._settle(LedgerState.CUT)
+                self._begin_undo()
             case Failed(error):
                 self._settle(LedgerState.FAILED, error=_unasked(error))
             case Cut(error):
@@ -275,6 +287,7 @@ class Execution:
             self._begin_undo()
         else:
             self.memory.saved = stop.saved
+            self._record.node.judge(NAMED + stop.point)  # if the run was asked to stop there, it stops there too
             self._settle(LedgerState.STOPPED, point=stop.point)
 
     def _begin_undo(self) -> None:
@@ -319,9 +332,11 @@ class Execution:
             self._leave_by.cancel()
         self.phase = Phase.OVER
         self.node.seal()
-        self._record.emit(ToolCallEnded, entry=self._entry)
+        now, cancelled = clock.wall(), self._entry.state in _CANCELLED
+        cut = self.node.stop.recorded(now) if self.node.stop is not None and cancelled else None
+        self._record.emit(ToolCallEnded, entry=self._entry, cancellation=cut)
         orphans = (self.work.orphan,) if self.work.orphan is not None else ()
-        self.node.finish(Ending(self._entry.state in _CANCELLED, clock.wall(), orphans=orphans))
+        self.node.finish(Ending(cancelled, now, orphans=orphans))
 
 
 def _unasked(error: BaseException) -> str:

@@ -57,6 +57,7 @@ class Stage:
         if self._node.pushed >= Level.NOW or self._node.judge_now() is not None:
             return NeverRan()
         work = self._begin(make, name)
+        work.may_start = lambda: self._node.judge_now() is None
         self.work = work  # type: ignore[assignment]  # only ever stopped, its value is read from `work`
         try:
             return await self._outcome(work)

@@ -13,16 +13,18 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
 
+from safepoint._core.ladder import Ladder
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
+from safepoint._core.supervisor import wind_down
 from safepoint.agent.result import OutT, RunResult
 from safepoint.agent.run import Run
 from safepoint.errors import CtrlC, UsageError
 from safepoint.tools.context import DepsT
 
 
-def run_sync(make: Callable[[], Run[DepsT, OutT]]) -> RunResult[OutT]:
-    """Start the run on a loop of its own and wait for its end."""
+def run_sync(make: Callable[[], Run[DepsT, OutT]], ladder: Ladder) -> RunResult[OutT]:
+    """Start the run on a loop of its own and wait for its end. What the run leaves on the loop holds nobody."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -38,8 +40,15 @@ def run_sync(make: Callable[[], Run[DepsT, OutT]]) -> RunResult[OutT]:
         await run.join()
         return run.result
 
-    with asyncio.Runner() as runner, _ctrl_c(presses):
-        result = runner.run(main())
+    loop = asyncio.new_event_loop()
+    try:
+        with _ctrl_c(presses):
+            result = loop.run_until_complete(main())
+    finally:
+        try:
+            loop.run_until_complete(wind_down(ladder))
+        finally:
+            loop.close()
     if presses.count:
         raise CtrlC(result)
     return result
