@@ -7,11 +7,14 @@ order of the entries. Nothing is ever removed or changed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeAlias
+from functools import reduce
+from typing import NamedTuple, TypeAlias
 
-from safepoint._core.asks import Ask
+from safepoint._core.asks import Ask, Request, fold, join
+from safepoint._core.points import Level, SafePoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,59 +37,90 @@ class Mark(Enum):
 Entry: TypeAlias = Ask | Withdrawn | ActedOn | Mark
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What the log amounts to: the asks that stand, those that came after the answer, and what was acted on."""
+class Standing(NamedTuple):
+    """What the log amounts to: the asks that stand, those that came after the answer, and what was acted on.
 
-    asks: tuple[Ask, ...]
-    late: tuple[Ask, ...]
-    acted: frozenset[str]
-    withdrawn: frozenset[str]
-    refused: frozenset[str]
-    sealed: bool
+    `request` is the fold of the asks that stand; `pressing` has the late ones too, which do not change the answer any
+    more but cut what follows it. A tuple and no dataclass, because one is made for every entry of every log.
+    """
 
+    asks: tuple[Ask, ...] = ()
+    late: tuple[Ask, ...] = ()
+    acted: frozenset[str] = frozenset()
+    withdrawn: frozenset[str] = frozenset()
+    refused: frozenset[str] = frozenset()
+    answered: bool = False
+    sealed: bool = False
+    request: Request | None = None
+    pressing: Request | None = None
 
-def replay(entries: list[Entry]) -> Standing:
-    """Read the log from its first entry. Pure; the same entries always amount to the same."""
-    asks: dict[str, Ask] = {}
-    late: dict[str, Ask] = {}
-    acted: set[str] = set()
-    withdrawn: set[str] = set()
-    refused: set[str] = set()
-    answered = sealed = False
-    for entry in entries:
+    def after(self, entry: Entry) -> Standing:
+        """What the log amounts to with one more entry. Pure."""
         match entry:
             case Ask():
-                if sealed:
-                    refused.add(entry.id)
-                else:
-                    (late if answered else asks)[entry.id] = entry
+                return self._asked(entry)
             case Withdrawn(ask_id):
-                if not sealed and ask_id not in acted and (ask_id in asks or ask_id in late):
-                    asks.pop(ask_id, None)
-                    late.pop(ask_id, None)
-                    withdrawn.add(ask_id)
+                return self._taken_back(ask_id)
             case ActedOn(ask_id):
-                if ask_id not in withdrawn:
-                    acted.add(ask_id)
+                return self._acted_on(ask_id)
             case Mark.ANSWERED:
-                answered = True
+                return self._replace(answered=True)
             case Mark.SEALED:
-                sealed = True
-    return Standing(
-        tuple(asks.values()), tuple(late.values()), frozenset(acted), frozenset(withdrawn), frozenset(refused), sealed
-    )
+                return self._replace(sealed=True)
+
+    def _asked(self, ask: Ask) -> Standing:
+        if self.sealed:
+            return self._replace(refused=self.refused | {ask.id})
+        if self.answered:
+            return self._folded(self.asks, _with(self.late, ask))
+        return self._folded(_with(self.asks, ask), self.late)
+
+    def _taken_back(self, ask_id: str) -> Standing:
+        asks, late = _without(self.asks, ask_id), _without(self.late, ask_id)
+        if self.sealed or ask_id in self.acted or (asks, late) == (self.asks, self.late):
+            return self
+        return self._folded(asks, late)._replace(withdrawn=self.withdrawn | {ask_id})
+
+    def _acted_on(self, ask_id: str) -> Standing:
+        if ask_id in self.withdrawn:
+            return self
+        after = self._replace(acted=self.acted | {ask_id})
+        # NOW and FORCE stay what they are: the request is the same object, and all that was made of it stays good.
+        is_safe = any(ask.id == ask_id and ask.at.level is Level.SAFE for ask in self.asks)
+        return after._folded(self.asks, self.late) if is_safe else after
+
+    def _folded(self, asks: tuple[Ask, ...], late: tuple[Ask, ...]) -> Standing:
+        request = fold([_engaged(ask) if ask.id in self.acted else ask for ask in asks])
+        return self._replace(asks=asks, late=late, request=request, pressing=join(request, fold(late)))
+
+
+def _with(asks: tuple[Ask, ...], ask: Ask) -> tuple[Ask, ...]:
+    return tuple({each.id: each for each in (*asks, ask)}.values())
+
+
+def _without(asks: tuple[Ask, ...], ask_id: str) -> tuple[Ask, ...]:
+    return tuple(ask for ask in asks if ask.id != ask_id)
+
+
+def _engaged(ask: Ask) -> Ask:
+    """Once any node has stopped for an ask, no new work starts for it anywhere: every boundary is its safe point."""
+    return replace(ask, at=SafePoint.ANY) if ask.at.level is Level.SAFE else ask
+
+
+def replay(entries: Iterable[Entry]) -> Standing:
+    """Read a log from its first entry. Pure; the same entries always amount to the same."""
+    return reduce(Standing.after, entries, Standing())
 
 
 class AskLog:
-    """The list, and the last reading of it."""
+    """The list, and how far it was read."""
 
     __slots__ = ("_entries", "_reading")
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         # One tuple, replaced whole: a reader in another thread sees a length and the reading that belongs to it.
-        self._reading: tuple[int, Standing] = (0, _NOTHING)
+        self._reading: tuple[int, Standing] = (0, Standing())
 
     def append(self, entry: Entry) -> None:
         self._entries.append(entry)
@@ -94,12 +128,8 @@ class AskLog:
     def standing(self) -> Standing:
         """What the log amounts to now. Safe in any thread."""
         length, standing = self._reading
-        if length == len(self._entries):
-            return standing
-        entries = self._entries.copy()
-        standing = replay(entries)
-        self._reading = (len(entries), standing)
+        if length < len(self._entries):
+            new = self._entries[length:]
+            standing = reduce(Standing.after, new, standing)
+            self._reading = (length + len(new), standing)
         return standing
-
-
-_NOTHING = replay([])

@@ -44,6 +44,8 @@ def make_ask(
 ) -> Ask:
     """Check the words of a `cancel(…)` call; a contradiction is refused here and never becomes an ask."""
     check_point(at)
+    if not at.places:
+        raise ValueError("at has no place in it, so it would never come: write SafePoint.ANY for the first that comes")
     if within is None:
         deadline = None
     elif at.level is not Level.SAFE:
@@ -70,6 +72,10 @@ class Request:
     asks: tuple[Ask, ...]
 
     @property
+    def ids(self) -> frozenset[str]:
+        return frozenset(ask.id for ask in self.asks)
+
+    @property
     def reason(self) -> Reason:
         return max((ask.reason for ask in self.asks), key=lambda reason: reason.strength)
 
@@ -80,6 +86,10 @@ class Request:
     def level(self, now: float) -> Level:
         return Level.NOW if self.expired(now) else self.at.level
 
+    def alone(self, ask: Ask) -> Request:
+        """What one of the asks would amount to without the others."""
+        return Request(ask.at, ask.deadline, ask.recursive, (ask,))
+
     def mildest(self) -> Level:
         return min(ask.at.level for ask in self.asks)
 
@@ -88,11 +98,24 @@ class Request:
         return self.level(now) >= Level.NOW or (place is not None and self.at.covers(place))
 
 
+def join(one: Request | None, other: Request | None) -> Request | None:
+    """The fold of all asks of both."""
+    if one is None or other is None:
+        return one or other
+    return fold((*one.asks, *other.asks))
+
+
 def fold(asks: Iterable[Ask]) -> Request | None:
     """The one request that several asks amount to; None if none stands. An ask seen twice counts once."""
-    distinct = tuple({ask.id: ask for ask in asks}.values())
+    by_id: dict[str, Ask] = {}
+    for ask in asks:
+        by_id[ask.id] = _stronger(by_id.get(ask.id, ask), ask)
+    distinct = tuple(by_id.values())
     if not distinct:
         return None
+    if len(distinct) == 1:
+        (ask,) = distinct
+        return Request(ask.at, ask.deadline, ask.recursive, distinct)
     level = max(ask.at.level for ask in distinct)
     if level is Level.SAFE:
         at = distinct[0].at
@@ -102,3 +125,12 @@ def fold(asks: Iterable[Ask]) -> Request | None:
         at = SafePoint.NOW if level is Level.NOW else SafePoint.FORCE
     deadlines = [ask.deadline for ask in distinct if ask.deadline is not None]
     return Request(at, min(deadlines, default=None), any(ask.recursive for ask in distinct), distinct)
+
+
+def _stronger(one: Ask, other: Ask) -> Ask:
+    """The same ask on two ways: made of this node itself, and handed down to it."""
+    if one == other:
+        return one
+    request = fold([one, replace(other, id=f"{one.id} handed down")])
+    assert request is not None
+    return replace(one, at=request.at, reason=request.reason)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from collections.abc import Callable
 from typing import Protocol
 
@@ -35,33 +36,39 @@ _UNCOUNTED = _Uncounted()
 
 
 class Clock:
-    """A loop's time. Without a loop, the machine's."""
+    """A loop's time. Without a loop, the machine's. It does not keep its loop alive."""
 
     __slots__ = ("_loop",)
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        self._loop = loop
+        self._loop: Callable[[], asyncio.AbstractEventLoop | None] = _no_loop if loop is None else weakref.ref(loop)
 
     def now(self) -> float:
         """Monotonic seconds; safe in any thread."""
-        return time.monotonic() if self._loop is None else self._loop.time()
+        loop = self._loop()
+        return time.monotonic() if loop is None else loop.time()
 
     def wall(self) -> float:
         """Seconds since the epoch, for records that people read."""
-        wall: Callable[[], float] = getattr(self._loop, "wall", time.time)
+        wall: Callable[[], float] = getattr(self._loop(), "wall", time.time)
         return wall()
 
     def call_at(self, when: float, call: Callable[[], object]) -> asyncio.TimerHandle:
-        assert self._loop is not None, "a timer needs a loop"
-        return self._loop.call_at(when, call)
+        loop = self._loop()
+        assert loop is not None, "a timer needs a loop"
+        return loop.call_at(when, call)
 
     def outside(self, name: str) -> Outside:
-        count: Callable[[str], Outside] | None = getattr(self._loop, "outside", None)
+        count: Callable[[str], Outside] | None = getattr(self._loop(), "outside", None)
         return _UNCOUNTED if count is None else count(name)
 
     @property
     def is_virtual(self) -> bool:
-        return bool(getattr(self._loop, "virtual", False))
+        return bool(getattr(self._loop(), "virtual", False))
+
+
+def _no_loop() -> None:
+    return None
 
 
 def current_clock() -> Clock:

@@ -29,20 +29,33 @@ class Stop:
         """A safe-point request became NOW, by its deadline or by a stronger ask."""
         return self.level >= Level.NOW and self.request.mildest() is Level.SAFE
 
+    def recorded(self, stopped_at: float) -> Cancellation:
+        """What is told of this stop once it has come true, at that time of day."""
+        return Cancellation(
+            self.reason,
+            tuple(ask.reason for ask in self.request.asks),
+            self.place,
+            self.level,
+            self.escalated,
+            self.timed_out,
+            min(ask.asked_at for ask in self.request.asks),
+            stopped_at,
+        )
+
     def took_part(self, ask: Ask) -> bool:
         """Did this ask help to bring the stop about?"""
         for standing in self.request.asks:
             if standing.id != ask.id:
                 continue
-            if self.timed_out:
-                return standing.deadline == self.request.deadline
-            return standing.at.level is self.level or standing.at.covers(self.place)
+            if standing.at.level >= Level.NOW:
+                return standing.at.level is self.level or (self.place == "now" and not self.timed_out)
+            return standing.at.covers(self.place) or (self.timed_out and standing.deadline == self.request.deadline)
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class Cancellation:
-    """The record of a stop, on the result of the run that was stopped. Times are seconds since the epoch."""
+    """The record of a stop, on the result and the end event of what was stopped. Times are seconds since the epoch."""
 
     reason: Reason
     reasons: tuple[Reason, ...]
@@ -73,3 +86,4 @@ class Ending:
     queued: tuple[str, ...] = ()
     orphans: tuple[Orphan, ...] = ()
     usage: object = None
+    save_error: BaseException | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import lru_cache
 from typing import TypeAlias
 
 from safepoint._core.asks import is_seconds
@@ -44,8 +45,8 @@ class Ladder:
             seconds: object = getattr(self, rung.name)
             if not is_seconds(seconds):
                 raise ValueError(f"Ladder({rung.name}={seconds!r}): write a number of seconds above 0")
-            if rung.name != "cap":
-                self.bound(getattr(self, rung.name), f"Ladder({rung.name}=…)")
+        for rung in fields(self):
+            self.bound(getattr(self, rung.name), f"Ladder({rung.name}=…)")
 
     def bound(self, seconds: float, what: str) -> float:
         """The seconds, or a refusal if they exceed the cap."""
@@ -91,6 +92,7 @@ Plan: TypeAlias = tuple[Climb, ...]
 _PUSH = {WorkKind.TASK: Rung.CANCEL, WorkKind.THREAD: Rung.FLAG, WorkKind.CHILD: Rung.ASK}
 
 
+@lru_cache
 def plan(manner: Manner, ladder: Ladder, *, force: bool) -> Plan:
     """The rungs for this work, ending in ABANDON; the sum of the waits is at most the cap."""
     push = _PUSH[manner.kind]

@@ -10,6 +10,9 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+
+from safepoint._core.wake import call_soon, in_step_of
 
 
 class Latch:
@@ -37,10 +40,13 @@ class Latch:
             return
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
+        finish = partial(_finish, future)
 
         def wake() -> None:
-            with suppress(RuntimeError):  # that loop was closed; nobody waits there any more
-                loop.call_soon_threadsafe(_finish, future)
+            if in_step_of(loop):
+                finish()
+            else:
+                call_soon(loop, finish)  # if that loop is closed, nobody waits there any more
 
         self.when_set(wake)
         try:
@@ -57,5 +63,5 @@ class Latch:
 
 
 def _finish(future: asyncio.Future[None]) -> None:
-    if not future.done():
+    with suppress(asyncio.InvalidStateError):  # the waiter has left, or was told already
         future.set_result(None)

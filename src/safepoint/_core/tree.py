@@ -20,13 +20,14 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 
 from safepoint._core.asklog import ActedOn, AskLog, Mark
-from safepoint._core.asks import Ask, Request, fold, make_ask
+from safepoint._core.asks import Ask, Request, fold, join, make_ask
 from safepoint._core.clock import Clock, current_clock
 from safepoint._core.endings import Ending, Stop
 from safepoint._core.latch import Latch
 from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason
 from safepoint._core.receipts import Receipt
+from safepoint._core.wake import call_soon
 from safepoint._core.watchdog import Blocked, blocked
 from safepoint.errors import InternalError
 
@@ -83,6 +84,8 @@ class Node:
         self._passing = passing
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
+        # One tuple, replaced whole, because other threads read it too.
+        self._last_handed: tuple[tuple[Ask, ...], Level, Request | None] = ((), Level.NONE, None)
         # Whoever drives this node; the core never looks inside.
         self.owner: object = None
 
@@ -111,42 +114,46 @@ class Node:
 
     def call_soon(self, call: Callable[[], object]) -> bool:
         """Call it in the loop's thread. False if that loop is gone."""
-        try:
-            assert self._loop is not None, "the node has not started"
-            self._loop.call_soon_threadsafe(call)
-        except RuntimeError:
-            return False
-        return True
+        assert self._loop is not None, "the node has not started"
+        return call_soon(self._loop, call)
 
     # -- reading: what stands now --------------------------------------------------------------------------------------
 
     def request(self) -> Request | None:
         """The fold of all asks that stand for this node, its own and those handed down."""
-        standing = self.log.standing()
-        return fold([*_engaged(standing.asks, standing.acted), *self._inherited()])
+        return join(self.log.standing().request, self._inherited())
 
     def _pressing(self) -> Request | None:
         """As `request`, with the asks that came after the answer: they no longer change it, but cut what follows it."""
-        standing = self.log.standing()
-        return fold([*_engaged(standing.asks, standing.acted), *standing.late, *self._inherited()])
+        return join(self.log.standing().pressing, self._inherited())
 
-    def _inherited(self) -> tuple[Ask, ...]:
-        return self.parent.hands_down(self) if self.parent is not None else ()
+    def _inherited(self) -> Request | None:
+        return self.parent.hands_down(self) if self.parent is not None else None
 
-    def hands_down(self, child: Node) -> tuple[Ask, ...]:
+    def hands_down(self, child: Node) -> Request | None:
+        """What stands for this node, as that child is to take it."""
         request = self._pressing()
         if request is None:
-            return ()
+            return None
         level = request.level(self.clock.now())
-        if level >= Level.NOW:
-            return tuple(ask.handed_down(level) for ask in request.asks)
+        return self._handed(request.asks if level >= Level.NOW else self._let_through(request, child), level)
+
+    def _let_through(self, request: Request, child: Node) -> tuple[Ask, ...]:
+        """Which asks of a safe-point request go on to that child."""
         if self._passing is Passing.NOTHING or (self._passing is Passing.TO_CALLS and child.kind != "tool_call"):
             return ()
         if self._passing is Passing.TO_CALLS or request.recursive:
-            return tuple(ask.handed_down(level) for ask in request.asks)
+            return request.asks
         # A sub-agent's tool call is the sub-agent: what was asked of the call itself goes on to the run inside.
-        own = self.log.standing().asks if self.kind == "tool_call" else ()
-        return tuple(ask.handed_down(level) for ask in own)
+        return self.log.standing().asks if self.kind == "tool_call" else ()
+
+    def _handed(self, asks: tuple[Ask, ...], level: Level) -> Request | None:
+        """Folded once for all children: while these very asks stand at this level, it is the same request."""
+        last_asks, last_level, handed = self._last_handed
+        if asks is not last_asks or level is not last_level:
+            handed = fold(ask.handed_down(level) for ask in asks)
+            self._last_handed = (asks, level, handed)
+        return handed
 
     # -- deciding: plain functions in the loop's thread ----------------------------------------------------------------
 
@@ -164,10 +171,11 @@ class Node:
         """Look at the log: push work that NOW or FORCE concerns, arm the deadline, tell the children."""
         if self.state in (NodeState.NEW, NodeState.SEALED, NodeState.ENDED):
             return
-        pressing = self._pressing()
+        pressing = self._settled(self._pressing, None)
         level = pressing.level(self.clock.now()) if pressing else Level.NONE
         self._arm()
-        if level >= Level.NOW and level > self.pushed:
+        self.on_change()  # the ask is told before anything that it brings about
+        if level > self.pushed:
             self.pushed = level
             self._commit(None)
             self.on_push(level)
@@ -176,7 +184,6 @@ class Node:
                 child.evaluate()
             else:
                 child.wake()  # a run that a thread tool started, on a loop of its own
-        self.on_change()
 
     def judge(self, place: str) -> Stop | None:
         """The node stands at this place: does it stop here? If so it is stopping from now on."""
@@ -189,6 +196,13 @@ class Node:
         if self.stop is None:
             self._commit(None)
         return self.stop
+
+    def pause(self) -> Stop | None:
+        """The node waits for a person: it ends by itself here, unless any ask at all stands. Then the ask wins."""
+        request = self.request()
+        if request is not None and self.stop is None:
+            self._commit(min(request.at.places))  # whichever it is, but the same one every time
+        return self.answer()
 
     def answer(self) -> Stop | None:
         """The node's own result is complete. It counts unless NOW was recorded before it."""
@@ -214,34 +228,38 @@ class Node:
         self.ended.set()
 
     def _commit(self, place: str | None) -> None:
-        if self.answered:
+        request = self._settled(self.request, place) if not self.answered else None
+        if request is None:
             return
-        # A withdrawal may slip in from another thread between reading and marking: mark, then read again.
-        while True:
-            now = self.clock.now()
-            request = self.request()
-            if request is None or not request.hits(place, now):
-                return
-            self._mark_acted(request)
-            settled = self.request()
-            if settled is not None and {ask.id for ask in settled.asks} == {ask.id for ask in request.asks}:
-                break
+        now = self.clock.now()
         level = request.level(now)
         if self.stop is None:
             where = place if place is not None and level is Level.SAFE else level.name.lower()
             self.stop = Stop(request, where, level, timed_out=request.expired(now), at=now)
             self._move(NodeState.STOPPING)
         elif level > self.stop.level:
-            self.stop = replace(self.stop, request=request, level=level)
+            timed_out = self.stop.timed_out or request.expired(now)
+            self.stop = replace(self.stop, request=request, level=level, timed_out=timed_out)
 
-    def _mark_acted(self, request: Request) -> None:
+    def _settled(self, read: Callable[[], Request | None], place: str | None) -> Request | None:
+        """The request that hits this place, marked as acted on; None if there is none, or it was taken back."""
+        # A withdrawal may slip in from another thread between reading and marking: mark, then read again.
+        while True:
+            request, now = read(), self.clock.now()
+            if request is None or not request.hits(place, now):
+                return None
+            self._mark_acted({ask.id for ask in request.asks if request.alone(ask).hits(place, now)})
+            again = read()
+            if again is request or (again is not None and again.ids == request.ids):
+                return request
+
+    def _mark_acted(self, ids: set[str]) -> None:
         """Mark each ask in the log it lives in: it can't be taken back, and nothing new starts for it anywhere."""
-        ids = {ask.id for ask in request.asks}
         node: Node | None = self
         while node is not None:
             standing = node.log.standing()
-            open_asks = {ask.id for ask in (*standing.asks, *standing.late)} - standing.acted
-            fresh = sorted(open_asks & ids)
+            own = standing.pressing.asks if standing.pressing is not None else ()
+            fresh = [ask.id for ask in own if ask.id in ids and ask.id not in standing.acted]
             for ask_id in fresh:
                 node.log.append(ActedOn(ask_id))
             if fresh and node is not self:
@@ -253,8 +271,7 @@ class Node:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        standing = self.log.standing()
-        request = fold((*standing.asks, *standing.late))
+        request = self.log.standing().pressing
         if request is None or request.deadline is None or request.at.level is not Level.SAFE:
             return
         if not request.expired(self.clock.now()):
@@ -272,6 +289,10 @@ class Node:
         yield self
         for child in tuple(self.children):
             yield from child.walk()
+
+    @property
+    def started(self) -> bool:
+        return self.state is not NodeState.NEW
 
     def blocked(self) -> Blocked | None:
         """What blocks this node's event loop right now, if anything does."""
@@ -292,13 +313,6 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.path} {self.state}>"
-
-
-def _engaged(asks: tuple[Ask, ...], acted: frozenset[str]) -> tuple[Ask, ...]:
-    """Once any node has stopped for an ask, no new work starts for it anywhere: every boundary is its safe point."""
-    return tuple(
-        replace(ask, at=SafePoint.ANY) if ask.id in acted and ask.at.level is Level.SAFE else ask for ask in asks
-    )
 
 
 def _ignore(_level: Level) -> None:

@@ -13,13 +13,18 @@ from safepoint._core.ladder import Ladder
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason
 from safepoint.agent.as_tool import AgentTool
+from safepoint.agent.budget import Budget
+from safepoint.agent.checkpoint import Checkpoint
+from safepoint.agent.conversation import Conversation
 from safepoint.agent.hooks import Hooks
 from safepoint.agent.model import Model, ModelSettings
+from safepoint.agent.output import OutputTool
 from safepoint.agent.result import OutT, RunResult, StopReason
+from safepoint.agent.resume import Edit, OnUnknown, Resume
 from safepoint.agent.run import INHERIT, Inherit, Run, RunOptions, parent_of
 from safepoint.agent.streamed import Streamed
 from safepoint.agent.sync import run_sync
-from safepoint.errors import RunFailed
+from safepoint.errors import CheckpointError, RunFailed, StoreError, UsageError
 from safepoint.history.parts import Message, Prompt
 from safepoint.tools.base import BaseTool
 from safepoint.tools.context import DepsT
@@ -44,17 +49,22 @@ class Agent(Generic[DepsT, OutT]):
         model: Model,
         instructions: Instructions[DepsT] | None = None,
         tools: Sequence[BaseTool] = (),
+        output: type[OutT] | None = None,
         settings: ModelSettings | None = None,
         retries: int = 2,
         fallback: Sequence[Model] = (),
         max_parallel_tools: int | None = None,
+        budget: Budget | None = None,
         hooks: Sequence[Hooks] = (),
         ladder: Ladder | None = None,
     ) -> None:
         self.name = _checked_name(name)
         self.models = tuple(_checked_model(model) for model in (model, *fallback))
         self.instructions = instructions
-        self.tools: Mapping[str, BaseTool] = MappingProxyType(_by_name(tools))
+        self.output_tool = None if output in (None, str) else OutputTool(output)
+        extra = () if self.output_tool is None else (self.output_tool,)
+        self.tools: Mapping[str, BaseTool] = MappingProxyType(_by_name((*tools, *extra)))
+        self.budget = budget
         self.settings = settings or ModelSettings()
         self.retries = _count("retries", retries, least=0)
         limit = max_parallel_tools
@@ -69,17 +79,36 @@ class Agent(Generic[DepsT, OutT]):
 
     def start(
         self,
-        prompt: Prompt,
+        prompt: Prompt | None = None,
         *,
+        checkpoint: Checkpoint | Resume | None = None,
         history: Sequence[Message] = (),
+        session: Conversation | None = None,
         deps: DepsT = NO_DEPS,
         token: CancelToken | None = None,
+        budget: Budget | None = None,
         ladder: Ladder | None = None,
         parent: Run[Any, Any] | Inherit | None = INHERIT,
     ) -> Run[DepsT, OutT]:
-        """The handle of a new run: `async with agent.start(…) as run:`. Nothing runs before the block is entered."""
+        """The handle of a new run: `async with agent.start(…) as run:`. Nothing runs before the block is entered.
+
+        With `checkpoint` instead of a prompt it is the handle of a run that goes on where another stopped.
+        """
+        resume = Resume(checkpoint) if isinstance(checkpoint, Checkpoint) else checkpoint
+        if session is not None and history:
+            raise UsageError("a session has its own history: leave out history=…, or leave out session=…")
+        messages = RunOptions.opening(prompt, history, resume)
+        if resume is not None:
+            resume.check_agent(self.name)
         options = RunOptions(
-            RunOptions.of(prompt, list(history)), deps, token, ladder or self.ladder, parent_of(parent)
+            messages,
+            deps,
+            resume,
+            token=token,
+            ladder=ladder or self.ladder,
+            budget=budget or self.budget,
+            session=session,
+            parent=parent_of(parent),
         )
         return Run(self, options)
 
@@ -88,8 +117,10 @@ class Agent(Generic[DepsT, OutT]):
         prompt: Prompt,
         *,
         history: Sequence[Message] = (),
+        session: Conversation | None = None,
         deps: DepsT = NO_DEPS,
         token: CancelToken | None = None,
+        budget: Budget | None = None,
         ladder: Ladder | None = None,
         parent: Run[Any, Any] | Inherit | None = INHERIT,
     ) -> RunResult[OutT]:
@@ -97,7 +128,38 @@ class Agent(Generic[DepsT, OutT]):
 
         Cancellation: the run is stopped NOW and closes itself, bounded; then the caller's exception goes on.
         """
-        run = self.start(prompt, history=history, deps=deps, token=token, ladder=ladder, parent=parent)
+        run = self.start(
+            prompt,
+            history=history,
+            session=session,
+            deps=deps,
+            token=token,
+            budget=budget,
+            ladder=ladder,
+            parent=parent,
+        )
+        run.launch()
+        await run.join()
+        return unless_failed(run.result)
+
+    async def resume(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        message: Prompt | None = None,
+        answers: Mapping[str, Any] | None = None,  # Any: whatever people answered
+        edit: Edit | None = None,
+        on_unknown: OnUnknown = "tell",
+        fork: bool = False,
+        session: Conversation | None = None,
+        deps: DepsT = NO_DEPS,
+    ) -> RunResult[OutT]:
+        """Go on where a run was stopped; see `Resume` for the options. A finished effect never happens twice.
+
+        Cancellation: as for `run`; the resumed run leaves a checkpoint of its own.
+        """
+        resume = Resume(checkpoint, message, answers or {}, edit, on_unknown, fork)
+        run = self.start(checkpoint=resume, session=session, deps=deps)
         run.launch()
         await run.join()
         return unless_failed(run.result)
@@ -107,14 +169,21 @@ class Agent(Generic[DepsT, OutT]):
         prompt: Prompt,
         *,
         history: Sequence[Message] = (),
+        session: Conversation | None = None,
         deps: DepsT = NO_DEPS,
         token: CancelToken | None = None,
+        budget: Budget | None = None,
         ladder: Ladder | None = None,
     ) -> RunResult[OutT]:
         """`run` for programs without an event loop. Ctrl-C stops the run and raises `CtrlC`, a second one forces it."""
         steps = ladder or self.ladder
         return unless_failed(
-            run_sync(lambda: self.start(prompt, history=history, deps=deps, token=token, ladder=steps), steps)
+            run_sync(
+                lambda: self.start(
+                    prompt, history=history, session=session, deps=deps, token=token, budget=budget, ladder=steps
+                ),
+                steps,
+            )
         )
 
     def stream(
@@ -123,13 +192,24 @@ class Agent(Generic[DepsT, OutT]):
         *,
         on_close: Literal["cancel", "detach"] = "cancel",
         history: Sequence[Message] = (),
+        session: Conversation | None = None,
         deps: DepsT = NO_DEPS,
         token: CancelToken | None = None,
+        budget: Budget | None = None,
         ladder: Ladder | None = None,
         parent: Run[Any, Any] | Inherit | None = INHERIT,
     ) -> Streamed[DepsT, OutT]:
         """The run as an async iterator of events. Leaving it early stops the run, or lets it go on: `on_close`."""
-        run = self.start(prompt, history=history, deps=deps, token=token, ladder=ladder, parent=parent)
+        run = self.start(
+            prompt,
+            history=history,
+            session=session,
+            deps=deps,
+            token=token,
+            budget=budget,
+            ladder=ladder,
+            parent=parent,
+        )
         return Streamed(run, on_close)
 
     def as_tool(self, *, name: str | None = None, description: str | None = None) -> AgentTool:
@@ -161,6 +241,8 @@ class Agent(Generic[DepsT, OutT]):
 
 
 def unless_failed(result: RunResult[OutT]) -> RunResult[OutT]:
+    if isinstance(result.error, StoreError | CheckpointError):
+        raise result.error
     if result.stop_reason is StopReason.ERROR:
         why = render_error(result.error) if result.error is not None else "no error is known"
         raise RunFailed(f"the run failed: {why}", result) from result.error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from safepoint._core.ladder import Manner, WorkKind
 from safepoint._core.tree import Passing
 from safepoint.agent.model import ToolSpec
+from safepoint.agent.resume import Resume
 from safepoint.agent.run import Run, RunOptions
 from safepoint.tools.bad_arguments import BadArguments
 from safepoint.tools.base import BaseTool
@@ -45,7 +46,10 @@ class AgentTool(BaseTool):
         return dict(args)
 
     def body(self, context: ToolContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
-        messages = RunOptions.of(args["input"], None)
+        resume = context.child if isinstance(context.child, Resume) else None
+        messages = resume.messages() if resume is not None else RunOptions.of(args["input"], None)
         ladder = self.agent.ladder
-        options = RunOptions(messages, context.deps, ladder=ladder, parent=context.node)
+        options = RunOptions(
+            messages, context.deps, resume, ladder=ladder, budget=self.agent.budget, parent=context.node
+        )
         return Run(self.agent, options).drive_inside()

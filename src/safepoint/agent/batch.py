@@ -9,18 +9,19 @@ from __future__ import annotations
 from safepoint._core.points import Level
 from safepoint.agent.call import Call
 from safepoint.agent.record import Record
+from safepoint.agent.resume import Resume, restore
 from safepoint.history.closing import ClosedCall
-from safepoint.history.parts import Message
+from safepoint.history.parts import Message, ToolCall
 from safepoint.history.states import LedgerState
 
 
 class Batch:
     """All calls of one assistant message."""
 
-    def __init__(self, record: Record, message: Message) -> None:
+    def __init__(self, record: Record, message: Message, resume: Resume | None = None) -> None:
         self._record = record
         self._limit = record.agent.max_parallel_tools
-        self.calls = [Call(record, call, record.agent.tools.get(call.name)) for call in message.tool_calls]
+        self.calls = [_call(record, call, resume) for call in message.tool_calls]
 
     def advance(self) -> bool:
         """Take every call as far as it can go; True once none is running."""
@@ -31,8 +32,11 @@ class Batch:
         if self._count_over() > before and not self._all_over():
             self._record.node.judge("after_tool")
         for call in self.calls:
-            if call.queued and self._has_room() and self._may_start(call):
-                call.start()
+            if call.queued and self._has_room():
+                if self._record.meter is not None and self._record.node.stop is None:
+                    self._record.meter.calling(call.call)
+                if self._may_start(call):
+                    call.start()
         return not self._running()
 
     def end(self) -> None:
@@ -40,6 +44,11 @@ class Batch:
         for call in self.calls:
             if call.queued:
                 call.skip()
+
+    @property
+    def waits(self) -> bool:
+        """A person is asked about one of the calls."""
+        return any(call.waits for call in self.calls)
 
     def answer(self) -> str | None:
         """The result of a tool that was declared to be the answer."""
@@ -58,6 +67,8 @@ class Batch:
 
     def _may_start(self, call: Call) -> bool:
         node = self._record.node
+        if self._record.broken is not None:
+            return False
         if node.stop is None and not call.mild:
             node.judge("before_effect")
         elif node.stop is None:
@@ -79,3 +90,8 @@ class Batch:
 
     def _all_over(self) -> bool:
         return self._count_over() == len(self.calls)
+
+
+def _call(record: Record, call: ToolCall, resume: Resume | None) -> Call:
+    tool = record.agent.tools.get(call.name)
+    return Call(record, call, tool, restore(resume, call, tool) if resume is not None else None)

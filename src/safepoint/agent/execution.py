@@ -12,28 +12,33 @@ from __future__ import annotations
 import asyncio
 import inspect
 from contextvars import copy_context
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, cast
 
 from safepoint._core.endings import Ending
 from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Rung
-from safepoint._core.points import Level
+from safepoint._core.points import NAMED, Level
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
 from safepoint._core.tree import Node
 from safepoint._core.work import Abandoned, Cut, Done, Failed, NeverRan, Work
+from safepoint.agent.checkpoint import Checkpoint, Question
 from safepoint.agent.events import HookFailed, RungReached, ToolCallEnded, ToolCallStarted
-from safepoint.agent.hooks import Deny, Replace, is_its_own, overridden
+from safepoint.agent.hooks import AskFirst, Deny, Replace, is_its_own, overridden
+from safepoint.agent.journal import Called
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.record import Record
 from safepoint.agent.result import RunResult, StopReason
-from safepoint.errors import InternalError, Retry, StopTool
+from safepoint.agent.resume import Restored
+from safepoint.errors import AskPerson, InternalError, Retry, StopTool, StoreError
 from safepoint.history.parts import ToolCall
 from safepoint.history.states import LedgerState
 from safepoint.tools.bad_arguments import BadArguments
 from safepoint.tools.base import BaseTool
 from safepoint.tools.context import ToolContext
 from safepoint.tools.function import Tool
+from safepoint.tools.memory import CallMemory
 from safepoint.tools.rendering import render_error, render_result
 
 
@@ -44,13 +49,14 @@ class Phase(StrEnum):
     OVER = "over"
 
 
-_CANCELLED = frozenset({LedgerState.CUT, LedgerState.STOPPED, LedgerState.COMPENSATED})
+# A call with a node that never ran a line was stopped before it.
+_CANCELLED = frozenset({LedgerState.NOT_STARTED, LedgerState.CUT, LedgerState.STOPPED, LedgerState.COMPENSATED})
 
 
 class Execution:
     """One call under way. Making it starts it; `harvest` takes it further after every change; nothing here waits."""
 
-    def __init__(self, record: Record, call: ToolCall, tool: BaseTool) -> None:
+    def __init__(self, record: Record, call: ToolCall, tool: BaseTool, restored: Restored | None) -> None:
         self.phase = Phase.WORKING
         self._record = record
         self._call = call
@@ -58,8 +64,17 @@ class Execution:
         self.ladder: Ladder = tool.ladder or record.ladder
         self.node = Node(call.id, tool.name, "tool_call", parent=record.node, passing=tool.passing)
         self._context = ToolContext(
-            deps=record.deps, run=record.run, call_id=call.id, node=self.node, ladder=self.ladder
+            deps=record.deps,
+            run=record.run,
+            call_id=call.id,
+            node=self.node,
+            ladder=self.ladder,
+            memory=restored.memory if restored is not None else None,
+            child=restored.child if restored is not None else None,
         )
+        # What a person is asked, and a sub-agent's own checkpoint: both for the checkpoint of this run.
+        self.question: Question | None = None
+        self.child: Checkpoint | None = None
         self._args: dict[str, Any] = {}  # Any: typed by the tool's signature
         self._undo: Work[object] | None = None
         self._timeout: asyncio.TimerHandle | None = None
@@ -76,8 +91,18 @@ class Execution:
             on_end=record.bell.ring,
         )
         self.work.on_rung = self._tell_rung
+        self.work.may_start = lambda: self.node.judge_now() is None
         self._context.bind(self.work)
         self.node.on_push = self._push
+
+    @property
+    def memory(self) -> CallMemory:
+        return self._context.memory
+
+    @property
+    def under_way(self) -> Work[object] | None:
+        """What is still running of it: the tool, or its undo."""
+        return next((work for work in (self.work, self._undo) if work is not None and not work.ended), None)
 
     @property
     def _entry(self) -> LedgerEntry:
@@ -87,7 +112,11 @@ class Execution:
 
     async def _perform(self) -> object:
         """Cancellation: cuts the hook or the tool, whichever is running; what is recorded stays recorded."""
-        if not await self._allowed() or self._being_stopped():
+        if not await self._allowed():
+            return None
+        # Durable first, true second: a crash in between calls it cut, although it never ran a line. Never the reverse.
+        await self._record.note(Called(replace(self._entry, state=LedgerState.RUNNING), self.memory))
+        if self._being_stopped() or self.node.judge_now() is not None:
             return None
         self._mark_running()
         self.work.manner = self._tool.manner
@@ -102,6 +131,7 @@ class Execution:
             if self._late():
                 return value  # abandoned long ago; it goes to the orphan and nowhere else
             self._record_value(value)
+        await self._record.note(Called(self._entry, self.memory))
         if not self._being_stopped():
             self.work.manner = CUT_AT_ONCE
             await self._run_hooks("after_tool", self._entry)
@@ -111,8 +141,14 @@ class Execution:
         """Run the checks; False if they, or the arguments, have settled what becomes of the call."""
         args = self._call.args
         for verdict in await self._run_hooks("before_tool", self._call):
+            if isinstance(verdict, AskFirst):
+                verdict = self._approval(verdict)
             if isinstance(verdict, Deny):
                 self._settle(LedgerState.FAILED, error=f"This call was not run, it was denied: {verdict.reason}")
+                return False
+            if isinstance(verdict, AskFirst):
+                self.question = Question(f"{self._call.id}:check", self._tool.name, verdict.question, "check")
+                self._settle(LedgerState.WAITING)
                 return False
             if isinstance(verdict, Replace) and verdict.result is not None:
                 self._settle(LedgerState.RUNNING)
@@ -126,6 +162,12 @@ class Execution:
             self._settle(LedgerState.FAILED, error=f"The arguments do not fit, the tool was not run:\n{error}")
             return False
         return True
+
+    def _approval(self, asked: AskFirst) -> AskFirst | Deny | None:
+        answer = self.memory.approval
+        if answer is None:
+            return asked
+        return None if answer is True else Deny(answer or "a person said no")
 
     async def _run_hooks(self, name: str, subject: object) -> list[object]:
         verdicts: list[object] = []
@@ -170,8 +212,12 @@ class Execution:
     def _record_run(self, result: RunResult[Any]) -> None:  # Any: a sub-agent's output type
         self._record.spend(result.usage)
         self._record.orphans.extend(result.orphans)
-        if result.stop_reason is StopReason.CANCELLED:
+        self.child = result.checkpoint
+        if result.cancellation is not None:
+            self.node.judge(result.cancellation.place)  # what was asked of the call, the run inside has carried out
             self._settle(LedgerState.STOPPED, content=result.text)
+        elif result.stop_reason is StopReason.INTERRUPTED:
+            self._settle(LedgerState.WAITING)
         elif result.stop_reason is StopReason.ERROR and result.error is not None:
             self._settle(LedgerState.FAILED, error=f"The sub-agent failed: {render_error(result.error)}")
         else:
@@ -195,7 +241,7 @@ class Execution:
             self._undo.stop(force=True)
 
     def _tell_rung(self, rung: Rung) -> None:
-        self._record.emit(RungReached, name=self._call.name, rung=rung)
+        self._record.emit(RungReached, name=self._call.name, rung=rung, call_id=self._call.id)
 
     def harvest(self) -> None:
         """Take whatever has ended a phase further. Call it after every change."""
@@ -215,13 +261,17 @@ class Execution:
         if isinstance(outcome, Abandoned):
             self._record.orphans.append(outcome.orphan)
         if self._entry.state is not LedgerState.RUNNING:  # recorded in its own task, or never ran a line
-            if isinstance(outcome, Failed):
+            if isinstance(outcome, Failed) and not isinstance(outcome.error, StoreError):
                 hook = "before_tool" if self._entry.state is LedgerState.NOT_STARTED else "after_tool"
                 self._record.emit(HookFailed, hook=hook, error=outcome.error)
             return
         match outcome:
-            case Failed(error) | Cut(StopTool() as error) if isinstance(error, StopTool):
+            case Failed(error) | Cut(error) if isinstance(error, StopTool):
                 self._stopped_itself(error)
+            case Failed(error) | Cut(error) if isinstance(error, AskPerson):
+                number = len(self.memory.answers) + 1
+                self.question = Question(f"{self._call.id}:{number}", self._tool.name, error.payload)
+                self._settle(LedgerState.WAITING)
             case Failed(asyncio.CancelledError() | KeyboardInterrupt()) if self.node.judge_now() is not None:
                 # Somebody cancelled all tasks, or pressed Ctrl-C, and this one heard of it before it was told.
                 self._settle(LedgerState.CUT)
@@ -241,6 +291,8 @@ class Execution:
             self._settle(LedgerState.CUT)
             self._begin_undo()
         else:
+            self.memory.saved = stop.saved
+            self._record.node.judge(NAMED + stop.point)  # if the run was asked to stop there, it stops there too
             self._settle(LedgerState.STOPPED, point=stop.point)
 
     def _begin_undo(self) -> None:
@@ -285,9 +337,11 @@ class Execution:
             self._leave_by.cancel()
         self.phase = Phase.OVER
         self.node.seal()
-        self._record.emit(ToolCallEnded, entry=self._entry)
+        now, cancelled = clock.wall(), self._entry.state in _CANCELLED
+        cut = self.node.stop.recorded(now) if self.node.stop is not None and cancelled else None
+        self._record.emit(ToolCallEnded, entry=self._entry, cancellation=cut)
         orphans = (self.work.orphan,) if self.work.orphan is not None else ()
-        self.node.finish(Ending(self._entry.state in _CANCELLED, clock.wall(), orphans=orphans))
+        self.node.finish(Ending(cancelled, now, orphans=orphans))
 
 
 def _unasked(error: BaseException) -> str:

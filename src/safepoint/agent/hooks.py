@@ -40,7 +40,14 @@ class Replace:
             raise ValueError("Replace takes args=… or result=…, exactly one of them")
 
 
-Verdict: TypeAlias = Deny | Replace | None
+@dataclass(frozen=True, slots=True)
+class AskFirst:
+    """A person decides: the run ends `interrupted`. Answered True the call is made, False or a reason denies it."""
+
+    question: str
+
+
+Verdict: TypeAlias = Deny | Replace | AskFirst | None
 
 # Any: Hooks work for runs of every dependency and output type.
 AnyRun: TypeAlias = "Run[Any, Any]"
@@ -62,7 +69,7 @@ class Hooks:
         """After each complete reply."""
 
     def before_tool(self, run: AnyRun, call: ToolCall) -> object:
-        """Before each tool call. Return `Deny`, `Replace`, or None to let it be."""
+        """Before each tool call. Return `Deny`, `Replace`, `AskFirst`, or None to let it be."""
 
     def after_tool(self, run: AnyRun, entry: LedgerEntry) -> object:
         """After a tool call has finished or failed and is recorded."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,7 @@ class Incoming:
 
     def __init__(self) -> None:
         self.finish: Finish | None = None
+        self.chars = 0
         self._closed = False
         self._text: list[str] = []
         self._reasoning: list[Reasoning] = []
@@ -55,8 +57,10 @@ class Incoming:
             raise ModelMisbehaved(f"the model sent {chunk!r}, which is no chunk")
         match chunk:
             case TextDelta(text):
+                self.chars += len(text)
                 self._text.append(text)
             case ReasoningDelta(text, signature):
+                self.chars += len(text)
                 self._thinking.append(text)
                 if signature is not None:
                     self._seal(signature)
@@ -78,11 +82,16 @@ class Incoming:
         call.id = chunk.id or call.id
         call.name = chunk.name or call.name
         call.arguments += chunk.arguments
+        self.chars += len(chunk.arguments)
 
     @property
     def empty(self) -> bool:
         """Nothing at all has arrived: the call may be made again without anybody noticing."""
         return not (self._text or self._thinking or self._reasoning or self._calls or self.finish)
+
+    @property
+    def has_calls(self) -> bool:
+        return bool(self._calls)
 
     @property
     def kept_text(self) -> str:
@@ -92,6 +101,12 @@ class Incoming:
     def kept_reasoning(self) -> tuple[Reasoning, ...]:
         """Only what is sealed; half-received thinking is dropped."""
         return tuple(self._reasoning)
+
+    def kept(self) -> Message | None:
+        """What is left of a reply that was cut, as its own event tells it; None if there are no words to see."""
+        if not self.kept_text.strip():
+            return None
+        return Message("assistant", (*self._reasoning, Text(well_formed(self.kept_text), incomplete=True)))
 
     @property
     def all_received(self) -> str:
@@ -105,7 +120,7 @@ class Incoming:
         """How the run ends if this reply is its last."""
         return _ENDS.get(self.finish.reason if self.finish is not None else "", StopReason.END_TURN)
 
-    def reply(self, taken: frozenset[str]) -> Message | None:
+    def reply(self, taken: AbstractSet[str]) -> Message | None:
         """The complete reply; None if the model was cut off or refused before it said a word.
 
         Ids of calls that are missing or already `taken` in this conversation are replaced. A reply that was cut off by

@@ -1,8 +1,9 @@
 """The truth about each tool call, written before its first line runs and after its last.
 
-    not_started ──▶ running ──▶ finished | failed | stopped
+    not_started ──▶ running ──▶ finished | failed | stopped | waiting
          │             └──────▶ cut ──▶ compensated
-         └──▶ failed (denied, unknown tool, bad arguments: it never ran)
+         ├──▶ failed (denied, unknown tool, bad arguments: it never ran)
+         └──▶ waiting (a check asked a person)
 
 An entry is frozen; a move replaces it. A move that is not drawn here is a bug and raises.
 """
@@ -36,8 +37,10 @@ class LedgerEntry:
 
 
 _MOVES: dict[LedgerState, frozenset[LedgerState]] = {
-    LedgerState.NOT_STARTED: frozenset({LedgerState.RUNNING, LedgerState.FAILED}),
-    LedgerState.RUNNING: frozenset({LedgerState.FINISHED, LedgerState.FAILED, LedgerState.STOPPED, LedgerState.CUT}),
+    LedgerState.NOT_STARTED: frozenset({LedgerState.RUNNING, LedgerState.FAILED, LedgerState.WAITING}),
+    LedgerState.RUNNING: frozenset(
+        {LedgerState.FINISHED, LedgerState.FAILED, LedgerState.STOPPED, LedgerState.WAITING, LedgerState.CUT}
+    ),
     LedgerState.CUT: frozenset({LedgerState.COMPENSATED}),
 }
 

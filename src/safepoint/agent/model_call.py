@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from safepoint.agent.events import ReasoningStreamed, TextStreamed
+from safepoint.agent.events import ModelCallStarted, ReasoningStreamed, TextStreamed
 from safepoint.agent.incoming import Incoming
 from safepoint.agent.model import Chunk, Model, ModelRequest, ReasoningDelta, TextDelta
 from safepoint.agent.record import Record
@@ -17,12 +17,16 @@ from safepoint.agent.usage import Usage
 from safepoint.errors import ModelMisbehaved, ModelUnavailable
 from safepoint.history.estimate import estimate_messages, estimate_tokens
 
+# While a reply comes in, its tokens are only guessed at; when it has ended they are counted.
+CHARS_PER_TOKEN = 4
+
 
 async def receive(record: Record, model: Model, request: ModelRequest, incoming: Incoming) -> None:
     """Read the whole reply into `incoming`.
 
     Cancellation: the stream is closed on the way out; `incoming` has what was received.
     """
+    record.emit(ModelCallStarted, step=record.step, model=model.name)
     settings = request.settings
     patience = settings.timeout_first_token
     async with model.stream(request) as chunks:
@@ -31,6 +35,8 @@ async def receive(record: Record, model: Model, request: ModelRequest, incoming:
             if not incoming.add(chunk):
                 return
             _tell(record, chunk)
+            if record.meter is not None:
+                record.meter.streaming(incoming.chars // CHARS_PER_TOKEN)
             patience = settings.timeout_idle
     if incoming.finish is None:
         raise ModelMisbehaved(f"{model.name} ended its stream without a Finish: the reply was cut by the provider")

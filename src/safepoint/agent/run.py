@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 import warnings
+from collections.abc import Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -22,6 +23,8 @@ from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import Receipt, current_node
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node, NodeState, Passing
+from safepoint.agent.budget import Budget
+from safepoint.agent.conversation import Conversation
 from safepoint.agent.driver import Driver
 from safepoint.agent.events import Event
 from safepoint.agent.holding import Holding, holding
@@ -29,7 +32,10 @@ from safepoint.agent.live import register
 from safepoint.agent.preview import Preview, preview
 from safepoint.agent.record import Record
 from safepoint.agent.result import OutT, RunResult
+from safepoint.agent.resume import Resume, continued
+from safepoint.agent.steering import Steering, SteerReceipt
 from safepoint.agent.stream import Hub, Reader
+from safepoint.agent.telemetry import trace
 from safepoint.agent.text import TextReader
 from safepoint.agent.tree import RunTree
 from safepoint.errors import NotEnded, UsageError, WaitInsideRun
@@ -54,9 +60,25 @@ class RunOptions(Generic[DepsT]):
 
     messages: list[Message]
     deps: DepsT
+    resume: Resume | None = None
     token: CancelToken | None = None
     ladder: Ladder = field(default_factory=Ladder)
+    budget: Budget | None = None
+    session: Conversation | None = None
     parent: Node | None = None
+
+    @staticmethod
+    def opening(prompt: Prompt | None, history: Sequence[Message], resume: Resume | None) -> list[Message]:
+        """Where the conversation begins: with a prompt, or with a checkpoint."""
+        if resume is None:
+            if prompt is None:
+                raise UsageError("a run begins with a prompt or a checkpoint: write agent.start('…')")
+            return RunOptions.of(prompt, list(history))
+        if prompt is not None or history:
+            raise UsageError(
+                "a checkpoint has its own conversation: to add a message write Resume(checkpoint, message=…)"
+            )
+        return resume.messages()
 
     @staticmethod
     def of(prompt: Prompt, history: list[Message] | None) -> list[Message]:
@@ -72,6 +94,7 @@ class Run(Generic[DepsT, OutT]):
     def __init__(self, agent: Agent[DepsT, OutT], options: RunOptions[DepsT]) -> None:
         self.agent = agent
         self.deps = options.deps
+        self.session = options.session
         self.id = f"run_{uuid.uuid4().hex}"
         parent = options.parent
         self.node = Node(self.id, agent.name, "run", parent=parent, passing=Passing.TO_CALLS)
@@ -80,6 +103,9 @@ class Run(Generic[DepsT, OutT]):
         self._driver: Driver | None = None
         self._task: asyncio.Task[None] | None = None
         self._interrupt: KeyboardInterrupt | None = None
+        # Somebody has tried to start it, also if that was refused: then it was not forgotten.
+        self._tried = False
+        self._steering = Steering()
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -101,6 +127,13 @@ class Run(Generic[DepsT, OutT]):
         above = _run_above(self.node.parent) if self._task is None else None
         if above is not None:  # a sub-agent: nobody waits for it but the run that it is part of
             above.interrupt(error)
+
+    def steer(self, message: Prompt) -> SteerReceipt:
+        """Add a message before the next model call, without stopping anything. Safe from any thread.
+
+        The receipt says `joined`, or `too_late` if no model call followed.
+        """
+        return self._steering.add(user_message(message))
 
     def preview_cancel(self, at: SafePoint = SafePoint.NOW, *, recursive: bool = False) -> Preview:
         """What such a cancel would do right now: which calls it cuts, which must finish, which effects are in doubt."""
@@ -212,19 +245,24 @@ class Run(Generic[DepsT, OutT]):
         return self.result
 
     def _prepare(self) -> tuple[Driver, Supervisor]:
+        self._tried = True
         if self._driver is not None:
             raise UsageError("this run has started already: call agent.start(…) again for another one")
         options = self._options
         if options.token is not None:
             options.token.refuse_if_cancelled()
-        record = Record(self, self.node, self.hub, options.messages, options.ladder)
-        self._driver = Driver(record)
+        if options.resume is not None:
+            continued.claim(options.resume)
+        record = Record(self, self.node, self.hub, options.messages, options.ladder, options.budget)
+        record.steering = self._steering
+        self._driver = Driver(record, options.resume)
         self.node.owner = self
         self.agent.group.join(self.node)
         if options.token is not None:
             options.token.admit(self.node)
         record.supervisor.enrol(self.node)
         register(self)
+        trace(self.hub)
         return self._driver, record.supervisor
 
     def _stop_for(self, error: BaseException) -> None:
@@ -241,7 +279,7 @@ class Run(Generic[DepsT, OutT]):
             raise self._interrupt
 
     def __del__(self) -> None:
-        if self._driver is None:
+        if not self._tried:
             message = (
                 f"agent.start(…) of {self.agent.name!r} was never entered: write `async with agent.start(…) as run:`"
             )

@@ -36,6 +36,7 @@ class Stage:
         self._record = record
         self._node = record.node
         self.work: Work[object] | None = None
+        self._last: Work[object] | None = None
         # Hooks that hear of an ask. They run beside the work, hold nothing, and are waited for after the end.
         self._asides: list[Work[None]] = []
         self._announced: set[str] = set()
@@ -61,11 +62,20 @@ class Stage:
         if self._node.pushed >= Level.NOW or self._node.judge_now() is not None:
             return NeverRan()
         work = self._begin(make, name)
+        work.may_start = lambda: self._node.judge_now() is None
         self.work = work  # type: ignore[assignment]  # only ever stopped, its value is read from `work`
         try:
             return await self._outcome(work)
         finally:
             self.work = None
+
+    async def perform_last(self, make: Callable[[], Awaitable[T]], name: str) -> Outcome[T]:
+        """Work that is due although the run is stopped, bounded; only FORCE cuts it. Cancellation: as in `wait`."""
+        work = self._begin(make, name, self._record.ladder.task)
+        self._last = work  # type: ignore[assignment]  # as above
+        if self._node.pushed is Level.FORCE:
+            work.stop(force=True)
+        return await self._outcome(work)
 
     async def run_hooks(self, name: str, *args: object) -> None:
         """All hooks of this name, as one piece of work. Cancellation: as in `wait`."""
@@ -122,8 +132,11 @@ class Stage:
         return work
 
     def _push(self, level: Level) -> None:
+        force = level is Level.FORCE
         if self.work is not None:
-            self.work.stop(force=level is Level.FORCE)
+            self.work.stop(force=force)
+        if self._last is not None and force:
+            self._last.stop(force=True)
 
     def _tell_rung(self, name: str, rung: Rung) -> None:
         self._record.emit(RungReached, name=name, rung=rung)

@@ -47,11 +47,10 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close the history and seal the run. `incoming`: a reply that was cut. `batch`: calls whose results are open."""
+    """Close the history and seal the run. `incoming`: a reply that was cut."""
 
     stop_reason: StopReason
     incoming: Incoming | None = None
-    batch: Batch | None = None
     error: BaseException | None = None
 
 

@@ -134,7 +134,8 @@ def quoted(text: str, limit: int = QUOTE_LIMIT) -> str:
     """The text as one line of quoted data: a JSON string without control or invisible characters, capped."""
     # Twice the limit is read, so that a text which begins with rubbish keeps something and a huge one costs nothing.
     head = text[: 2 * limit]
-    line = " ".join("".join(char if char.isprintable() else " " for char in head).split())
+    shown = head if head.isprintable() else "".join(char if char.isprintable() else " " for char in head)
+    line = " ".join(shown.split())
     if len(line) > limit or len(head) < len(text):
         line = line[: limit - 1] + "…"
     return json.dumps(line, ensure_ascii=False)
@@ -173,7 +174,7 @@ def _waiting_text(entry: ClosedCall) -> str:
 
 
 def _told(label: str, text: str | None, *, limit: int = QUOTE_LIMIT) -> str:
-    line = quoted(text or "", limit)
+    line = quoted(text, limit) if text else '""'
     return "" if line == '""' else f"{label} {line}."
 
 
@@ -186,6 +187,8 @@ def _or_else(text: str | None, otherwise: str) -> str:
 
 
 def _results(open_calls: Sequence[ToolCall], batch: Sequence[ClosedCall]) -> tuple[ToolResult, ...]:
+    if not open_calls and not batch:
+        return ()
     entries = {entry.call.id: entry for entry in batch}
     open_ids = [call.id for call in open_calls]
     if len(entries) < len(batch) or not entries.keys() <= set(open_ids):

@@ -25,7 +25,11 @@ FILE_TOKENS: Final = 2000
 MESSAGE_TOKENS: Final = 4
 """What a message costs beside its words: the marks around it and its role."""
 CALL_TOKENS: Final = 8
-"""What a call, a result or a tool's description costs beside its words: the marks around it, the id."""
+"""What a call or a result costs beside its words: the marks around it, the id."""
+TOOL_TOKENS: Final = 20
+"""What a tool costs beside its name, description and schema."""
+TOOLS_TOKENS: Final = 60
+"""What it costs once if there are tools at all: the provider tells the model how to call them."""
 
 _CLASSES: Final = {
     "a": range(0x61, 0x7B),
@@ -77,7 +81,7 @@ _ASCII_PRICES: Final = {b"a": 13, b"A": 21, b"0": 88, b"n": 97, b"t": 60, b"k": 
 }
 _OTHER_PRICES: Final = {b"e": 83, b"g": 60, b"y": 27, b"h": 57, b"r": 44, b"i": 60, b"x": 40, b"q": 138} | {
     b"q" * 4: -500,  # the lines of a table
-    b"j": 62,
+    b"j": 68,
     b"c": 83,
     b"o": 94,
     b"z": 160,
@@ -115,7 +119,7 @@ def estimate_tokens(text: str) -> int:
         return 0
     line = text.encode("utf-8", "surrogatepass").translate(_TABLE, _CONTINUATION)
     prices = _ASCII_PRICES if text.isascii() else _ASCII_PRICES | _OTHER_PRICES
-    hundredths = sum(price * line.count(letters) for letters, price in prices.items())
+    hundredths = sum([price * line.count(letters) for letters, price in prices.items()])
     hundredths += _WORD_PRICE * (b" " + line.translate(_WORDS)).count(b" x")
     return max(1, (hundredths + 50) // 100)
 
@@ -127,8 +131,10 @@ def estimate_messages(
     total = sum(MESSAGE_TOKENS + sum(map(_part_tokens, message.parts)) for message in messages)
     if instructions:
         total += MESSAGE_TOKENS + estimate_tokens(instructions)
+    if tools:
+        total += TOOLS_TOKENS
     for tool in tools:
-        total += CALL_TOKENS + estimate_tokens(f"{tool.name} {tool.description} {_json(tool.parameters)}")
+        total += TOOL_TOKENS + estimate_tokens(f"{tool.name} {tool.description} {_json(tool.parameters)}")
     return total
 
 

@@ -60,4 +60,4 @@ def _scalar_fault(item: object) -> str | None:
         case str():
             return None if is_well_formed(item) else "it holds half a surrogate pair, which has no UTF-8 form"
         case _:
-            return f"it holds a {type(item).__name__}, which JSON does not have"
+            return f"it holds a value of type {type(item).__name__}, which JSON does not have"

@@ -97,7 +97,7 @@ def raw(*chunks: Chunk) -> Raw:
 
 
 @dataclass
-class _Player:
+class Player:
     """What both models share: playing one reply as a stream."""
 
     name: str = "scripted"
@@ -156,7 +156,7 @@ def _acts(reply: Reply) -> Sequence[Act]:
     return reply if isinstance(reply, Sequence) else (reply,)
 
 
-class ScriptedModel(_Player):
+class ScriptedModel(Player):
     """Plays its replies in order. `repeat` starts over at the end; otherwise a call too many is an error.
 
     `check_used()` raises if replies are left. `requests` has what the model was asked.
@@ -183,7 +183,7 @@ class ScriptedModel(_Player):
             raise UnusedReplies(f"{len(self._replies) - self.calls} of {len(self._replies)} replies were not used")
 
 
-class RuleModel(_Player):
+class RuleModel(Player):
     """Answers by the last user text; `otherwise` for any other text, and after a tool result."""
 
     def __init__(self, rules: Mapping[str, Reply], *, otherwise: Reply, name: str = "rules") -> None:

@@ -111,51 +111,49 @@ class BoundedJson:
         except _Enough:
             self._complete = False
 
-    def _write(self, value: Any, depth: int) -> None:  # Any: a tool may return anything
-        """The plain types directly, since large results consist of them; all others by their shape."""
+    def _write(self, value: Any, depth: int, before: str = "") -> None:  # Any: a tool may return anything
+        """Write `before` and the value: the plain types directly, since large results consist of them."""
         kind = type(cast(object, value))
         if kind is str and depth:
-            self._put_string(value)
+            self._put(before + self._quoted(value))
         elif value is None or kind is bool:
-            self._put(_CONSTANTS[value])
+            self._put(before + _CONSTANTS[value])
         elif (kind is int and -_PLAIN_INT < value < _PLAIN_INT) or (kind is float and isfinite(value)):
-            self._put(repr(value))
+            self._put(before + repr(value))
         elif kind is list or kind is tuple:
-            self._write_container(value, _Array(iter(value)), depth)
+            self._write_container(value, _Array(iter(value)), depth, before)
         elif kind is dict:
-            self._write_container(value, _Object(iter(value.items())), depth)
+            self._write_container(value, _Object(iter(value.items())), depth, before)
         else:
-            self._write_shape(value, self._shape_of(value), depth)
+            self._write_shape(value, self._shape_of(value), depth, before)
 
-    def _write_shape(self, value: object, shape: _Shape, depth: int) -> None:
+    def _write_shape(self, value: object, shape: _Shape, depth: int, before: str) -> None:
         match self._resolve(shape):
-            case _Words(text) if depth:
-                self._put_string(text)
             case _Words(text):
-                self._put(text)
+                self._put(before + (self._quoted(text) if depth else text))
             case _Literal(text):
-                self._put(text)
+                self._put(before + text)
             case _Instead():
-                self._put_string(self._describe(value))
+                self._put(before + self._quoted(self._describe(value)))
             case (_Array() | _Object()) as container:
-                self._write_container(value, container, depth)
+                self._write_container(value, container, depth, before)
 
-    def _write_container(self, value: object, shape: _Array | _Object, depth: int) -> None:
+    def _write_container(self, value: object, shape: _Array | _Object, depth: int, before: str) -> None:
         if id(value) in self._open:
             self._note("a reference back to a container it is in was not followed")
-            self._put(_encode_string(f"<the same {_type_name(value)} again>"))
+            self._put(before + self._quoted(f"<the same {_type_name(value)} again>"))
             return
         if depth >= MAX_DEPTH:
             self._note(f"what is nested more than {MAX_DEPTH} levels deep was left out")
-            self._put(_encode_string(f"<{_type_name(value)}: nested too deeply>"))
+            self._put(before + self._quoted(f"<{_type_name(value)}: nested too deeply>"))
             return
         self._open.add(id(value))
         if isinstance(shape, _Array):
-            self._put("[")
+            self._put(before + "[")
             self._write_items(shape.items, depth + 1)
             self._put("]")
         else:
-            self._put("{")
+            self._put(before + "{")
             self._write_pairs(shape.pairs, depth + 1)
             self._put("}")
         self._open.discard(id(value))
@@ -168,11 +166,9 @@ class BoundedJson:
             except StopIteration:
                 return
             except Exception as error:
-                item = self._unreadable("the rest", error)
-                self._put(comma + _encode_string(item))
+                self._put(comma + self._quoted(self._unreadable("the rest", error)))
                 return
-            self._put(comma)
-            self._write(item, depth)
+            self._write(item, depth, comma)
             comma = ","
 
     def _write_pairs(self, pairs: Iterator[tuple[Any, Any]], depth: int) -> None:  # Any: see _Object
@@ -183,17 +179,14 @@ class BoundedJson:
             except StopIteration:
                 return
             except Exception as error:
-                self._put(comma + '"...":' + _encode_string(self._unreadable("the rest", error)))
+                self._put(f'{comma}"...":{self._quoted(self._unreadable("the rest", error))}')
                 return
-            self._put(comma)
-            self._put_string(self._key_text(key))
-            self._put(":")
-            self._write(value, depth)
+            self._write(value, depth, f"{comma}{self._quoted(self._key_text(key))}:")
             comma = ","
 
-    def _put_string(self, text: str) -> None:
+    def _quoted(self, text: str) -> str:
         countable = 2 * self._limit - self._length
-        self._put(_encode_string(text if len(text) <= countable else text[: countable + 1]))
+        return _encode_string(text if len(text) <= countable else text[: countable + 1])
 
     def _put(self, piece: str) -> None:
         if self._length < self._limit:
@@ -270,10 +263,23 @@ class BoundedJson:
         return _Instead(plain)
 
     def _dump(self, value: Any, serializer: Any) -> Any:  # Any: pydantic's serialiser is found by its name
+        """By its own serialiser and by nothing else: that may hide what the attributes and the repr would show."""
         try:
             return serializer.to_python(value, mode="json", warnings=False, fallback=self._describe)
-        except Exception:  # bytes that are no UTF-8, for one: as Python values they can be described
-            return serializer.to_python(value, mode="python", warnings=False, fallback=self._describe)
+        except Exception:
+            return self._dump_by_field(value, serializer)
+
+    def _dump_by_field(self, value: Any, serializer: Any) -> dict[str, Any]:  # Any: as above
+        """One field that cannot be written, such as bytes that are no UTF-8, does not cost the others."""
+        kind = cast(Any, type(cast(object, value)))  # Any: models and pydantic dataclasses have no common base
+        shown: dict[str, Any] = {}  # Any: some JSON
+        for name in (*kind.__pydantic_fields__, *kind.__pydantic_decorators__.computed_fields):
+            try:
+                part = serializer.to_python(value, mode="json", include={name}, warnings=False, fallback=self._describe)
+                shown.update(part)
+            except Exception as error:
+                shown[name] = self._unreadable(f"this {_type_name(getattr(value, name, None))}", error)
+        return shown
 
     def _describe(self, value: object) -> str:
         """The value's own repr, bounded; or, if that raises, its type."""

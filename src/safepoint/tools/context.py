@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import inspect
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
@@ -17,7 +19,8 @@ from safepoint._core.ladder import Ladder, Rung
 from safepoint._core.points import NAMED, Level, SafePoint
 from safepoint._core.tree import Node
 from safepoint._core.work import Work, WorkState
-from safepoint.errors import StopTool, UsageError
+from safepoint.errors import AskPerson, StopTool, UsageError
+from safepoint.tools.memory import CallMemory
 
 if TYPE_CHECKING:
     from safepoint.agent.run import Run
@@ -30,12 +33,27 @@ class ToolContext(Generic[DepsT]):
 
     __tool_context__: ClassVar[bool] = True
 
-    def __init__(self, *, deps: DepsT, run: Run[Any, Any], call_id: str, node: Node, ladder: Ladder) -> None:
+    def __init__(
+        self,
+        *,
+        deps: DepsT,
+        run: Run[Any, Any],
+        call_id: str,
+        node: Node,
+        ladder: Ladder,
+        memory: CallMemory | None = None,
+        child: object = None,
+    ) -> None:
         self.deps = deps
         self.run = run
         self.call_id = call_id
         self.node = node
+        self.memory = memory or CallMemory()
+        # A sub-agent's own checkpoint, if this call continues one.
+        self.child = child
+        self.session = run.session
         self._ladder = ladder
+        self._asked = 0
         self._work: Work[object] | None = None
 
     @property
@@ -86,6 +104,35 @@ class ToolContext(Generic[DepsT]):
         SafePoint.named(name)  # refuses an empty name
         if self.work.state is WorkState.ABANDONED or self.node.judge(NAMED + name) is not None:
             raise StopTool(name, save)
+
+    @property
+    def saved(self) -> Any:  # Any: whatever the tool itself saved
+        """What this call saved at the safe point where it stopped, if it continues; None otherwise."""
+        return self.memory.saved
+
+    async def interrupt(self, payload: object) -> Any:  # Any: whatever the person answers
+        """Ask a person. The run ends `interrupted`; resumed with the answer, this call runs again and gets it here.
+
+        Interrupts of one call match their answers by order. Cancellation: the question does not wait.
+        """
+        return self.interrupt_sync(payload)
+
+    def interrupt_sync(self, payload: object) -> Any:  # Any: as above
+        """`interrupt` for a tool that runs in a thread."""
+        number, self._asked = self._asked, self._asked + 1
+        if number < len(self.memory.answers):
+            return self.memory.answers[number]
+        raise AskPerson(payload)
+
+    async def once(self, key: str, function: Callable[[], Any]) -> Any:  # Any: whatever the function returns
+        """Call the function, sync or async, the first time only; a call that continues gets the same value again.
+
+        Cancellation: lands in the function; it counts as not done.
+        """
+        if key not in self.memory.once:
+            value = function()
+            self.memory.once[key] = await value if inspect.isawaitable(value) else value
+        return self.memory.once[key]
 
     def shield(self, max_seconds: float) -> Shield:
         """`async with ctx.shield(2):` a critical section that NOW does not cut, for at most that long."""

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, cast
 
 from safepoint.tools.plain_text import has_lone_surrogate, shorten
 
-MAX_ARGUMENTS_CHARS = 2_000_000
+MAX_ARGUMENTS_CHARS = 1_000_000
 MAX_ARGUMENTS_DEPTH = 64
 
 _QUOTED = 40
+# Without a match there is no lone surrogate; with one there may be a pair.
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
 class _Refused(Exception):
@@ -35,7 +38,8 @@ def decode_arguments(text: str) -> tuple[dict[str, Any], str | None]:  # Any: de
         if not isinstance(value, dict):
             raise _Refused(f'the arguments must be a JSON object, not {_kind(value)}; write {{"name": value}}')
         args = cast("dict[str, Any]", value)  # Any: decoded JSON
-        _check_tree(args)
+        if text.count("{") + text.count("[") > MAX_ARGUMENTS_DEPTH or _SURROGATE.search(text):
+            _check_tree(args)
     except _Refused as refused:
         return {}, str(refused)
     except json.JSONDecodeError as error:
@@ -55,13 +59,11 @@ def _check_tree(root: dict[str, Any]) -> None:  # Any: decoded JSON
     pending: list[tuple[Any, int]] = [(root, 1)]  # Any: decoded JSON
     while pending:
         value, depth = pending.pop()
-        if isinstance(value, str):
-            if has_lone_surrogate(value):
-                raise _Refused(
-                    f"the string {_quote(value)} holds half of a surrogate pair (\\ud800 to \\udfff); "
-                    "write the character itself or both halves"
-                )
-            continue
+        if isinstance(value, str) and has_lone_surrogate(value):
+            raise _Refused(
+                f"the string {_quote(value)} holds half of a surrogate pair (\\ud800 to \\udfff); "
+                "write the character itself or both halves"
+            )
         if not isinstance(value, dict | list):
             continue
         if depth > MAX_ARGUMENTS_DEPTH:

@@ -125,13 +125,11 @@ class ToolOptions:
         return self
 
 
-def _member(option: str, value: object, kind: type[_Choice]) -> _Choice:
-    if isinstance(value, kind):
-        return value
-    for member in kind:
-        if type(value) is str and value == member.value:
-            return member
-    raise _wrong_choice(option, value, kind)
+def _member(option: str, value: str, kind: type[_Choice]) -> _Choice:
+    try:
+        return kind(value)
+    except ValueError:
+        raise _wrong_choice(option, value, kind) from None
 
 
 def _check_member(option: str, value: object, kind: type[_Choice]) -> None:

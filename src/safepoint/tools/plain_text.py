@@ -7,8 +7,6 @@ REPLACEMENT = "\ufffd"
 
 def clean(text: str) -> str:
     """Join surrogate pairs, and replace lone surrogates and NUL by U+FFFD."""
-    if type(text) is not str:
-        text = str.__str__(text)  # a subclass may have its own, which may raise
     if "\x00" in text:
         text = text.replace("\x00", REPLACEMENT)
     try:

@@ -1,0 +1,113 @@
+"""What a scenario left behind: tasks, AnyIO scopes, watched connections, threads and child processes.
+
+Tasks, scopes and connections are looked at when the loop has run everything that was ready and the clock has not
+moved. Threads and processes live outside the loop, so they get `GRACE` seconds of real time to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from time import monotonic, sleep
+from typing import Any
+
+from safepoint.testing.clock import Stuck, VirtualLoop
+from safepoint.testing.frames import describe
+
+GRACE = 0.5
+_SETTLING = 10
+# How long whatever is left may take to end once it is cancelled: virtual seconds, and rounds of the loop.
+_SECONDS = 60.0
+_ROUNDS = 10_000
+
+
+def settle(loop: VirtualLoop) -> None:
+    """Run what is ready, for a few rounds, while tasks are left. The clock does not move."""
+    for _ in range(_SETTLING):
+        if not asyncio.all_tasks(loop):
+            return
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+
+
+def in_loop(loop: VirtualLoop) -> list[str]:
+    tasks = sorted(map(describe, asyncio.all_tasks(loop)))
+    left = [f"a task is left: {task}" for task in tasks]
+    left += [f"an AnyIO scope is left open in task {task.get_name()}" for task in _tasks_with_open_scope(loop)]
+    return left + [f"a connection is left: file descriptor {fd} is still watched" for fd in loop.open_fds()]
+
+
+def _tasks_with_open_scope(loop: VirtualLoop) -> list[asyncio.Task[Any]]:  # Any: any task
+    backend = sys.modules.get("anyio._backends._asyncio")
+    states: Mapping[asyncio.Task[Any], Any] = getattr(backend, "_task_states", {})  # Any: AnyIO's own record
+    return [
+        task
+        for task, state in list(states.items())
+        if task.get_loop() is loop and task.done() and state.cancel_scope is not None
+    ]
+
+
+def end(loop: VirtualLoop) -> list[str]:
+    """End whatever is left, so that the next run starts clean, and close the loop. Says what would not end."""
+    left = asyncio.all_tasks(loop)
+
+    async def finish() -> None:
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
+        await loop.shutdown_asyncgens()
+        await loop.shutdown_default_executor()
+
+    loop.set_task_factory(None)
+    loop.horizon = loop.time() + _SECONDS
+    if loop.max_rounds is not None:
+        loop.max_rounds += _ROUNDS
+    try:
+        loop.run_until_complete(finish())
+        return []
+    except Stuck as stuck:
+        for task in asyncio.all_tasks(loop):
+            # It is being reported right here; asyncio need not do it again when it collects the task.
+            task._log_destroy_pending = False  # pyright: ignore[reportPrivateUsage]
+        return [f"what is left does not end when cancelled: {stuck}"]
+    finally:
+        loop.close()
+
+
+class Outside:
+    """The threads and child processes there are now; `left` says which ones are new and do not end."""
+
+    def __init__(self) -> None:
+        self._threads = frozenset(threading.enumerate())
+        self._children = _children()
+
+    def left(self) -> list[str]:
+        deadline = monotonic() + GRACE
+        threads = [thread for thread in threading.enumerate() if thread not in self._threads]
+        for thread in threads:
+            thread.join(max(0.0, deadline - monotonic()))
+        children = _children() - self._children
+        while children and monotonic() < deadline:
+            sleep(0.005)
+            children = _children() - self._children
+        left = [f"a thread is left: {thread.name}" for thread in threads if thread.is_alive()]
+        return left + [f"a child process is left: {pid}" for pid in sorted(children)]
+
+
+def _children() -> frozenset[int]:
+    """The ids of our child processes; beyond Linux, of those that multiprocessing started."""
+    if sys.platform != "linux":
+        return frozenset(child.pid for child in multiprocessing.active_children() if child.pid is not None)
+    pids: set[int] = set()
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{thread}/children", "rb") as file:
+                pids.update(map(int, file.read().split()))
+        except FileNotFoundError:
+            continue  # that thread has just ended
+    return frozenset(pids)

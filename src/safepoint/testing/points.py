@@ -1,0 +1,233 @@
+"""Every place where a scenario can be cancelled, found by watching its tasks suspend.
+
+Each task's coroutine is wrapped in a `Stepper`, which passes every step on and looks at what came back. The task does
+not notice: the wrapper forwards ``send``, ``throw`` and ``close`` unchanged, and the task still shows the user's own
+coroutine. Tasks made by anybody's task group are seen, because all of them go through ``loop.create_task``.
+
+A `Point` is (task, line, nth visit). A task is named by its path: its parent's path, its number among that parent's
+children and its function, all of them the same in each run; a task's own name may not be. Two kinds of point:
+
+- a suspension, with two moments: `blocked`, while the task waits, and `woken`, when what it waits for has come and its
+  wake-up is scheduled but has not run: a result that exists and can be lost.
+- a start, with one moment: `unstarted`, when the task exists and its first line has not run.
+
+An `Aim` names one point and one moment. Everything before it runs as it was recorded; there, it fires once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from safepoint.testing.clock import VirtualLoop
+from safepoint.testing.frames import Place, caller_place, chain, landed_at, timed_by
+
+T = TypeVar("T")
+
+
+class Moment(StrEnum):
+    """When, relative to a wait or to a task's first step."""
+
+    BLOCKED = "blocked"
+    WOKEN = "woken"
+    UNSTARTED = "unstarted"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One place in one task, reached for the nth time; `place` is the line that a reader would point at."""
+
+    task: str
+    place: Place
+    visit: int
+    moments: tuple[Moment, ...]
+
+    @property
+    def id(self) -> str:
+        file = self.place.file.replace("\\", "/").rpartition("/")[2]
+        start = "!" if Moment.UNSTARTED in self.moments else ""
+        return f"{start}{self.task}@{file}:{self.place.line}#{self.visit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """A task received the cancellation here: the user's innermost line in it."""
+
+    task: str
+    place: Place
+    started: bool
+
+    def __str__(self) -> str:
+        return str(self.place) if self.started else f"{self.place}, before its first line"
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """Fire once, at this moment of this point."""
+
+    point: str
+    moment: Moment
+    fire: Callable[[], None]
+
+
+class Watch:
+    """What is seen of one run: its points in order, the lines that waited, where a cancellation landed."""
+
+    def __init__(self, entry: str, aim: Aim | None = None) -> None:
+        self.points: list[Point] = []
+        self.landings: list[Landing] = []
+        self.sites: set[Place] = set()
+        self.fired = False
+        self.closed = False
+        self.current: Stepper | None = None
+        self._entry = entry
+        self._aim = aim
+        self._visits: dict[tuple[str, Place], int] = {}
+        self._orphans = 0
+
+    def path_of(self, coro: Any) -> str:  # Any: whatever a task can be made of
+        name = getattr(coro, "__name__", type(coro).__name__)
+        if self.current is not None:
+            self.current.children += 1
+            return f"{self.current.path}/{self.current.children}.{name}"
+        self._orphans += 1
+        return self._entry if self._orphans == 1 else f"loop/{self._orphans}.{name}"
+
+    def starting(self, stepper: Stepper, loop: asyncio.AbstractEventLoop) -> None:
+        """A child is about to be made; what is scheduled now runs before its first step."""
+        if self.current is None and stepper.path == self._entry:
+            return
+        place = caller_place() or chain(stepper.coro)[-1]
+        if self._reached(stepper.path, place, (Moment.UNSTARTED,)) is not None:
+            loop.call_soon(self._fire)
+
+    def suspended(self, stepper: Stepper, yielded: Any) -> None:  # Any: a future, or None for a bare yield
+        if self.closed:
+            return
+        places = chain(stepper.coro)
+        self.sites.update(places)
+        place = timed_by(places)
+        if place is None:
+            return
+        # A bare yield has its wake-up scheduled as it suspends: it is never only blocked, so it has one moment.
+        wakes: Callable[[Callable[[object], None]], None] | None = getattr(yielded, "add_done_callback", None)
+        moments = (Moment.BLOCKED, Moment.WOKEN) if wakes else (Moment.BLOCKED,)
+        moment = self._reached(stepper.path, place, moments)
+        if moment is Moment.BLOCKED:
+            asyncio.get_running_loop().call_soon(self._fire)
+        elif moment is Moment.WOKEN and wakes:
+            # The task adds its own wake-up when this step returns, so this one is ahead of it.
+            wakes(lambda _: self._fire())
+
+    def cancelling(self, stepper: Stepper) -> None:
+        """The task is about to receive a CancelledError."""
+        place = landed_at(chain(stepper.coro)) if self.fired and not self.closed else None
+        if place is not None:
+            landing = Landing(stepper.path, place, stepper.stepped)
+            if landing not in self.landings:
+                self.landings.append(landing)
+
+    def _reached(self, task: str, place: Place, moments: tuple[Moment, ...]) -> Moment | None:
+        visit = self._visits[task, place] = self._visits.get((task, place), -1) + 1
+        point = Point(task, place, visit, moments)
+        self.points.append(point)
+        aim = self._aim
+        if aim is None or self.fired or aim.moment not in moments or point.id != aim.point:
+            return None
+        return aim.moment
+
+    def _fire(self) -> None:
+        assert self._aim is not None
+        self.fired = True
+        self._aim.fire()
+
+
+class Stepper(Coroutine[Any, Any, Any]):
+    """A task's coroutine with somebody watching. Whatever else is asked of it, the coroutine itself answers."""
+
+    def __init__(self, coro: Coroutine[Any, Any, Any], watch: Watch) -> None:  # Any: any task's coroutine
+        self.coro = coro
+        self.watch = watch
+        self.path = watch.path_of(coro)
+        self.children = 0
+        self.stepped = False
+
+    def send(self, value: Any, /) -> Any:  # Any: as in Coroutine
+        outer, self.watch.current = self.watch.current, self
+        self.stepped = True
+        try:
+            yielded = self.coro.send(value)
+        finally:
+            self.watch.current = outer
+        self.watch.suspended(self, yielded)
+        return yielded
+
+    def throw(self, typ: Any, /, *rest: Any) -> Any:  # Any: as in Coroutine
+        if isinstance(typ, asyncio.CancelledError):
+            self.watch.cancelling(self)
+        outer, self.watch.current = self.watch.current, self
+        try:
+            yielded = self.coro.throw(typ, *rest)
+        finally:
+            self.watch.current = outer
+        self.watch.suspended(self, yielded)
+        return yielded
+
+    def close(self) -> None:
+        self.coro.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:  # Any: as in Coroutine
+        return self.coro.__await__()
+
+    def __getattr__(self, name: str) -> Any:  # Any: the coroutine's own attributes
+        return getattr(self.coro, name)
+
+
+class WatchedTask(asyncio.Task[T]):
+    """A task whose coroutine is the user's, not the stepper."""
+
+    def __init__(self, stepper: Stepper, **options: Any) -> None:  # Any: asyncio's own options differ by version
+        self._stepper = stepper
+        super().__init__(stepper, **options)
+
+    def get_coro(self) -> Any:  # Any: as in asyncio
+        return self._stepper.coro
+
+
+class WatchedLoop(VirtualLoop):
+    """A virtual loop that steps every task under watch and keeps the complaints for which nobody set a handler."""
+
+    def __init__(self, watch: Watch, *, complaints: list[str], max_rounds: int) -> None:
+        super().__init__(max_rounds=max_rounds)
+        self.watch = watch
+        self.complaints = complaints
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: object = None,
+        context: Context | None = None,
+        **options: Any,  # Any: asyncio's own options differ by version
+    ) -> asyncio.Task[T]:
+        if self.watch.closed or not isinstance(coro, Coroutine):
+            return super().create_task(coro, name=name, context=context, **options)
+        self._check_closed()
+        stepper = Stepper(coro, self.watch)
+        self.watch.starting(stepper, self)
+        if self.get_task_factory() is not None:
+            return super().create_task(stepper, name=name, context=context, **options)
+        return WatchedTask(stepper, loop=self, name=name, context=context, **options)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:  # Any: as in asyncio
+        if self.get_exception_handler() is not None:
+            super().call_exception_handler(context)
+            return
+        error = context.get("exception")
+        if isinstance(error, asyncio.CancelledError):
+            return  # asyncio's own wait_for leaves one in a cancelled gather; a cancellation is not an error
+        self.complaints.append(f"{context.get('message')}: {error!r}" if error else str(context.get("message")))

@@ -1,0 +1,59 @@
+"""What the injector knows about the runtime it tests: how to cancel it, and how to ask whether all is well.
+
+The injector itself knows tasks and loops. A `Subject` stands for everything above: it collects the runs that a
+scenario starts, cancels them, and checks what they leave behind.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Protocol, cast, final
+
+
+class Subject(Protocol):
+    """The runs of one scenario. All methods are called from the thread that runs the scenario's loop."""
+
+    def begin(self) -> None:
+        """A new run of the scenario: forget what was collected, collect the runs created from now on."""
+        ...
+
+    def cancel_all(self) -> int:
+        """``cancel(NOW)`` every root run that is live, and say how many there were. Called inside the loop."""
+        ...
+
+    def check(self) -> list[str]:
+        """After the scenario: what is wrong with the runs it left, each in one line. The loop is closed by then."""
+        ...
+
+    def remember(self) -> None:
+        """The runs collected now are those of the uncancelled scenario; later checks compare with them."""
+        ...
+
+
+@final
+class NullSubject:
+    """Nothing but asyncio is under test."""
+
+    def begin(self) -> None: ...
+
+    def cancel_all(self) -> int:
+        return 0
+
+    def check(self) -> list[str]:
+        return []
+
+    def remember(self) -> None: ...
+
+
+_RUNS = "safepoint.testing.runs"
+
+
+def default_subject() -> Subject:
+    """Safepoint's own runs. Looked up late, because the runtime must not be needed to test plain asyncio."""
+    try:
+        runs = importlib.import_module(_RUNS)
+    except ModuleNotFoundError as missing:
+        if missing.name != _RUNS:
+            raise
+        return NullSubject()
+    return cast(Subject, runs.default_subject())

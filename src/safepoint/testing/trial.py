@@ -1,0 +1,171 @@
+"""One run of a scenario, on a loop of its own, and everything found wrong with it.
+
+A trial is judged in this order: how the scenario ended, what it left in the loop, what it left outside, what was
+complained about meanwhile (warnings, exceptions nobody retrieved, errors in callbacks and in threads), what the
+subject and the user's oracles say. All of them are asked each time, so that one run shows all its problems.
+
+The garbage collector is off while a scenario runs, because a collection at a random moment would close a forgotten
+generator at a random moment; it runs once at the end, so that what is only noticed by collecting is noticed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from safepoint.errors import UsageError
+from safepoint.testing import leftovers
+from safepoint.testing.clock import Stuck
+from safepoint.testing.kinds import Ending, Injection, Shot, must_return
+from safepoint.testing.points import Aim, Moment, Point, Watch, WatchedLoop
+from safepoint.testing.subject import Subject
+
+MAX_ROUNDS = 20_000
+_HARMLESS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What to inject, and where."""
+
+    point: Point
+    moment: Moment
+    kind: Injection
+
+    @property
+    def id(self) -> str:
+        return f"{self.kind.name}:{self.moment}:{self.point.id}"
+
+
+@dataclass(slots=True)
+class Trial:
+    """What came of one run."""
+
+    watch: Watch
+    problems: list[str] = field(default_factory=list[str])
+    ending: Ending = None
+    took: bool = False
+    """The injection had something to inject into."""
+    seconds: float = 0.0
+    """How long it took on the virtual clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What is run again and again, with all that judges it."""
+
+    function: Callable[[], Coroutine[Any, Any, object]]  # Any: what it yields is asyncio's business
+    subject: Subject
+    oracles: Sequence[Callable[[], object]] = ()
+
+    @property
+    def name(self) -> str:
+        return name_of(self.function)
+
+    def run(self, target: Target | None = None, *, limit: float = float("inf")) -> Trial:
+        """Run it once. `limit` is how many virtual seconds it may go on after an injection."""
+        outside = leftovers.Outside()
+        with _listening() as heard:
+            trial = self._run_on_loop(target, limit, heard)
+            gc.collect()
+        trial.problems += [*outside.left(), *heard, *self.subject.check()]
+        for oracle in self.oracles:
+            try:
+                oracle()
+            except AssertionError as broken:
+                trial.problems.append(f"oracle {name_of(oracle)}: {broken}")
+        return trial
+
+    def _run_on_loop(self, target: Target | None, limit: float, heard: list[str]) -> Trial:
+        def fire() -> None:
+            assert target is not None
+            trial.took = target.kind.fire(Shot(loop, task, self.subject, target.point, target.moment))
+            loop.horizon = loop.time() + limit
+
+        aim = Aim(target.point.id, target.moment, fire) if target else None
+        trial = Trial(Watch(self.name, aim))
+        loop = WatchedLoop(trial.watch, complaints=heard, max_rounds=MAX_ROUNDS)
+        begun = loop.time()
+        try:
+            self.subject.begin()
+            task = loop.create_task(self._coroutine())
+            trial.problems += _drive(loop, task, trial, target)
+            trial.watch.closed = True  # what is cancelled from here on is cancelled by the clean-up
+            trial.seconds = loop.time() - begun
+            if task.done():
+                leftovers.settle(loop)
+                trial.problems += leftovers.in_loop(loop)
+        finally:
+            trial.problems += leftovers.end(loop)
+        return trial
+
+    def _coroutine(self) -> Coroutine[Any, Any, object]:
+        coroutine = self.function()
+        if not asyncio.iscoroutine(coroutine):
+            raise UsageError(f"{self.name} is not an async function: it returned {coroutine!r}, not a coroutine")
+        return coroutine
+
+
+def _drive(loop: WatchedLoop, task: asyncio.Task[object], trial: Trial, target: Target | None) -> list[str]:
+    """Run the scenario's task to its end and judge that end."""
+    try:
+        loop.run_until_complete(task)
+    except Stuck as stuck:
+        return [f"the scenario does not end: {stuck}"]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        if not task.done():
+            return [f"the loop was torn down by {error!r}"]
+    trial.ending = asyncio.CancelledError() if task.cancelled() else task.exception()
+    judge = target.kind.judge if target is not None and trial.took else must_return
+    complaint = judge(trial.ending)
+    return [] if complaint is None else [complaint]
+
+
+@contextmanager
+def _listening() -> Generator[list[str]]:
+    """Collect what Python only complains about: warnings, and errors where nobody can catch them."""
+    heard: list[str] = []
+
+    def unraisable(what: sys.UnraisableHookArgs) -> None:
+        heard.append(f"{what.err_msg or 'exception ignored in'} {what.object!r}: {what.exc_value!r}")
+
+    def in_thread(what: threading.ExceptHookArgs) -> None:
+        heard.append(f"thread {what.thread.name if what.thread else '?'} raised {what.exc_value!r}")
+
+    hooks = sys.unraisablehook, threading.excepthook
+    sys.unraisablehook, threading.excepthook = unraisable, in_thread
+    try:
+        with warnings.catch_warnings(record=True) as warned:
+            for category in (ResourceWarning, RuntimeWarning):
+                warnings.simplefilter("always", category)
+            yield heard
+        heard += [f"{w.category.__name__}: {w.message}" for w in warned if not issubclass(w.category, _HARMLESS)]
+    finally:
+        sys.unraisablehook, threading.excepthook = hooks
+
+
+@contextmanager
+def quiet_collector() -> Generator[None]:
+    """No collection but those asked for, and those cheap: what exists already is not looked at again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if enabled:
+            gc.enable()
+
+
+def name_of(function: Callable[..., object]) -> str:
+    return getattr(function, "__qualname__", repr(function)).rpartition("<locals>.")[2]
