@@ -116,3 +116,24 @@ async def test_a_sub_agent_that_stops_for_an_ask_of_its_call_is_told_on_the_rece
         result = await run.wait()
     assert result.ledger[0].state is LedgerState.STOPPED
     assert (receipt.outcome, receipt.contributed) == (Outcome.STOPPED, True)
+
+
+@virtual
+async def test_a_deadline_that_cuts_what_a_safe_stop_waits_for_has_escalated_it() -> None:
+    @tool
+    async def quick() -> str:
+        """Be done at once."""
+        return "done"
+
+    @tool
+    async def endless() -> None:
+        """Never be done."""
+        await asyncio.Event().wait()
+
+    agent = Agent("waiter", model=ScriptedModel([call("quick"), call("endless")]), tools=[quick, endless])
+    async with agent.start("go") as run:
+        receipt = run.cancel(SafePoint.AFTER_TOOL, within=5)
+        result = await run.wait()
+    assert result.cancellation is not None
+    assert (result.cancellation.place, result.cancellation.timed_out) == ("after_tool", True)
+    assert (receipt.outcome, receipt.contributed) == (Outcome.ESCALATED, True)

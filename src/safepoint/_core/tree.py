@@ -246,7 +246,8 @@ class Node:
             self.stop = Stop(request, where, level, timed_out=request.expired(now), at=now)
             self._move(NodeState.STOPPING)
         elif level > self.stop.level:
-            self.stop = replace(self.stop, request=request, level=level)
+            timed_out = self.stop.timed_out or request.expired(now)
+            self.stop = replace(self.stop, request=request, level=level, timed_out=timed_out)
 
     def _mark_acted(self, request: Request) -> None:
         """Mark each ask in the log it lives in: it can't be taken back, and nothing new starts for it anywhere."""
