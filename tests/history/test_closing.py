@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 from hypothesis import given
@@ -331,6 +331,13 @@ def test_a_draft_is_incomplete_if_words_are_left() -> None:
     assert Draft("a").incomplete
     assert not Draft(" \n").incomplete
     assert not Draft(reasoning=(Reasoning("a", "s"),)).incomplete
+
+
+def test_what_is_known_about_a_stop_cannot_be_changed_afterwards() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Draft("a").text = "b"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]  # the proof
+    with pytest.raises(FrozenInstanceError):
+        closed(LedgerState.CUT).state = LedgerState.FINISHED  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]  # the proof
 
 
 # Quoting

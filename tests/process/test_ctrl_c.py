@@ -52,6 +52,24 @@ def test_a_second_ctrl_c_forces_what_wants_to_finish() -> None:
         assert (end.code, end.stderr) == (0, "")
 
 
+def test_a_third_ctrl_c_gets_through_to_a_tool_that_never_yields() -> None:
+    with Child("ctrl_c.py", "busy") as child:
+        child.expect("READY")
+        child.signal()
+        child.stays_silent(0.2)
+        child.signal()
+        child.stays_silent(0.2)
+        pressed = child.signal()
+        child.expect("ASKED", within=SOON)
+        child.expect("ASKED", within=SOON)
+        back = child.expect("BACK", within=SOON)
+        assert back.at - pressed < SOON
+        assert (back.value["stop_reason"], back.value["states"]) == ("cancelled", ["cut"])
+        child.expect("AGAIN")
+        end = child.exit(within=SOON)
+        assert (end.code, end.stderr) == (0, "")
+
+
 def test_a_tool_that_waits_for_an_executor_does_not_hold_run_sync() -> None:
     with Child("ctrl_c.py", "in_executor") as child:
         child.expect("READY")

@@ -68,7 +68,7 @@ class Agent(Generic[DepsT, OutT]):
         self.retries = _count("retries", retries, least=0)
         limit = max_parallel_tools
         self.max_parallel_tools = None if limit is None else _count("max_parallel_tools", limit, least=1)
-        self.hooks = tuple(hooks)
+        self.hooks = tuple(_checked_hooks(each) for each in hooks)
         self.ladder = ladder or Ladder()
         self.group = Group()
         for tool in self.tools.values():
@@ -257,6 +257,12 @@ def _checked_model(model: Model) -> Model:
     if not isinstance(model, Model):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
         raise ValueError(f"model={model!r} is not a model: it has no stream(request) that opens a stream of chunks")
     return model
+
+
+def _checked_hooks(hooks: Hooks) -> Hooks:
+    if not isinstance(hooks, Hooks):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ValueError(f"{hooks!r} is no Hooks object: derive its class from Hooks, and pass an instance")
+    return hooks
 
 
 def _by_name(tools: Sequence[BaseTool]) -> dict[str, BaseTool]:

@@ -25,13 +25,13 @@ from safepoint._core.tree import Node
 from safepoint._core.work import Abandoned, Cut, Done, Failed, NeverRan, Work
 from safepoint.agent.checkpoint import Checkpoint, Question
 from safepoint.agent.events import HookFailed, RungReached, ToolCallEnded, ToolCallStarted
-from safepoint.agent.hooks import AskFirst, Deny, Replace, overridden
+from safepoint.agent.hooks import AskFirst, Deny, Replace, is_its_own, overridden
 from safepoint.agent.journal import Called
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.record import Record
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.resume import Restored
-from safepoint.errors import AskPerson, InternalError, Retry, StopTool
+from safepoint.errors import AskPerson, InternalError, Retry, StopTool, StoreError
 from safepoint.history.parts import ToolCall
 from safepoint.history.states import LedgerState
 from safepoint.tools.bad_arguments import BadArguments
@@ -172,14 +172,16 @@ class Execution:
     async def _run_hooks(self, name: str, subject: object) -> list[object]:
         verdicts: list[object] = []
         for hooks in self._record.agent.hooks:
-            if not overridden(hooks, name):
+            if not overridden(hooks, name) or self._being_stopped():
                 continue
             try:
                 verdict: object = getattr(hooks, name)(self._record.run, subject)
                 if inspect.isawaitable(verdict):
                     verdict = await verdict
-            except Exception as error:
-                if self._being_stopped():
+                if name == "before_tool" and not isinstance(verdict, Deny | Replace | None):
+                    raise TypeError(f"before_tool returned {verdict!r}: return Deny(…), Replace(…) or None")
+            except BaseException as error:
+                if self._being_stopped() or not is_its_own(error):
                     raise
                 self._record.emit(HookFailed, hook=name, error=error)
                 verdict = Deny(f"the check {type(hooks).__name__}.{name} failed") if name == "before_tool" else None
@@ -258,8 +260,11 @@ class Execution:
         self._record.heed(outcome)
         if isinstance(outcome, Abandoned):
             self._record.orphans.append(outcome.orphan)
-        if self._entry.state is not LedgerState.RUNNING:
-            return  # recorded in its own task, or never ran a line
+        if self._entry.state is not LedgerState.RUNNING:  # recorded in its own task, or never ran a line
+            if isinstance(outcome, Failed) and not isinstance(outcome.error, StoreError):
+                hook = "before_tool" if self._entry.state is LedgerState.NOT_STARTED else "after_tool"
+                self._record.emit(HookFailed, hook=hook, error=outcome.error)
+            return
         match outcome:
             case Failed(error) | Cut(error) if isinstance(error, StopTool):
                 self._stopped_itself(error)
@@ -267,8 +272,8 @@ class Execution:
                 number = len(self.memory.answers) + 1
                 self.question = Question(f"{self._call.id}:{number}", self._tool.name, error.payload)
                 self._settle(LedgerState.WAITING)
-            case Failed(asyncio.CancelledError()) if self.node.judge_now() is not None:
-                # Somebody cancelled all tasks, the run's and this one, and this one heard of it first.
+            case Failed(asyncio.CancelledError() | KeyboardInterrupt()) if self.node.judge_now() is not None:
+                # Somebody cancelled all tasks, or pressed Ctrl-C, and this one heard of it before it was told.
                 self._settle(LedgerState.CUT)
                 self._begin_undo()
             case Failed(error):

@@ -1,7 +1,8 @@
 """A run for programs without an event loop, and what Ctrl-C means there.
 
 The first Ctrl-C asks the run to stop NOW; it closes itself within its ladder and `CtrlC` is raised, with the result. A
-second one is FORCE. The handler is ours only while we wait, only in the main thread, and only if nobody else has one.
+second one is FORCE. A third one is raised right where the program is: a tool that never yields hears nothing else.
+The handler is ours only while we wait, only in the main thread, and only if nobody else has one.
 """
 
 from __future__ import annotations
@@ -32,23 +33,28 @@ def run_sync(make: Callable[[], Run[DepsT, OutT]], ladder: Ladder) -> RunResult[
     else:
         raise UsageError("run_sync() inside a running event loop (as in Jupyter): write `await agent.run(…)`")
     presses = _Presses()
+    started: list[Run[DepsT, OutT]] = []
 
-    async def main() -> RunResult[OutT]:
+    async def main() -> None:
         run = make()
         run.launch()
+        started.append(run)
         presses.govern(run.cancel)
         await run.join()
-        return run.result
 
     loop = asyncio.new_event_loop()
     try:
         with _ctrl_c(presses):
-            result = loop.run_until_complete(main())
+            loop.run_until_complete(main())
+    except KeyboardInterrupt:
+        if not started or not presses.count:
+            raise
     finally:
         try:
             loop.run_until_complete(wind_down(ladder))
         finally:
             loop.close()
+    result = started[0].result
     if presses.count:
         raise CtrlC(result)
     return result
@@ -68,6 +74,8 @@ class _Presses:
 
     def press(self, _signal: int, _frame: FrameType | None) -> None:
         self.count += 1
+        if self.count > 2:
+            raise KeyboardInterrupt
         if self._cancel is not None:
             self._ask()
 
