@@ -24,6 +24,7 @@ from safepoint.history import (
     estimate_messages,
     estimate_tokens,
 )
+from tests.history.conversations import PATIENT
 
 DATA = json.loads((Path(__file__).parent / "data" / "token_counts.json").read_text())
 TOKENISERS: list[str] = list(DATA["tokenisers"])
@@ -77,11 +78,13 @@ def test_nothing_costs_nothing_and_something_costs_at_least_one() -> None:
     assert estimate_messages([]) == 0
 
 
+@PATIENT
 @given(st.text(st.characters(codec=None, exclude_categories=[]), max_size=200))
 def test_any_text_has_an_estimate_between_one_and_four_tokens_a_character(text: str) -> None:
     assert min(1, len(text)) <= estimate_tokens(text) <= 4 * len(text)
 
 
+@PATIENT
 @given(st.text(), st.text())
 def test_two_texts_together_cost_about_what_they_cost_apart(one: str, other: str) -> None:
     apart = estimate_tokens(one) + estimate_tokens(other)

@@ -50,7 +50,9 @@ class SafePoint:
         return SafePoint(Level.SAFE, frozenset({NAMED + name}))
 
     def covers(self, place: str) -> bool:
-        return self.level is Level.SAFE and (place in self.places or _EVERYWHERE in self.places)
+        if self.level is not Level.SAFE or place in _NO_PLACES:
+            return False
+        return place in self.places or _EVERYWHERE in self.places
 
     def __or__(self, other: SafePoint) -> SafePoint:
         if not isinstance(other, SafePoint):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
@@ -85,6 +87,7 @@ def _spell(place: str) -> str:
 
 
 _EVERYWHERE: Final = "any"
+_NO_PLACES: Final = frozenset({"now", "force"})
 SafePoint.AFTER_TOOLS = SafePoint(Level.SAFE, frozenset({"after_tools"}))
 SafePoint.AFTER_TOOL = SafePoint(Level.SAFE, frozenset({"after_tool"}))
 SafePoint.AFTER_MODEL = SafePoint(Level.SAFE, frozenset({"after_model"}))

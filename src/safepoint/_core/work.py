@@ -1,11 +1,11 @@
 """One supervised piece of work: a task, how it is stopped, and what came of it.
 
     WAITING ──first step──▶ RUNNING ──returns or raises──────────────▶ ENDED
-       │                       │ stop                                   ▲ ▲
-       │ stop                  ▼                                        │ │
-       │                    STOPPING ──ends within its plan─────────────┘ │
+       │ │                     │ stop                                   ▲ ▲
+       │ │ stop                ▼                                        │ │
+       │ └────────────────▶ STOPPING ──ends within its plan─────────────┘ │
        │                       └──the plan runs out──▶ ABANDONED          │
-       └──────────────────────────────────────────────────────────────────┘
+       └──may not start───────────────────────────────────────────────────┘
 
 Invariants: exactly one outcome is reported, once, in the loop's thread. The work's own coroutine is made inside its
 task, so work that was stopped before its first step never ran a line. Nothing that the work raises leaves its task:
@@ -88,6 +88,7 @@ class Work(Generic[T]):
         self.on_end: Callable[[], object] = _nothing
         self.on_rung: Callable[[Rung], object] = _nothing_for
         self.on_flag: Callable[[], object] = _nothing
+        self.may_start: Callable[[], bool] = _always
         self.orphan: Orphan | None = None
         self.thread: threading.Thread | None = None
         self._clock = clock
@@ -114,7 +115,8 @@ class Work(Generic[T]):
 
     async def guard(self, make: Callable[[], Awaitable[T]]) -> None:
         """The body of the task. Cancellation: this is where it lands; it becomes the outcome and goes no further."""
-        if self.state is not WorkState.WAITING:  # stopped before its first step, in a manner that does not cancel
+        # Stopped before its first step in a manner that does not cancel, or by an ask that the loop has yet to hear of.
+        if self.state is not WorkState.WAITING or not self.may_start():
             self._settle(NeverRan())
             return
         self.state = WorkState.RUNNING
@@ -243,6 +245,10 @@ class Work(Generic[T]):
         self.state = WorkState.ENDED
         self.outcome = outcome
         self.on_end()
+
+
+def _always() -> bool:
+    return True
 
 
 def _nothing() -> None:

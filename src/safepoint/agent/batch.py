@@ -67,6 +67,8 @@ class Batch:
 
     def _may_start(self, call: Call) -> bool:
         node = self._record.node
+        if self._record.broken is not None:
+            return False
         if node.stop is None and not call.mild:
             node.judge("before_effect")
         elif node.stop is None:

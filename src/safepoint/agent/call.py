@@ -60,7 +60,7 @@ class Call:
     @property
     def work(self) -> Work[object] | None:
         """What is still running of it."""
-        return self.execution.work if self.execution is not None and not self.execution.work.ended else None
+        return self.execution.under_way if self.execution is not None else None
 
     def start(self) -> None:
         """Start it; or settle its result, if it cannot be made at all."""

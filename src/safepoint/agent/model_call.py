@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from safepoint.agent.events import ReasoningStreamed, TextStreamed
+from safepoint.agent.events import ModelCallStarted, ReasoningStreamed, TextStreamed
 from safepoint.agent.incoming import Incoming
 from safepoint.agent.model import Chunk, Model, ModelRequest, ReasoningDelta, TextDelta
 from safepoint.agent.record import Record
@@ -26,6 +26,7 @@ async def receive(record: Record, model: Model, request: ModelRequest, incoming:
 
     Cancellation: the stream is closed on the way out; `incoming` has what was received.
     """
+    record.emit(ModelCallStarted, step=record.step, model=model.name)
     settings = request.settings
     patience = settings.timeout_first_token
     async with model.stream(request) as chunks:

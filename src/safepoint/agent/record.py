@@ -22,6 +22,7 @@ from safepoint.agent.ledger import Ledger
 from safepoint.agent.steering import Steering
 from safepoint.agent.stream import Hub
 from safepoint.agent.usage import Usage
+from safepoint.errors import StoreError
 from safepoint.history.parts import Message
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class Record:
         self.steering = Steering()
         # Where facts go that must outlive the process; `unsaved` knows which messages it has not seen.
         self.journal: Journal | None = None
+        # What a journal raised: nothing new may build on facts that were not saved.
+        self.broken: StoreError | None = None
         self._saved = 0
         # After the terminal event nothing more is told.
         self.sealed = False
@@ -108,8 +111,13 @@ class Record:
 
     async def note(self, *facts: Fact) -> None:
         """Write facts if there is a journal. Cancellation: either all of them are written or none."""
-        if self.journal is not None:
+        if self.journal is None:
+            return
+        try:
             await self.journal.write(*facts)
+        except StoreError as error:
+            self.broken = error
+            raise
 
     @property
     def spent(self) -> Usage:
