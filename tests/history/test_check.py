@@ -20,7 +20,7 @@ from safepoint.history import (
     ToolResult,
     check_history,
 )
-from tests.history.conversations import histories
+from tests.history.conversations import PATIENT, histories
 from tests.history.tables import BROKEN, VALID, Wrong, as_is, assistant, call, result, tool, user
 
 
@@ -47,11 +47,13 @@ def test_the_refusal_is_a_value_error() -> None:
         check_history([assistant()])
 
 
+@PATIENT
 @given(histories())
 def test_random_valid_histories_pass(messages: list[Message]) -> None:
     check_history(messages)
 
 
+@PATIENT
 @given(histories(), st.data())
 def test_a_history_that_lost_a_message_in_the_middle_of_a_step_is_refused(
     messages: list[Message], data: st.DataObject
@@ -81,6 +83,7 @@ wrong_parts = st.one_of(
 roles = junk | st.sampled_from(["user", "assistant", "tool"])
 
 
+@PATIENT
 @given(st.lists(junk | st.builds(as_is(Message), roles, junk | st.tuples(wrong_parts)), min_size=1, max_size=3))
 def test_wrong_types_anywhere_are_a_history_error_and_nothing_else(messages: Wrong) -> None:
     with pytest.raises(errors.HistoryError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 from hypothesis import given
@@ -26,7 +26,7 @@ from safepoint.history import (
     result_text,
     tool_result,
 )
-from tests.history.conversations import batches, drafts, histories, open_histories, wild_text
+from tests.history.conversations import PATIENT, batches, drafts, histories, open_histories, wild_text
 from tests.history.tables import assistant, call, result, tool, user
 
 CALL = ToolCall("1", "search", {"query": "x"})
@@ -44,6 +44,7 @@ def mail(state: LedgerState) -> ClosedCall:
 # Properties
 
 
+@PATIENT
 @given(histories(), st.none() | drafts, st.none() | wild_text)
 def test_a_history_without_open_calls_is_valid_after_closing(
     messages: list[Message], draft: Draft | None, notice: str | None
@@ -56,6 +57,7 @@ def test_a_history_without_open_calls_is_valid_after_closing(
     _check_told(done, draft, notice)
 
 
+@PATIENT
 @given(open_histories(), st.data(), st.none() | drafts, st.none() | wild_text)
 def test_a_history_with_open_calls_is_valid_after_closing(
     messages: list[Message], data: st.DataObject, draft: Draft | None, notice: str | None
@@ -75,6 +77,7 @@ def test_a_history_with_open_calls_is_valid_after_closing(
     _check_told(done, draft, notice)
 
 
+@PATIENT
 @given(open_histories() | histories().filter(bool), drafts, wild_text)
 def test_closing_what_is_closed_changes_nothing(messages: list[Message], draft: Draft, notice: str) -> None:
     once = close_history(messages, draft=draft, notice=notice)
@@ -330,6 +333,13 @@ def test_a_draft_is_incomplete_if_words_are_left() -> None:
     assert not Draft(reasoning=(Reasoning("a", "s"),)).incomplete
 
 
+def test_what_is_known_about_a_stop_cannot_be_changed_afterwards() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Draft("a").text = "b"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]  # the proof
+    with pytest.raises(FrozenInstanceError):
+        closed(LedgerState.CUT).state = LedgerState.FINISHED  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]  # the proof
+
+
 # Quoting
 
 
@@ -363,6 +373,7 @@ def test_quoted_text_is_cut_to_its_limit_and_says_so() -> None:
     assert quoted("ab" + "\0" * 7, 4) == '"ab…"'
 
 
+@PATIENT
 @given(wild_text)
 def test_no_text_breaks_out_of_its_quotes(text: str) -> None:
     line = quoted(text)

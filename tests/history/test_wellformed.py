@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from safepoint.history import json_fault, well_formed
-from tests.history.conversations import json_values, wild_text
+from tests.history.conversations import PATIENT, json_values, wild_text
 
 
+@PATIENT
 @given(wild_text)
 def test_mended_text_has_a_utf_8_form_and_mending_it_again_changes_nothing(text: str) -> None:
     mended = well_formed(text)
@@ -18,6 +19,7 @@ def test_mended_text_has_a_utf_8_form_and_mending_it_again_changes_nothing(text:
     assert well_formed(mended) == mended
 
 
+@PATIENT
 @given(st.text(st.characters(codec="utf-8")))
 def test_text_that_is_well_formed_stays_as_it_is(text: str) -> None:
     assert well_formed(text) is text
@@ -29,6 +31,7 @@ def test_halves_of_a_pair_are_joined_and_lost_halves_replaced() -> None:
     assert well_formed("\ud83dé") == "\ufffdé"
 
 
+@PATIENT
 @given(json_values)
 def test_json_has_no_fault(value: object) -> None:
     assert json_fault(value) is None

@@ -74,7 +74,7 @@ def _by_itself(kind: str) -> Hostile:
         throw()
 
     if kind == "keyboard_interrupt":
-        return stops(raises, "failed", says, interrupts=True)
+        return stops(raises, "cut", "outcome unknown", interrupts=True)
     return ends(raises, "failed", says)
 
 

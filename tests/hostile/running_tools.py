@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -155,6 +156,7 @@ RUNNING_TOOLS: list[Hostile] = [
     stops(cancels_its_run_and_waits, "cut", "from inside"),
     stops(forces_its_run_a_hundred_times, "cut"),
     stops(cancels_its_own_agent, "cut", "from inside"),
+    replace(stops(cancels_every_other_task, "finished", "all but me"), cancels_caller=True),
     ends(waits_for_its_own_run, "failed", "which it is part of"),
     abandoned(joins_its_own_run, 1),
     ends(drops_a_handle, "finished", "dropped"),
@@ -162,6 +164,7 @@ RUNNING_TOOLS: list[Hostile] = [
     Hostile(is_cut_in_a_run_of_its_own, Fate("cut"), Fate("cut", 0, ("is_cut_in_a_run_of_its_own",))),
     abandoned(holds_a_run_open, 1),
     ends(detaches_a_run, "finished", "detached"),
+    ends(cancels_an_unborn_run, "finished", "unborn"),
     _stopped_inside(sub_agent_that_swallows, 1, "swallows_always"),
     _stopped_inside(sub_agent_that_blocks, 0.25, "blocks"),
     stops(sub_agent_that_interrupts, "stopped", "some of its work may be done", interrupts=True),

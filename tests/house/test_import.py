@@ -28,7 +28,7 @@ def heavy_modules(loaded: Iterable[str], allowed: set[str], owners: Mapping[str,
         if top == "safepoint":
             if RINGS.get(rest.split(".")[0]) == 3:
                 heavy.append(module)
-        elif top not in sys.stdlib_module_names:
+        elif top not in sys.stdlib_module_names and not top.startswith("_sysconfigdata"):
             distributions = {normal(name) for name in owners.get(top, [])}
             if not distributions & allowed:
                 heavy.append(module)

@@ -18,7 +18,8 @@ PARAMETERS = 8
 
 FILE_WAIVERS: dict[str, int] = {}
 BODY_WAIVERS: dict[str, int] = {}
-PARAMETER_WAIVERS = {"Agent.__init__": 11}  # its signature is fixed by the contract
+# Signatures that the contract fixes: every name in them is a word that users meet first.
+PARAMETER_WAIVERS = {"Agent.__init__": 12, "Agent.start": 9, "Agent.stream": 9}
 
 
 def file_lines(files: Iterable[Source]) -> dict[str, int]:

@@ -11,7 +11,7 @@ UNOWNED = {"create_task", "ensure_future", "gather", "shield", "wait_for"}
 SUPERVISED = ("src/safepoint/_core", "src/safepoint/history", "src/safepoint/agent", "src/safepoint/tools")
 
 # This list may only shrink.
-MAY_START_TASKS = {"src/safepoint/_core/supervisor.py", "src/safepoint/_core/work.py"}
+MAY_START_TASKS = {"src/safepoint/_core/supervisor.py"}
 
 
 def unowned_tasks(source: Source) -> Iterator[str]:

@@ -180,6 +180,8 @@ def test_a_task_that_outlives_the_scenario_is_found_and_named() -> None:
     assert re.search(
         r"a task is left: the straggler waits at .*test_injector\.py:\d+ in .*straggles", problems_of(report)
     )
+    landed = [landing.task for landing in report.failures[0].landings]
+    assert landed == ["scenario"], "the cancel that cleaned up the straggler is none of the scenario's"
 
 
 def test_a_thread_that_outlives_the_scenario_is_found() -> None:
@@ -484,6 +486,43 @@ def test_the_race_in_wait_for_of_python_3_11_is_found_and_that_of_3_12_is_gone()
     assert moments_of(report) == (set() if sys.version_info >= (3, 12) else {Moment.WOKEN})
     if report.failures:
         assert "swallowed" in problems_of(report)
+
+
+def test_a_cancelled_gather_that_wait_for_forgets_is_not_an_error() -> None:
+    async def scenario() -> None:
+        await asyncio.wait_for(asyncio.gather(asyncio.sleep(1), asyncio.sleep(2)), 4)
+
+    check_cancellable(scenario, moments=[Moment.BLOCKED]).raise_for_failures()
+
+
+def test_an_exception_handler_of_the_user_s_hears_what_it_should() -> None:
+    heard: list[str] = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: heard.append(str(context["exception"])))
+        loop.call_soon(lambda: int("not a number"))
+        await asyncio.sleep(1)
+
+    check_cancellable(scenario).raise_for_failures()
+    assert "not a number" in heard[0]
+
+
+def test_a_task_that_is_about_to_end_is_not_left_and_what_it_does_then_is_no_point() -> None:
+    tasks: list[asyncio.Task[None]] = []
+
+    async def ending() -> None:
+        for _ in range(6):
+            await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        tasks.append(asyncio.create_task(ending()))
+        await asyncio.sleep(0)
+
+    report = check_cancellable(scenario)
+    report.raise_for_failures()
+    waits = [point for point in report.points if point.place.function.endswith("ending")]
+    assert 0 < len(waits) < 6
 
 
 def test_a_shielded_task_that_is_left_alone_is_found() -> None:

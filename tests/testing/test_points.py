@@ -17,7 +17,7 @@ import pytest
 
 from safepoint.testing.clock import VirtualLoop
 from safepoint.testing.frames import Owner, chain, landed_at, owner_of, timed_by
-from safepoint.testing.points import Aim, Landing, Moment, Watch, WatchedLoop
+from safepoint.testing.points import Aim, Moment, Watch, WatchedLoop
 
 T = TypeVar("T")
 
@@ -372,6 +372,57 @@ def test_points_are_named_by_family_line_and_visit_and_not_by_task_name() -> Non
     assert [point.id for point in record(family).points] == visits[0] + visits[1]
 
 
+def test_a_task_made_by_a_callback_belongs_to_the_loop() -> None:
+    async def child() -> None:
+        await asyncio.sleep(1)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        made: asyncio.Future[asyncio.Task[None]] = loop.create_future()
+        loop.call_later(1, lambda: made.set_result(loop.create_task(child())))
+        await (await made)
+
+    assert [point.task for point in record(main).points] == ["main", "loop/2.child", "loop/2.child", "main"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks are new in 3.12")
+def test_a_child_of_an_eager_task_belongs_to_that_task_and_the_next_to_its_parent() -> None:
+    async def leaf() -> None:
+        await asyncio.sleep(1)
+
+    async def child() -> None:
+        await asyncio.create_task(leaf())
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_task_factory(vars(asyncio)["eager_task_factory"])
+        await asyncio.gather(child(), leaf())
+
+    starts = [point.task for point in record(main).points if point.moments == (Moment.UNSTARTED,)]
+    assert starts == ["main/1.child", "main/1.child/1.leaf", "main/2.leaf"]
+
+
+def test_a_coroutine_that_a_task_factory_refuses_can_be_closed() -> None:
+    closed: list[object] = []
+
+    async def child() -> None: ...
+
+    async def main() -> None:
+        def factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
+            coro.close()
+            closed.append(coro)
+            raise LookupError("no more tasks")
+
+        asyncio.get_running_loop().set_task_factory(factory)
+        coro = child()
+        with pytest.raises(LookupError):
+            await asyncio.create_task(coro)
+        asyncio.get_running_loop().set_task_factory(None)
+        assert inspect.getcoroutinestate(coro) == inspect.CORO_CLOSED
+
+    record(main)
+    assert closed
+
+
 def test_forty_recordings_are_the_same() -> None:
     first = record(family).points
     assert all(record(family).points == first for _ in range(40))
@@ -445,4 +496,23 @@ def test_a_cancel_is_seen_where_it_lands_and_only_after_the_shot() -> None:
         ("main/3.waits", True, line_of(waits, "asyncio.sleep")),
     ]
     assert str(landings[0]).endswith("before its first line")
-    assert isinstance(landings[1], Landing)
+
+
+def test_a_line_that_is_cancelled_twice_is_one_landing() -> None:
+    async def stubborn() -> None:
+        for _ in range(3):
+            try:
+                await asyncio.sleep(5)
+            except asyncio.CancelledError:
+                continue
+
+    async def main() -> None:
+        task = asyncio.create_task(stubborn())
+        for _ in range(2):
+            await asyncio.sleep(1)
+            task.cancel()
+        await task
+
+    create = line_of(main, "create_task")
+    aim = Aim(f"!main/1.stubborn@test_points.py:{create}#0", Moment.UNSTARTED, lambda: None)
+    assert [landing.task for landing in record(main, aim).landings] == ["main/1.stubborn"]

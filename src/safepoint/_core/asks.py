@@ -86,6 +86,10 @@ class Request:
     def level(self, now: float) -> Level:
         return Level.NOW if self.expired(now) else self.at.level
 
+    def alone(self, ask: Ask) -> Request:
+        """What one of the asks would amount to without the others."""
+        return Request(ask.at, ask.deadline, ask.recursive, (ask,))
+
     def mildest(self) -> Level:
         return min(ask.at.level for ask in self.asks)
 

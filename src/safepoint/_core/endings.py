@@ -29,6 +29,19 @@ class Stop:
         """A safe-point request became NOW, by its deadline or by a stronger ask."""
         return self.level >= Level.NOW and self.request.mildest() is Level.SAFE
 
+    def recorded(self, stopped_at: float) -> Cancellation:
+        """What is told of this stop once it has come true, at that time of day."""
+        return Cancellation(
+            self.reason,
+            tuple(ask.reason for ask in self.request.asks),
+            self.place,
+            self.level,
+            self.escalated,
+            self.timed_out,
+            min(ask.asked_at for ask in self.request.asks),
+            stopped_at,
+        )
+
     def took_part(self, ask: Ask) -> bool:
         """Did this ask help to bring the stop about?"""
         for standing in self.request.asks:
@@ -42,7 +55,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Cancellation:
-    """The record of a stop, on the result of the run that was stopped. Times are seconds since the epoch."""
+    """The record of a stop, on the result and the end event of what was stopped. Times are seconds since the epoch."""
 
     reason: Reason
     reasons: tuple[Reason, ...]

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from safepoint._core.clock import Clock
 from safepoint._core.ladder import Rung
-from safepoint._core.stacks import task_stack, thread_stack
+from safepoint._core.stacks import suspended, task_stack, thread_stack
 
 # Strong references, so that an abandoned task is not collected while it still runs.
 _running: set[Orphan] = set()
@@ -70,7 +71,10 @@ class Orphan:
         return f"<Orphan {self.name!r} at {self.path}, {'running' if self.still_running else 'ended'}>"
 
 
-def disown(task: asyncio.Task[None]) -> None:
-    """Take a task off asyncio's list, so that `asyncio.run` does not wait for it at its end."""
+def disown(task: asyncio.Task[Any]) -> None:  # Any: also tasks that a tool has left behind
+    """Take a task off asyncio's lists: `asyncio.run` shall not wait for it at its end, nor close what it is in."""
     asyncio.tasks._unregister_task(task)  # pyright: ignore[reportPrivateUsage]  # the only way; 3.11 to 3.14 have it
     task._log_destroy_pending = False  # type: ignore[attr-defined]  # a known orphan is no surprise at exit
+    generators: set[object] = getattr(task.get_loop(), "_asyncgens", set())  # asyncio's own loops have it, others not
+    for awaited, _ in suspended(task):
+        generators.discard(awaited)

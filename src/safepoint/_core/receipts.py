@@ -16,7 +16,7 @@ from safepoint._core.asklog import Withdrawn
 from safepoint._core.asks import Ask, Request
 from safepoint._core.endings import Ending, Touched
 from safepoint._core.latch import Latch
-from safepoint.errors import NotEnded, UsageError, WaitInsideRun
+from safepoint.errors import AskNotTaken, NotEnded, UsageError, WaitInsideRun
 
 if TYPE_CHECKING:
     from safepoint._core.orphans import Orphan
@@ -139,6 +139,8 @@ class Receipt:
             raise WaitInsideRun(
                 f"{inside.path} waits for {self.node.path}, which it is part of: return, and wait from outside"
             )
+        if not self.node.started:
+            raise AskNotTaken(f"{self.node.path} has not started, so waiting would never end: start the run first")
         self.node.ended.when_set(self._settled.set)
         return True
 

@@ -8,9 +8,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from types import FrameType
-
-_FRAMED = (("cr_frame", "cr_await"), ("gi_frame", "gi_yieldfrom"), ("ag_frame", "ag_await"))
-_OPAQUE = frozenset({"async_generator_asend", "async_generator_athrow", "coroutine_wrapper", "anext_awaitable"})
+from typing import Any
 
 
 def thread_stack(ident: int) -> str:
@@ -21,27 +19,33 @@ def thread_stack(ident: int) -> str:
 
 def task_stack(task: asyncio.Task[None]) -> str:
     """Where a suspended task waits, outermost frame first; empty if it has ended."""
-    return "".join(line for frame in _frames(task.get_coro()) for line in traceback.format_stack(frame, limit=1))
+    frames = [frame for _, frame in suspended(task)] or task.get_stack()
+    return "".join(line for frame in frames for line in traceback.format_stack(frame, limit=1))
 
 
-def _frames(awaitable: object) -> Iterator[FrameType]:
-    """asyncio knows the outermost frame alone; what is awaited in there is followed by hand."""
-    while awaitable is not None:
-        for frame_name, next_name in _FRAMED:
-            frame: FrameType | None = getattr(awaitable, frame_name, None)
+def suspended(task: asyncio.Task[Any]) -> Iterator[tuple[object, FrameType]]:  # Any: a task of anybody
+    """The coroutines and generators that a suspended task is in, from its own to the innermost, with their frames."""
+    awaited: object = task.get_coro()
+    while awaited is not None:
+        for own, inner in _FRAMED:
+            frame: FrameType | None = getattr(awaited, own, None)
             if frame is not None:
-                yield frame
-                awaitable = getattr(awaitable, next_name, None)
+                yield awaited, frame
+                awaited = getattr(awaited, inner, None)
                 break
         else:
-            awaitable = _held_by(awaitable)
+            awaited = _held_by(awaited)
 
 
-def _held_by(awaitable: object) -> object:
-    """What stands between two frames and names nothing; the garbage collector knows what it holds."""
-    if type(awaitable).__name__ not in _OPAQUE:
+# What stands between two frames and names nothing; only the garbage collector knows what it holds.
+_OPAQUE = frozenset({"async_generator_asend", "async_generator_athrow", "coroutine_wrapper", "anext_awaitable"})
+_FRAMED = (("cr_frame", "cr_await"), ("gi_frame", "gi_yieldfrom"), ("ag_frame", "ag_await"))
+
+
+def _held_by(awaited: object) -> object:
+    if type(awaited).__name__ not in _OPAQUE:
         return None
-    for held in gc.get_referents(awaitable):
-        if type(held).__name__ in _OPAQUE or any(hasattr(held, name) for name, _ in _FRAMED):
+    for held in gc.get_referents(awaited):
+        if any(hasattr(held, own) for own, _ in _FRAMED) or type(held).__name__ in _OPAQUE:
             return held
     return None

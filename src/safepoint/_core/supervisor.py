@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from contextvars import Context, copy_context
+from typing import Any
 
 from safepoint._core.clock import Clock
 from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Manner
+from safepoint._core.orphans import disown
 from safepoint._core.tree import Node
 from safepoint._core.watchdog import watch
 from safepoint._core.work import T, Work
@@ -80,6 +83,37 @@ class Supervisor:
         work.task = self.spawn(work.guard(make), path, context or copy_context())
         work.task.add_done_callback(work.task_done)
         return work
+
+
+async def wind_down(ladder: Ladder) -> None:
+    """End everything that is left on a loop of our own before it is closed, and wait for nobody past the ladder.
+
+    Runs close themselves. Tasks that a tool has left behind get what a cut task gets, then they are disowned. The
+    threads of an executor are not waited for: closing the loop lets go of them.
+    Cancellation: there is nobody left to cancel it.
+    """
+    supervisor = Supervisor.current()
+    for task in _others():
+        task.cancel()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(ladder.cap):
+            for root in tuple(supervisor.roots.values()):
+                await root.ended.wait()
+    await _part_with(_others(), ladder.task)
+    generators = asyncio.get_running_loop().shutdown_asyncgens()
+    await _part_with({supervisor.spawn(generators, "generators", copy_context())}, ladder.task)
+    await _part_with(_others(), 0)
+
+
+async def _part_with(tasks: set[asyncio.Task[Any]], seconds: float) -> None:  # Any: tasks of anybody
+    if tasks:
+        _, stubborn = await asyncio.wait(tasks, timeout=seconds)
+        for task in stubborn:
+            disown(task)
+
+
+def _others() -> set[asyncio.Task[Any]]:  # Any: as above
+    return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
 
 
 _supervisors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Supervisor] = weakref.WeakKeyDictionary()

@@ -171,11 +171,11 @@ class Node:
         """Look at the log: push work that NOW or FORCE concerns, arm the deadline, tell the children."""
         if self.state in (NodeState.NEW, NodeState.SEALED, NodeState.ENDED):
             return
-        pressing = self._pressing()
+        pressing = self._settled(self._pressing, None)
         level = pressing.level(self.clock.now()) if pressing else Level.NONE
         self._arm()
         self.on_change()  # the ask is told before anything that it brings about
-        if level >= Level.NOW and level > self.pushed:
+        if level > self.pushed:
             self.pushed = level
             self._commit(None)
             self.on_push(level)
@@ -228,18 +228,10 @@ class Node:
         self.ended.set()
 
     def _commit(self, place: str | None) -> None:
-        if self.answered:
+        request = self._settled(self.request, place) if not self.answered else None
+        if request is None:
             return
-        # A withdrawal may slip in from another thread between reading and marking: mark, then read again.
-        while True:
-            now = self.clock.now()
-            request = self.request()
-            if request is None or not request.hits(place, now):
-                return
-            self._mark_acted(request)
-            settled = self.request()
-            if settled is request or (settled is not None and settled.ids == request.ids):
-                break
+        now = self.clock.now()
         level = request.level(now)
         if self.stop is None:
             where = place if place is not None and level is Level.SAFE else level.name.lower()
@@ -249,9 +241,20 @@ class Node:
             timed_out = self.stop.timed_out or request.expired(now)
             self.stop = replace(self.stop, request=request, level=level, timed_out=timed_out)
 
-    def _mark_acted(self, request: Request) -> None:
+    def _settled(self, read: Callable[[], Request | None], place: str | None) -> Request | None:
+        """The request that hits this place, marked as acted on; None if there is none, or it was taken back."""
+        # A withdrawal may slip in from another thread between reading and marking: mark, then read again.
+        while True:
+            request, now = read(), self.clock.now()
+            if request is None or not request.hits(place, now):
+                return None
+            self._mark_acted({ask.id for ask in request.asks if request.alone(ask).hits(place, now)})
+            again = read()
+            if again is request or (again is not None and again.ids == request.ids):
+                return request
+
+    def _mark_acted(self, ids: set[str]) -> None:
         """Mark each ask in the log it lives in: it can't be taken back, and nothing new starts for it anywhere."""
-        ids = request.ids
         node: Node | None = self
         while node is not None:
             standing = node.log.standing()
@@ -286,6 +289,10 @@ class Node:
         yield self
         for child in tuple(self.children):
             yield from child.walk()
+
+    @property
+    def started(self) -> bool:
+        return self.state is not NodeState.NEW
 
     def blocked(self) -> Blocked | None:
         """What blocks this node's event loop right now, if anything does."""

@@ -49,14 +49,16 @@ class _Watched:
 
     def check(self) -> None:
         """In the watchdog's thread: ping, or measure how long the last ping has been waiting."""
+        loop = self.loop()
+        if loop is None or not loop.is_running():  # nobody runs it, so nothing blocks it
+            self.blocked, self.pinged = None, self.answered
+            return
         if self.answered == self.pinged:
             self.blocked = None
             self.pinged += 1
             self.since = time.monotonic()
-            loop = self.loop()
-            if loop is not None:
-                with suppress(RuntimeError):  # closed meanwhile
-                    loop.call_soon_threadsafe(self.answer)
+            with suppress(RuntimeError):  # closed meanwhile
+                loop.call_soon_threadsafe(self.answer)
             return
         seconds = time.monotonic() - self.since
         if seconds < PATIENCE:

@@ -28,6 +28,7 @@ from safepoint.errors import CheckpointError, RunFailed, StoreError, UsageError
 from safepoint.history.parts import Message, Prompt
 from safepoint.tools.base import BaseTool
 from safepoint.tools.context import DepsT
+from safepoint.tools.rendering import render_error
 
 Instructions: TypeAlias = str | Callable[["Run[DepsT, Any]"], "str | Awaitable[str]"]
 
@@ -68,7 +69,7 @@ class Agent(Generic[DepsT, OutT]):
         self.retries = _count("retries", retries, least=0)
         limit = max_parallel_tools
         self.max_parallel_tools = None if limit is None else _count("max_parallel_tools", limit, least=1)
-        self.hooks = tuple(hooks)
+        self.hooks = tuple(_checked_hooks(each) for each in hooks)
         self.ladder = ladder or Ladder()
         self.group = Group()
         for tool in self.tools.values():
@@ -152,14 +153,13 @@ class Agent(Generic[DepsT, OutT]):
         fork: bool = False,
         session: Conversation | None = None,
         deps: DepsT = NO_DEPS,
-        token: CancelToken | None = None,
     ) -> RunResult[OutT]:
         """Go on where a run was stopped; see `Resume` for the options. A finished effect never happens twice.
 
         Cancellation: as for `run`; the resumed run leaves a checkpoint of its own.
         """
         resume = Resume(checkpoint, message, answers or {}, edit, on_unknown, fork)
-        run = self.start(checkpoint=resume, session=session, deps=deps, token=token)
+        run = self.start(checkpoint=resume, session=session, deps=deps)
         run.launch()
         await run.join()
         return unless_failed(run.result)
@@ -176,11 +176,13 @@ class Agent(Generic[DepsT, OutT]):
         ladder: Ladder | None = None,
     ) -> RunResult[OutT]:
         """`run` for programs without an event loop. Ctrl-C stops the run and raises `CtrlC`, a second one forces it."""
+        steps = ladder or self.ladder
         return unless_failed(
             run_sync(
                 lambda: self.start(
-                    prompt, history=history, session=session, deps=deps, token=token, budget=budget, ladder=ladder
-                )
+                    prompt, history=history, session=session, deps=deps, token=token, budget=budget, ladder=steps
+                ),
+                steps,
             )
         )
 
@@ -242,7 +244,8 @@ def unless_failed(result: RunResult[OutT]) -> RunResult[OutT]:
     if isinstance(result.error, StoreError | CheckpointError):
         raise result.error
     if result.stop_reason is StopReason.ERROR:
-        raise RunFailed(f"the run failed: {result.error!r}", result) from result.error
+        why = render_error(result.error) if result.error is not None else "no error is known"
+        raise RunFailed(f"the run failed: {why}", result) from result.error
     return result
 
 
@@ -256,6 +259,12 @@ def _checked_model(model: Model) -> Model:
     if not isinstance(model, Model):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
         raise ValueError(f"model={model!r} is not a model: it has no stream(request) that opens a stream of chunks")
     return model
+
+
+def _checked_hooks(hooks: Hooks) -> Hooks:
+    if not isinstance(hooks, Hooks):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ValueError(f"{hooks!r} is no Hooks object: derive its class from Hooks, and pass an instance")
+    return hooks
 
 
 def _by_name(tools: Sequence[BaseTool]) -> dict[str, BaseTool]:

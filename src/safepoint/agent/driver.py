@@ -11,6 +11,8 @@ import inspect
 from functools import partial
 from typing import assert_never
 
+from safepoint._core.asks import is_seconds
+from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
 from safepoint._core.work import Done, Failed, NeverRan, Outcome
 from safepoint.agent.batch import Batch
@@ -18,7 +20,6 @@ from safepoint.agent.ending import Closed, close
 from safepoint.agent.events import (
     Event,
     ModelCallEnded,
-    ModelCallStarted,
     RetryScheduled,
     RunEnded,
     RunStarted,
@@ -173,10 +174,11 @@ class Driver:
         else:
             request = self._request(instructions)
         incoming, model = Incoming(), record.agent.models[step.model]
-        record.emit(ModelCallStarted, step=record.step, model=model.name)
         record.hub.say_under_way(record.node.id, partial(self._so_far, incoming))
         outcome = await self.stage.perform(partial(receive, record, model, request, incoming), model.name)
         record.hub.said(record.node.id)
+        if isinstance(outcome, NeverRan):
+            return Close(StopReason.CANCELLED)
         next_step = self._received(step, request, incoming, outcome)
         if isinstance(next_step, RunTools | Settle):
             failed = await self._save() if isinstance(next_step, RunTools) else None
@@ -232,12 +234,27 @@ class Driver:
             record.meter.spent(record.agent.models[step.model].name, usage)
         complete = incoming.finish is not None and error is None
         told = message if complete else incoming.kept()
-        record.emit(ModelCallEnded, step=record.step, message=told, usage=usage, complete=complete, error=error)
+        self._tell_model_call(told, usage, complete=complete, error=error)
         if error is not None:
             return self._after_error(step, incoming, error)
         if incoming.finish is None:
             return Close(StopReason.CANCELLED, incoming=incoming)
         return self._after_reply(message, incoming)
+
+    def _tell_model_call(
+        self, message: Message | None, usage: Usage, *, complete: bool, error: BaseException | None
+    ) -> None:
+        node = self._node
+        cut = node.stop.recorded(node.clock.wall()) if node.stop and not complete and error is None else None
+        self._record.emit(
+            ModelCallEnded,
+            step=self._record.step,
+            message=message,
+            usage=usage,
+            complete=complete,
+            error=error,
+            cancellation=cut,
+        )
 
     def _after_reply(self, message: Message | None, incoming: Incoming) -> Step:
         self._record.steps_done += 1
@@ -279,7 +296,8 @@ class Driver:
             return Close(StopReason.CANCELLED, incoming=incoming)
         agent = self._record.agent
         if incoming.empty and isinstance(error, ModelUnavailable) and step.attempt < agent.retries:
-            seconds = min(error.retry_after or 0.5 * 2**step.attempt, LONGEST_BACK_OFF)
+            wish = error.retry_after
+            seconds = min(wish if wish is not None and is_seconds(wish) else 0.5 * 2**step.attempt, LONGEST_BACK_OFF)
             self._record.emit(RetryScheduled, step=self._record.step, delay=seconds, error=error)
             return BackOff(seconds, CallModel(step.attempt + 1, step.model))
         if incoming.empty and isinstance(error, ModelError) and step.model + 1 < len(agent.models):
@@ -317,21 +335,44 @@ class Driver:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
+    def task_done(self, task: asyncio.Task[None]) -> None:
+        if self.result is None:
+            self.end_anyway(None if task.cancelled() else task.exception())
+
+    def end_anyway(self, error: BaseException | None) -> None:
+        """The last resort, so that nobody waits for ever: the task is over and the run is not.
+
+        `error` is what broke it; None if the task was cancelled before its first step.
+        """
+        for call in self.batch.calls if self.batch is not None else ():
+            if call.work is not None:
+                call.work.stop(force=True)
+        if error is None:
+            self._record.emit(RunStarted, agent=self._record.agent.name)
+            self._node.cancel(reason=Reason("the task of the run was cancelled", Source.CALLER))
+        stopped = self._node.judge_now() is not None
+        step = Close(StopReason.CANCELLED if stopped else StopReason.ERROR, error=error)
+        self._seal(self._closed(step))
+
     async def _close(self, step: Close) -> Step:
         """Close, save, seal, tell, and let everybody who waits know, in this order."""
         record = self._record
         await self.stage.quieten()
-        record.steering.close()
-        if record.meter is not None:
-            record.meter.close()
-        if self.batch is not None:
-            self.batch.end()
-        closed = close(record, step, self.batch)
+        closed = self._closed(step)
         if record.journal is not None:
             saved = await self.stage.perform_last(partial(record.note, self._ended(closed.result)), "journal")
             closed = closed.unless_saved(saved)
         self._seal(closed)
         return Over()
+
+    def _closed(self, step: Close) -> Closed:
+        record = self._record
+        record.steering.close()
+        if record.meter is not None:
+            record.meter.close()
+        if self.batch is not None:
+            self.batch.end()
+        return close(record, step, self.batch)
 
     def _ended(self, result: RunResult[str]) -> Ended:
         start, checkpoint = self._record.started_at, result.checkpoint

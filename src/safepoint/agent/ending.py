@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, replace
 
-from safepoint._core.endings import Cancellation, Ending, Stop, Touched
+from safepoint._core.endings import Ending, Stop, Touched
 from safepoint._core.reasons import Source
 from safepoint._core.work import Done, Failed, Outcome
 from safepoint.agent.batch import Batch
@@ -53,7 +53,7 @@ def close(record: Record, step: Close, batch: Batch | None) -> Closed:
         list(messages),
         tuple(record.ledger),
         record.usage,
-        cancellation=_cancellation(stop, now) if stop is not None else None,
+        cancellation=stop.recorded(now) if stop is not None else None,
         checkpoint=_checkpoint(record, step, batch, messages),
         value=_value(record, step, messages),
         orphans=tuple(record.orphans),
@@ -120,20 +120,6 @@ def _notice(step: Close, stop: Stop | None, *, incomplete: bool) -> str | None:
             return "The model refused to answer."
         case _:
             return None
-
-
-def _cancellation(stop: Stop, now: float) -> Cancellation:
-    asks = stop.request.asks
-    return Cancellation(
-        stop.reason,
-        tuple(ask.reason for ask in asks),
-        stop.place,
-        stop.level,
-        stop.escalated,
-        stop.timed_out,
-        min(ask.asked_at for ask in asks),
-        now,
-    )
 
 
 def _last_words(messages: tuple[Message, ...]) -> str:

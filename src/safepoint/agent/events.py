@@ -54,13 +54,17 @@ class ReasoningStreamed(Place):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCallEnded(Place):
-    """`message` is the reply, or, if it is not `complete`, the words that had come; None if there were none."""
+    """`message` is the reply, or, if it is not `complete`, the words that had come; None if there were none.
+
+    `cancellation`: why it was cut.
+    """
 
     step: int
     message: Message | None
     usage: Usage
     complete: bool
     error: BaseException | None = None
+    cancellation: Cancellation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +81,10 @@ class ToolCallStarted(Place):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallEnded(Place):
-    """The ledger's entry as recorded; also for a call that never started."""
+    """The ledger's entry as recorded; also for a call that never started. `cancellation`: why it was cut."""
 
     entry: LedgerEntry
+    cancellation: Cancellation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +96,11 @@ class CancelRequested(Place):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RungReached(Place):
-    """A piece of work climbed a rung of the ladder."""
+    """A piece of work climbed a rung of the ladder. `call_id`: of the tool call, if it is one."""
 
     name: str
     rung: Rung
+    call_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,20 +18,20 @@ from typing import Any, cast
 
 from safepoint._core.endings import Ending
 from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Rung
-from safepoint._core.points import Level
+from safepoint._core.points import NAMED, Level
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
 from safepoint._core.tree import Node
 from safepoint._core.work import Abandoned, Cut, Done, Failed, NeverRan, Work
 from safepoint.agent.checkpoint import Checkpoint, Question
 from safepoint.agent.events import HookFailed, RungReached, ToolCallEnded, ToolCallStarted
-from safepoint.agent.hooks import AskFirst, Deny, Replace, overridden
+from safepoint.agent.hooks import AskFirst, Deny, Replace, is_its_own, overridden
 from safepoint.agent.journal import Called
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.record import Record
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.resume import Restored
-from safepoint.errors import AskPerson, InternalError, Retry, StopTool
+from safepoint.errors import AskPerson, InternalError, Retry, StopTool, StoreError
 from safepoint.history.parts import ToolCall
 from safepoint.history.states import LedgerState
 from safepoint.tools.bad_arguments import BadArguments
@@ -75,6 +75,8 @@ class Execution:
         # What a person is asked, and a sub-agent's own checkpoint: both for the checkpoint of this run.
         self.question: Question | None = None
         self.child: Checkpoint | None = None
+        # Why a sub-agent was stopped that nobody stopped through this call.
+        self._why_inside: str | None = None
         self._args: dict[str, Any] = {}  # Any: typed by the tool's signature
         self._undo: Work[object] | None = None
         self._timeout: asyncio.TimerHandle | None = None
@@ -103,6 +105,11 @@ class Execution:
     def under_way(self) -> Work[object] | None:
         """What is still running of it: the tool, or its undo."""
         return next((work for work in (self.work, self._undo) if work is not None and not work.ended), None)
+
+    @property
+    def why(self) -> str | None:
+        """Why it was stopped, if that was meant for this call or the run inside it."""
+        return self.node.stop.reason.text if self.node.stop is not None else self._why_inside
 
     @property
     def _entry(self) -> LedgerEntry:
@@ -172,14 +179,18 @@ class Execution:
     async def _run_hooks(self, name: str, subject: object) -> list[object]:
         verdicts: list[object] = []
         for hooks in self._record.agent.hooks:
-            if not overridden(hooks, name):
+            if not overridden(hooks, name) or self._being_stopped():
                 continue
             try:
                 verdict: object = getattr(hooks, name)(self._record.run, subject)
                 if inspect.isawaitable(verdict):
                     verdict = await verdict
-            except Exception as error:
-                if self._being_stopped():
+                if name == "before_tool" and not isinstance(verdict, Deny | Replace | AskFirst | None):
+                    raise TypeError(
+                        f"before_tool returned {verdict!r}: return Deny(…), Replace(…), AskFirst(…) or None"
+                    )
+            except BaseException as error:
+                if self._being_stopped() or not is_its_own(error):
                     raise
                 self._record.emit(HookFailed, hook=name, error=error)
                 verdict = Deny(f"the check {type(hooks).__name__}.{name} failed") if name == "before_tool" else None
@@ -212,6 +223,7 @@ class Execution:
         self._record.orphans.extend(result.orphans)
         self.child = result.checkpoint
         if result.cancellation is not None:
+            self._why_inside = result.cancellation.reason.text
             self.node.judge(result.cancellation.place)  # what was asked of the call, the run inside has carried out
             self._settle(LedgerState.STOPPED, content=result.text)
         elif result.stop_reason is StopReason.INTERRUPTED:
@@ -239,7 +251,7 @@ class Execution:
             self._undo.stop(force=True)
 
     def _tell_rung(self, rung: Rung) -> None:
-        self._record.emit(RungReached, name=self._call.name, rung=rung)
+        self._record.emit(RungReached, name=self._call.name, rung=rung, call_id=self._call.id)
 
     def harvest(self) -> None:
         """Take whatever has ended a phase further. Call it after every change."""
@@ -258,8 +270,11 @@ class Execution:
         self._record.heed(outcome)
         if isinstance(outcome, Abandoned):
             self._record.orphans.append(outcome.orphan)
-        if self._entry.state is not LedgerState.RUNNING:
-            return  # recorded in its own task, or never ran a line
+        if self._entry.state is not LedgerState.RUNNING:  # recorded in its own task, or never ran a line
+            if isinstance(outcome, Failed) and not isinstance(outcome.error, StoreError):
+                hook = "before_tool" if self._entry.state is LedgerState.NOT_STARTED else "after_tool"
+                self._record.emit(HookFailed, hook=hook, error=outcome.error)
+            return
         match outcome:
             case Failed(error) | Cut(error) if isinstance(error, StopTool):
                 self._stopped_itself(error)
@@ -267,6 +282,10 @@ class Execution:
                 number = len(self.memory.answers) + 1
                 self.question = Question(f"{self._call.id}:{number}", self._tool.name, error.payload)
                 self._settle(LedgerState.WAITING)
+            case Failed(asyncio.CancelledError() | KeyboardInterrupt()) if self.node.judge_now() is not None:
+                # Somebody cancelled all tasks, or pressed Ctrl-C, and this one heard of it before it was told.
+                self._settle(LedgerState.CUT)
+                self._begin_undo()
             case Failed(error):
                 self._settle(LedgerState.FAILED, error=_unasked(error))
             case Cut(error):
@@ -283,6 +302,7 @@ class Execution:
             self._begin_undo()
         else:
             self.memory.saved = stop.saved
+            self._record.node.judge(NAMED + stop.point)  # if the run was asked to stop there, it stops there too
             self._settle(LedgerState.STOPPED, point=stop.point)
 
     def _begin_undo(self) -> None:
@@ -327,9 +347,11 @@ class Execution:
             self._leave_by.cancel()
         self.phase = Phase.OVER
         self.node.seal()
-        self._record.emit(ToolCallEnded, entry=self._entry)
+        now, cancelled = clock.wall(), self._entry.state in _CANCELLED
+        cut = self.node.stop.recorded(now) if self.node.stop is not None and cancelled else None
+        self._record.emit(ToolCallEnded, entry=self._entry, cancellation=cut)
         orphans = (self.work.orphan,) if self.work.orphan is not None else ()
-        self.node.finish(Ending(self._entry.state in _CANCELLED, clock.wall(), orphans=orphans))
+        self.node.finish(Ending(cancelled, now, orphans=orphans))
 
 
 def _unasked(error: BaseException) -> str:

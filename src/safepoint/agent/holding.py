@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from safepoint._core.ladder import Rung
+from safepoint._core.points import Level
 from safepoint._core.stacks import task_stack, thread_stack
 from safepoint._core.tree import Node
 from safepoint._core.work import Work
@@ -29,13 +30,21 @@ class Holding:
 
 def holding(node: Node, drivers: Iterable[Driver]) -> list[Holding]:
     """Empty if the run was not asked to stop, or has ended."""
-    if node.stop is None or node.ended.is_set:
+    if node.ended.is_set or not _is_to_stop(node):
         return []
     found = [_describe(work, node.clock.now()) for driver in drivers for work in _works(driver)]
     blocked = node.blocked()
     if blocked is not None:
         found.append(Holding("event loop", node.path, None, blocked.seconds, None, blocked.stack))
     return found
+
+
+def _is_to_stop(node: Node) -> bool:
+    """A loop that is blocked has not even looked at the ask yet, and then it is the ask that counts."""
+    if node.stop is not None:
+        return True
+    request = node.request()
+    return request is not None and request.level(node.clock.now()) >= Level.NOW
 
 
 def _works(driver: Driver) -> Iterator[Work[object]]:
@@ -52,4 +61,5 @@ def _describe(work: Work[object], now: float) -> Holding:
     else:
         stack = task_stack(work.task) if work.task is not None else ""
     left = max(0.0, work.until - now) if work.until is not None else None
-    return Holding(work.name, work.path, work.rung, now - work.rung_since, left, stack)
+    seconds = now - work.rung_since if work.rung is not None else 0.0
+    return Holding(work.name, work.path, work.rung, seconds, left, stack)

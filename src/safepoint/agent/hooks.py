@@ -7,6 +7,7 @@ call is denied.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -82,3 +83,16 @@ class Hooks:
 
 def overridden(hooks: Hooks, name: str) -> bool:
     return getattr(type(hooks), name) is not getattr(Hooks, name)
+
+
+def is_its_own(error: BaseException) -> bool:
+    """Did the hook raise this by itself? If not, it is a cut, a Ctrl-C or the end of the interpreter: let it pass."""
+    if isinstance(error, asyncio.CancelledError):
+        return not is_being_cut()
+    return not isinstance(error, KeyboardInterrupt | GeneratorExit)
+
+
+def is_being_cut() -> bool:
+    """Has somebody cancelled the task that runs the hooks? Then none of them starts any more."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

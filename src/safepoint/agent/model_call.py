@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from safepoint.agent.events import ReasoningStreamed, TextStreamed
+from safepoint.agent.events import ModelCallStarted, ReasoningStreamed, TextStreamed
 from safepoint.agent.incoming import Incoming
 from safepoint.agent.model import Chunk, Model, ModelRequest, ReasoningDelta, TextDelta
 from safepoint.agent.record import Record
@@ -26,6 +26,7 @@ async def receive(record: Record, model: Model, request: ModelRequest, incoming:
 
     Cancellation: the stream is closed on the way out; `incoming` has what was received.
     """
+    record.emit(ModelCallStarted, step=record.step, model=model.name)
     settings = request.settings
     patience = settings.timeout_first_token
     async with model.stream(request) as chunks:
@@ -63,11 +64,16 @@ def _tell(record: Record, chunk: Chunk) -> None:
 def usage_of(request: ModelRequest, incoming: Incoming) -> Usage:
     """What this call cost: the provider's own count where it said, our estimate where it could not."""
     finish = incoming.finish
-    spent_in = finish.input_tokens if finish is not None else None
-    spent_out = finish.output_tokens if finish is not None else None
+    spent_in = _count(finish.input_tokens) if finish is not None else None
+    spent_out = _count(finish.output_tokens) if finish is not None else None
     estimated = spent_in is None or spent_out is None
     if spent_in is None:
         spent_in = estimate_messages(request.messages, request.instructions, request.tools)
     if spent_out is None:
         spent_out = estimate_tokens(incoming.all_received)
     return Usage(spent_in, spent_out, model_calls=1, estimated=estimated)
+
+
+def _count(tokens: object) -> int | None:
+    """A provider's count, unless it is none."""
+    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0 else None

@@ -35,6 +35,7 @@ from safepoint.agent.result import OutT, RunResult
 from safepoint.agent.resume import Resume, continued
 from safepoint.agent.steering import Steering, SteerReceipt
 from safepoint.agent.stream import Hub, Reader
+from safepoint.agent.telemetry import trace
 from safepoint.agent.text import TextReader
 from safepoint.agent.tree import RunTree
 from safepoint.errors import NotEnded, UsageError, WaitInsideRun
@@ -230,11 +231,17 @@ class Run(Generic[DepsT, OutT]):
         """Start the run's task. Refuses a second time."""
         driver, supervisor = self._prepare()
         self._task = supervisor.spawn(driver.drive(), self.node.path, copy_context())
+        self._task.add_done_callback(driver.task_done)
 
     async def drive_inside(self) -> RunResult[OutT]:
         """Run in the calling task, as a sub-agent does. Cancellation: the run closes itself and returns."""
         driver, _ = self._prepare()
-        await driver.drive()
+        try:
+            await driver.drive()
+        except BaseException as error:
+            if driver.result is None:
+                driver.end_anyway(error)
+            raise
         return self.result
 
     def _prepare(self) -> tuple[Driver, Supervisor]:
@@ -255,6 +262,7 @@ class Run(Generic[DepsT, OutT]):
             options.token.admit(self.node)
         record.supervisor.enrol(self.node)
         register(self)
+        trace(self.hub)
         return self._driver, record.supervisor
 
     def _stop_for(self, error: BaseException) -> None:

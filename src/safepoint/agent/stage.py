@@ -10,15 +10,17 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from functools import partial
 from typing import TypeVar
 
 from safepoint._core.ladder import Rung
 from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
+from safepoint._core.receipts import current_node
 from safepoint._core.work import Abandoned, Failed, NeverRan, Outcome, Work
 from safepoint.agent.events import CancelRequested, HookFailed, RungReached
-from safepoint.agent.hooks import overridden
+from safepoint.agent.hooks import is_being_cut, is_its_own, overridden
 from safepoint.agent.record import Record
 from safepoint.tools.rendering import render_error
 
@@ -38,6 +40,9 @@ class Stage:
         # Hooks that hear of an ask. They run beside the work, hold nothing, and are waited for after the end.
         self._asides: list[Work[None]] = []
         self._announced: set[str] = set()
+        # Work is begun on behalf of the run, also where somebody else's ask or timer is what begins it.
+        self._context = copy_context()
+        self._context.run(current_node.set, record.node)
 
     def open(self) -> None:
         """From now on asks are announced, and push what is under way."""
@@ -84,7 +89,11 @@ class Stage:
         if stopped and self.has_hooks("on_stopped"):
             self._beside("on_stopped", result)
         for aside in self._asides:
-            await self._outcome(aside)
+            outcome = await self._outcome(aside)
+            if isinstance(outcome, Failed):
+                self._hook_failed(aside.name, outcome.error)
+            elif isinstance(outcome, Abandoned):  # too late for the result's list
+                _log.warning("the hook %s of %s does not end: %r", aside.name, self._node.path, outcome.orphan)
 
     async def quieten(self) -> None:
         """Nothing goes on below a sealed run: end what its hooks have started. Cancellation: as in `wait`."""
@@ -110,8 +119,15 @@ class Stage:
     def _begin(self, make: Callable[[], Awaitable[T]], name: str, limit: float | None = None) -> Work[T]:
         record = self._record
         path = f"{record.node.path}/{name}"
-        ring = record.bell.ring
-        work = record.supervisor.begin(make, name=name, path=path, ladder=record.ladder, on_end=ring, limit=limit)
+        work = record.supervisor.begin(
+            make,
+            name=name,
+            path=path,
+            ladder=record.ladder,
+            context=self._context.copy(),
+            on_end=record.bell.ring,
+            limit=limit,
+        )
         work.on_rung = partial(self._tell_rung, name)
         return work
 
@@ -147,13 +163,15 @@ class Stage:
     async def call_hooks(self, name: str, *args: object) -> None:
         """All hooks of this name, inside a piece of work. Cancellation: cuts the hook."""
         for hooks in self._record.agent.hooks:
-            if not overridden(hooks, name):
+            if not overridden(hooks, name) or is_being_cut():
                 continue
             try:
                 answer: object = getattr(hooks, name)(self._record.run, *args)
                 if inspect.isawaitable(answer):
                     await answer
-            except Exception as error:
+            except BaseException as error:
+                if not is_its_own(error):
+                    raise
                 self._hook_failed(name, error)
 
     def _hook_failed(self, name: str, error: BaseException) -> None:

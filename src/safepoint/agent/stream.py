@@ -9,6 +9,7 @@ and beyond the limit they are dropped and counted in a `Lagged` event.
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -17,6 +18,8 @@ from dataclasses import replace
 from safepoint.agent.events import Event, Lagged, ReasoningStreamed, RunEnded, TextStreamed
 
 MAX_BUFFERED_CHARS = 1_000_000
+
+_log = logging.getLogger("safepoint")
 
 _PIECES = (TextStreamed, ReasoningStreamed)
 
@@ -129,6 +132,11 @@ class Hub:
         self._under_way: dict[str, Callable[[], Event | None]] = {}
         self._last = 0
 
+    @property
+    def is_topmost(self) -> bool:
+        """Whether no other run hears what this one tells."""
+        return self._parent is None
+
     def number(self) -> int:
         """The next sequence number of the whole tree."""
         if self._parent is not None:
@@ -148,7 +156,10 @@ class Hub:
         for reader in self._live_readers():
             reader.put(event)
         for listener in self._listeners:
-            listener(event)
+            try:
+                listener(event)
+            except Exception:
+                _log.exception("a listener failed at %s of %s", type(event).__name__, event.path)
 
     def say_under_way(self, run_id: str, so_far: Callable[[], Event | None]) -> None:
         """That run streams a reply from now on; `so_far` gives its text as one event."""
@@ -165,7 +176,10 @@ class Hub:
             hub = hub._parent
 
     def listen(self, listener: Callable[[Event], object]) -> None:
-        """Call it for every event, in the loop's thread. It must not raise and must not wait."""
+        """Call it for every event, right where it happens: a start is told in the very task that starts.
+
+        It must not wait. What it raises is logged and changes nothing.
+        """
         self._listeners.append(listener)
 
     def read(self) -> Reader:

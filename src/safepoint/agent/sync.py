@@ -1,7 +1,8 @@
 """A run for programs without an event loop, and what Ctrl-C means there.
 
 The first Ctrl-C asks the run to stop NOW; it closes itself within its ladder and `CtrlC` is raised, with the result. A
-second one is FORCE. The handler is ours only while we wait, only in the main thread, and only if nobody else has one.
+second one is FORCE. A third one is raised right where the program is: a tool that never yields hears nothing else.
+The handler is ours only while we wait, only in the main thread, and only if nobody else has one.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
 
+from safepoint._core.ladder import Ladder
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
+from safepoint._core.supervisor import wind_down
 from safepoint.agent.result import OutT, RunResult
 from safepoint.agent.run import Run
 from safepoint.errors import CtrlC, UsageError
 from safepoint.tools.context import DepsT
 
 
-def run_sync(make: Callable[[], Run[DepsT, OutT]]) -> RunResult[OutT]:
-    """Start the run on a loop of its own and wait for its end."""
+def run_sync(make: Callable[[], Run[DepsT, OutT]], ladder: Ladder) -> RunResult[OutT]:
+    """Start the run on a loop of its own and wait for its end. What the run leaves on the loop holds nobody."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -30,16 +33,28 @@ def run_sync(make: Callable[[], Run[DepsT, OutT]]) -> RunResult[OutT]:
     else:
         raise UsageError("run_sync() inside a running event loop (as in Jupyter): write `await agent.run(…)`")
     presses = _Presses()
+    started: list[Run[DepsT, OutT]] = []
 
-    async def main() -> RunResult[OutT]:
+    async def main() -> None:
         run = make()
         run.launch()
+        started.append(run)
         presses.govern(run.cancel)
         await run.join()
-        return run.result
 
-    with asyncio.Runner() as runner, _ctrl_c(presses):
-        result = runner.run(main())
+    loop = asyncio.new_event_loop()
+    try:
+        with _ctrl_c(presses):
+            loop.run_until_complete(main())
+    except KeyboardInterrupt:
+        if not started or not presses.count:
+            raise
+    finally:
+        try:
+            loop.run_until_complete(wind_down(ladder))
+        finally:
+            loop.close()
+    result = started[0].result
     if presses.count:
         raise CtrlC(result)
     return result
@@ -59,6 +74,8 @@ class _Presses:
 
     def press(self, _signal: int, _frame: FrameType | None) -> None:
         self.count += 1
+        if self.count > 2:
+            raise KeyboardInterrupt
         if self._cancel is not None:
             self._ask()
 

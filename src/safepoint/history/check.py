@@ -157,12 +157,11 @@ def _check_arrangement(where: str, message: Message) -> None:
         for number, part in enumerate(message.parts):
             if isinstance(part, Text) and part.incomplete:
                 raise _fault(f"{where}, part {number}", "a user's text is marked incomplete", "write incomplete=False")
-    if message.role == "assistant":
-        ranks = [part_rank(part) for part in message.parts]
-        if ranks != sorted(ranks):
-            raise _fault(where, "its parts are out of order", "write Reasoning, then Text and ToolCall, then Notice")
-        if not any(ranks):
-            raise _fault(where, "it has nothing but Reasoning", "add a Text or a Notice, or leave the message out")
+    ranks = [part_rank(part) for part in message.parts]
+    if ranks != sorted(ranks):
+        raise _fault(where, "its parts are out of order", "write Reasoning, then Text and ToolCall, then Notice")
+    if not any(ranks):
+        raise _fault(where, "it has nothing but Reasoning", "add a Text or a Notice, or leave the message out")
 
 
 def part_rank(part: Part) -> int:

@@ -52,7 +52,7 @@ def encode_value(value: object, depth: int = 0) -> Any:  # Any: JSON
 
 def decode_value(value: Any) -> Any:  # Any: JSON
     if isinstance(value, list):
-        return [decode_value(item) for item in value]  # pyright: ignore[reportUnknownVariableType]  # JSON
+        return [decode_value(item) for item in value]  # pyright: ignore[reportUnknownVariableType]  # decoded JSON
     if isinstance(value, dict):
         items = cast("Json", value)
         if _BYTES in items:

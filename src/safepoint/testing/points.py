@@ -21,7 +21,6 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from dataclasses import dataclass
 from enum import StrEnum
-from types import TracebackType
 from typing import Any, TypeVar
 
 from safepoint.testing.clock import VirtualLoop
@@ -142,9 +141,9 @@ class Watch:
         return aim.moment
 
     def _fire(self) -> None:
-        if self._aim is not None and not self.fired:
-            self.fired = True
-            self._aim.fire()
+        assert self._aim is not None
+        self.fired = True
+        self._aim.fire()
 
 
 class Stepper(Coroutine[Any, Any, Any]):
@@ -167,12 +166,12 @@ class Stepper(Coroutine[Any, Any, Any]):
         self.watch.suspended(self, yielded)
         return yielded
 
-    def throw(self, typ: Any, val: Any = None, tb: TracebackType | None = None, /) -> Any:  # Any: as in Coroutine
+    def throw(self, typ: Any, /, *rest: Any) -> Any:  # Any: as in Coroutine
         if isinstance(typ, asyncio.CancelledError):
             self.watch.cancelling(self)
         outer, self.watch.current = self.watch.current, self
         try:
-            yielded = self.coro.throw(typ) if val is None and tb is None else self.coro.throw(typ, val, tb)
+            yielded = self.coro.throw(typ, *rest)
         finally:
             self.watch.current = outer
         self.watch.suspended(self, yielded)
@@ -189,15 +188,11 @@ class Stepper(Coroutine[Any, Any, Any]):
 
 
 class WatchedTask(asyncio.Task[T]):
-    """A task that shows the user's coroutine, not the stepper: in its repr, its stack and ``get_coro()``."""
+    """A task whose coroutine is the user's, not the stepper."""
 
     def __init__(self, stepper: Stepper, **options: Any) -> None:  # Any: asyncio's own options differ by version
         self._stepper = stepper
         super().__init__(stepper, **options)
-
-    @property
-    def _coro(self) -> Any:  # Any: as in asyncio
-        return self._stepper.coro
 
     def get_coro(self) -> Any:  # Any: as in asyncio
         return self._stepper.coro

@@ -27,7 +27,7 @@ from safepoint.testing.kinds import Ending, Injection, Shot, must_return
 from safepoint.testing.points import Aim, Moment, Point, Watch, WatchedLoop
 from safepoint.testing.subject import Subject
 
-MAX_ROUNDS = 50_000
+MAX_ROUNDS = 20_000
 _HARMLESS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
 
 
