@@ -294,6 +294,8 @@ class Course:
 
     def _call_over(self, call: Call, entry: LedgerEntry) -> None:
         if call.party is not None:
+            if entry.state is LedgerState.NOT_STARTED:
+                self.reference.judge(call.party, None)  # NOW was there before its first step, told or not
             call.party.over = True
             call.party.cancelled = entry.state in CANCELLED_STATES
         if call.child is not None and call.child.stage is Stage.OVER and not entry.still_running:
