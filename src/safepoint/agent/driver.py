@@ -131,7 +131,10 @@ class Driver:
         record.join(entered.value, resumed=resume is not None)
         new = tuple(record.messages[record.started_at :])
         opened = Opened(record.node.id, record.agent.name, record.started_at, new, continues, tuple(record.ledger))
-        return await self._save(opened)
+        failed = await self._save(opened)
+        if failed is not None:
+            record.journal = None  # it never began there, so it can't end there either
+        return failed
 
     async def _save(self, *facts: Fact) -> Step | None:
         """Make what was recorded durable. A failure to do so is the run's failure, before anything builds on it."""
