@@ -23,8 +23,7 @@ def worker(done: list[int]) -> Agent:
         done.append(x)
         return f"did {x}"
 
-    replies = [[say("I act"), call("act", x=1)], say("done"), say("fine")]
-    return Agent("worker", model=ScriptedModel(*replies), tools=[act])
+    return Agent("worker", model=ScriptedModel([say("I act"), call("act", x=1)], say("done")), tools=[act])
 
 
 async def check_usable(store: Store, session: Session) -> None:
