@@ -26,7 +26,7 @@ from safepoint.agent.events import (
     TextStreamed,
 )
 from safepoint.agent.incoming import Incoming
-from safepoint.agent.journal import Ended, Fact, Opened
+from safepoint.agent.journal import Ended, Opened
 from safepoint.agent.model import ModelRequest
 from safepoint.agent.model_call import receive, usage_of
 from safepoint.agent.output import OUTPUT_TRIES, asks_again
@@ -124,7 +124,9 @@ class Driver:
             return None
         resume = self._resume
         continues = resume.checkpoint.id if resume is not None else None
-        entered = await self.stage.perform(partial(session.enter, record.run, continues), "session")
+        # A run that was stopped before its start takes the session all the same, so that its input is in the history.
+        perform = self.stage.perform if self._node.judge_now() is None else self.stage.perform_last
+        entered = await perform(partial(session.enter, record.run, continues), "session")
         if isinstance(entered, Failed):
             return self._fail(entered.error, None)
         if not isinstance(entered, Done):
@@ -132,14 +134,18 @@ class Driver:
         record.join(entered.value, resumed=resume is not None)
         new = tuple(record.messages[record.started_at :])
         opened = Opened(record.node.id, record.agent.name, record.started_at, new, continues, tuple(record.ledger))
-        return await self._save(opened)
+        saved = await perform(partial(record.note, opened), "journal")
+        if not isinstance(saved, Failed):
+            return None
+        record.journal = None  # it never began there, so it can't end there either
+        return self._fail(saved.error, None)
 
-    async def _save(self, *facts: Fact) -> Step | None:
+    async def _save(self) -> Step | None:
         """Make what was recorded durable. A failure to do so is the run's failure, before anything builds on it."""
         record = self._record
         if record.journal is None:
             return None
-        outcome = await self.stage.perform(partial(record.note, *facts, *record.unsaved()), "journal")
+        outcome = await self.stage.perform(partial(record.note, *record.unsaved()), "journal")
         return self._fail(outcome.error, None) if isinstance(outcome, Failed) else None
 
     def _first(self) -> Step:
