@@ -1,0 +1,81 @@
+"""Safepoint: run LLM agents that can be stopped."""
+
+import logging
+
+from safepoint._core.asks import Ask
+from safepoint._core.endings import Cancellation
+from safepoint._core.groups import CancelToken, GroupReceipt
+from safepoint._core.ladder import Ladder
+from safepoint._core.orphans import Orphan
+from safepoint._core.points import SafePoint
+from safepoint._core.reasons import Reason, Source
+from safepoint._core.receipts import Outcome, Receipt
+from safepoint._core.tree import Node
+from safepoint.agent.agent import Agent
+from safepoint.agent.budget import Budget, Limit, Price
+from safepoint.agent.checkpoint import Checkpoint, Question
+from safepoint.agent.hooks import AskFirst, Deny, Hooks, Replace
+from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.model import ModelSettings
+from safepoint.agent.result import RunResult, StopReason
+from safepoint.agent.resume import Resume
+from safepoint.agent.run import Run
+from safepoint.agent.usage import Usage
+from safepoint.errors import CtrlC, HistoryError, Retry, RunFailed, SafepointError
+from safepoint.history.check import check_history
+from safepoint.history.parts import File, Image, Message, Notice, Reasoning, Text, ToolCall, ToolResult
+from safepoint.history.states import LedgerState
+from safepoint.tools.context import ToolContext
+from safepoint.tools.function import Tool, tool
+
+logging.getLogger("safepoint").addHandler(logging.NullHandler())  # silent until a program asks for more
+
+__all__ = [
+    "Agent",
+    "Ask",
+    "AskFirst",
+    "Budget",
+    "CancelToken",
+    "Cancellation",
+    "Checkpoint",
+    "CtrlC",
+    "Deny",
+    "File",
+    "GroupReceipt",
+    "HistoryError",
+    "Hooks",
+    "Image",
+    "Ladder",
+    "LedgerEntry",
+    "LedgerState",
+    "Limit",
+    "Message",
+    "ModelSettings",
+    "Node",
+    "Notice",
+    "Orphan",
+    "Outcome",
+    "Price",
+    "Question",
+    "Reason",
+    "Reasoning",
+    "Receipt",
+    "Replace",
+    "Resume",
+    "Retry",
+    "Run",
+    "RunFailed",
+    "RunResult",
+    "SafePoint",
+    "SafepointError",
+    "Source",
+    "StopReason",
+    "Text",
+    "Tool",
+    "ToolCall",
+    "ToolContext",
+    "ToolResult",
+    "Usage",
+    "check_history",
+    "tool",
+]

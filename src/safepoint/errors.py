@@ -2,6 +2,7 @@
 
 SafepointError
 ├─ UsageError(RuntimeError)      you called it wrongly
+│  ├─ NoOutput                   the typed answer of a run that has none was read
 │  ├─ NotEnded                   a result was read before the run ended
 │  ├─ WaitInsideRun              a run was asked to wait for itself
 │  ├─ AskNotTaken                no run has taken this ask yet, so nothing can come of it
@@ -11,11 +12,20 @@ SafepointError
 ├─ ModelError                    the model or its provider failed
 │  ├─ ModelUnavailable           worth trying again (a refused connection, 429, 5xx)
 │  └─ ModelMisbehaved            it answered nonsense
+├─ CheckpointError(ValueError)   bytes that are no checkpoint, or one that this agent can't continue
+├─ StoreError                    a conversation could not be stored or loaded
+│  ├─ SessionNotFound            no session has that id, or it was deleted
+│  ├─ SessionExists              a session with that id is there already
+│  ├─ SessionBusy                a run of that session is live, here or in another process
+│  ├─ Superseded                 another run has taken the session over since; this write was refused
+│  └─ StoreCorrupt               what is stored can't be read; it was left as it is
+├─ Retry                         raise it in a tool: the model is asked to try again
 ├─ RunFailed                     ``agent.run()`` ended with ``stop_reason == "error"``; has ``.result``
 └─ InternalError                 a bug in Safepoint; please report it
 
 Outside the tree, because they must not be caught by ``except Exception``:
 StopTool(BaseException)          in flight only: a tool leaves at its own safe point
+AskPerson(BaseException)         in flight only: a tool waits for a person
 CtrlC(KeyboardInterrupt)         Ctrl-C in ``run_sync``; has ``.result``
 """
 
@@ -30,6 +40,10 @@ class SafepointError(Exception):
 
 class UsageError(SafepointError, RuntimeError):
     """The call cannot work as written; the message says what to write instead."""
+
+
+class NoOutput(UsageError):
+    """`result.output` was read, but the run did not end with an answer."""
 
 
 class NotEnded(UsageError):
@@ -75,6 +89,38 @@ class ModelMisbehaved(ModelError):
     """The model's answer cannot be understood: an empty reply, a stream without an end."""
 
 
+class CheckpointError(SafepointError, ValueError):
+    """The checkpoint can't be read, or not be continued in this way. Nothing was changed by trying."""
+
+
+class StoreError(SafepointError):
+    """The store failed; what it had before is still there."""
+
+
+class SessionNotFound(StoreError):
+    """No session has that id, or it was deleted."""
+
+
+class SessionExists(StoreError):
+    """A session with that id is there already; load it instead."""
+
+
+class SessionBusy(StoreError):
+    """A run of that session is live, here or in another process; wait for it, or use `session.send(…, if_busy=…)`."""
+
+
+class Superseded(StoreError):
+    """The session was taken over since this run claimed it; what this run wanted to write was refused."""
+
+
+class StoreCorrupt(StoreError):
+    """What is stored can't be read. Nothing was changed."""
+
+
+class Retry(SafepointError):
+    """Raise it in a tool to have the model try again: `raise Retry("the date must be in the future")`."""
+
+
 class RunFailed(SafepointError):
     """The run ended with ``stop_reason == "error"``. ``result`` has the messages, the usage and the ledger."""
 
@@ -88,7 +134,20 @@ class InternalError(SafepointError):
 
 
 class StopTool(BaseException):
-    """Raised inside a tool to leave at a named safe point. Never catch it; it never leaves the tool."""
+    """Raised inside a tool to leave it: at a named safe point, or at `ctx.check()`. Never catch it."""
+
+    def __init__(self, point: str | None = None, saved: object = None) -> None:
+        super().__init__(point)
+        self.point = point
+        self.saved = saved
+
+
+class AskPerson(BaseException):
+    """Raised inside a tool by `ctx.interrupt(…)` while there is no answer. Never catch it."""
+
+    def __init__(self, payload: object) -> None:
+        super().__init__(payload)
+        self.payload = payload
 
 
 class CtrlC(KeyboardInterrupt):

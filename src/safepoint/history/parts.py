@@ -60,7 +60,10 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A model's wish to call a tool. ``args`` is what it sent, decoded; `{}` with ``invalid`` set if it was no JSON object."""
+    """A model's wish to call a tool. ``args`` is what it sent, decoded.
+
+    If that was no JSON object, ``args`` is `{}` and ``invalid`` says why.
+    """
 
     id: str
     name: str

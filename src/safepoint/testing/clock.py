@@ -147,6 +147,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     `Endless`. Both are off unless set.
     """
 
+    # Real-time watchers keep away from a loop whose seconds are not theirs.
+    virtual = True
+
     horizon: float = float("inf")
     # asyncio's own, unchanged from 3.11 to 3.14: the heap of timers, the loop's end of its self-pipe, the checks.
     _scheduled: list[asyncio.TimerHandle]

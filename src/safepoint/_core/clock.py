@@ -1,0 +1,79 @@
+"""Time is a seam, and the event loop carries it.
+
+A run reads time from its loop, so a loop with a virtual clock moves everything with it: deadlines, ladders, back-offs
+and the user's own `asyncio.sleep`. Such a loop may also offer `wall()`, `outside(name)` to count work that it cannot
+see (threads, processes), and `virtual = True`, which keeps real-time watchers away from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Outside(Protocol):
+    """Work that the loop cannot see: it has ended, or it was told to stop and may never end."""
+
+    def done(self) -> None: ...
+
+    def flagged(self) -> None: ...
+
+
+class _Uncounted:
+    __slots__ = ()
+
+    def done(self) -> None:
+        pass
+
+    def flagged(self) -> None:
+        pass
+
+
+_UNCOUNTED = _Uncounted()
+
+
+class Clock:
+    """A loop's time. Without a loop, the machine's. It does not keep its loop alive."""
+
+    __slots__ = ("_loop",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._loop: Callable[[], asyncio.AbstractEventLoop | None] = _no_loop if loop is None else weakref.ref(loop)
+
+    def now(self) -> float:
+        """Monotonic seconds; safe in any thread."""
+        loop = self._loop()
+        return time.monotonic() if loop is None else loop.time()
+
+    def wall(self) -> float:
+        """Seconds since the epoch, for records that people read."""
+        wall: Callable[[], float] = getattr(self._loop(), "wall", time.time)
+        return wall()
+
+    def call_at(self, when: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+        loop = self._loop()
+        assert loop is not None, "a timer needs a loop"
+        return loop.call_at(when, call)
+
+    def outside(self, name: str) -> Outside:
+        count: Callable[[str], Outside] | None = getattr(self._loop(), "outside", None)
+        return _UNCOUNTED if count is None else count(name)
+
+    @property
+    def is_virtual(self) -> bool:
+        return bool(getattr(self._loop(), "virtual", False))
+
+
+def _no_loop() -> None:
+    return None
+
+
+def current_clock() -> Clock:
+    """The clock of the running loop, or the machine's where none runs."""
+    try:
+        return Clock(asyncio.get_running_loop())
+    except RuntimeError:
+        return Clock()

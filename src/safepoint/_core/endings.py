@@ -1,0 +1,89 @@
+"""What is known about a node's stop when it is decided, and about its end when everything is recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from safepoint._core.asks import Ask, Request
+from safepoint._core.orphans import Orphan
+from safepoint._core.points import Level
+from safepoint._core.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why, where and how hard a node stops. `at` is the clock's time of the decision."""
+
+    request: Request
+    place: str
+    level: Level
+    timed_out: bool
+    at: float
+
+    @property
+    def reason(self) -> Reason:
+        return self.request.reason
+
+    @property
+    def escalated(self) -> bool:
+        """A safe-point request became NOW, by its deadline or by a stronger ask."""
+        return self.level >= Level.NOW and self.request.mildest() is Level.SAFE
+
+    def recorded(self, stopped_at: float) -> Cancellation:
+        """What is told of this stop once it has come true, at that time of day."""
+        return Cancellation(
+            self.reason,
+            tuple(ask.reason for ask in self.request.asks),
+            self.place,
+            self.level,
+            self.escalated,
+            self.timed_out,
+            min(ask.asked_at for ask in self.request.asks),
+            stopped_at,
+        )
+
+    def took_part(self, ask: Ask) -> bool:
+        """Did this ask help to bring the stop about?"""
+        for standing in self.request.asks:
+            if standing.id != ask.id:
+                continue
+            if standing.at.level >= Level.NOW:
+                return standing.at.level is self.level or (self.place == "now" and not self.timed_out)
+            return standing.at.covers(self.place) or (self.timed_out and standing.deadline == self.request.deadline)
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """The record of a stop, on the result and the end event of what was stopped. Times are seconds since the epoch."""
+
+    reason: Reason
+    reasons: tuple[Reason, ...]
+    place: str
+    level: Level
+    escalated: bool
+    timed_out: bool
+    asked_at: float
+    stopped_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """A node that the stop reached, and what the ledger says of it."""
+
+    path: str
+    name: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a node ended, as its receipts tell it. `cancelled` is false for a node that ended by itself."""
+
+    cancelled: bool
+    stopped_at: float
+    touched: tuple[Touched, ...] = ()
+    queued: tuple[str, ...] = ()
+    orphans: tuple[Orphan, ...] = ()
+    usage: object = None
+    save_error: BaseException | None = None

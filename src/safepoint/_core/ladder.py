@@ -1,0 +1,113 @@
+"""The one declared escalation. A plan is computed once, from what the work is; then it is only climbed.
+
+    safe point → let it finish → cancel async work / flag a thread / ask a child → abandon and report
+
+Each piece of work climbs only the rungs that apply to it, all pieces in parallel, and no plan is longer than the cap:
+nothing holds a run, its session or its caller longer than that. FORCE has a plan of its own, without waiting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from functools import lru_cache
+from typing import TypeAlias
+
+from safepoint._core.asks import is_seconds
+
+
+class Rung(StrEnum):
+    """Where on the ladder a piece of work stands."""
+
+    SHIELDED = "shielded"
+    FINISH = "finish"
+    CANCEL = "cancel"
+    FLAG = "flag"
+    ASK = "ask"
+    ABANDON = "abandon"
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """How long each rung may take, in seconds. `cap` bounds every grace, `finish` and shield.
+
+    `kill`: what FORCE leaves a sub-agent to record its own end.
+    """
+
+    task: float = 1.0
+    thread: float = 0.25
+    kill: float = 1.0
+    undo: float = 2.0
+    cap: float = 10.0
+
+    def __post_init__(self) -> None:
+        for rung in fields(self):
+            seconds: object = getattr(self, rung.name)
+            if not is_seconds(seconds):
+                raise ValueError(f"Ladder({rung.name}={seconds!r}): write a number of seconds above 0")
+        for rung in fields(self):
+            self.bound(getattr(self, rung.name), f"Ladder({rung.name}=…)")
+
+    def bound(self, seconds: float, what: str) -> float:
+        """The seconds, or a refusal if they exceed the cap."""
+        if not is_seconds(seconds):
+            raise ValueError(f"{what} is {seconds!r}: write a number of seconds above 0")
+        if seconds > self.cap:
+            raise ValueError(
+                f"{what} is {seconds} s, above the ladder's cap of {self.cap} s: shorten it or raise Ladder(cap=…)"
+            )
+        return seconds
+
+
+class WorkKind(StrEnum):
+    """What a piece of work is, as far as stopping it goes."""
+
+    TASK = "task"
+    THREAD = "thread"
+    CHILD = "child"
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How one piece of work wants to be stopped."""
+
+    kind: WorkKind = WorkKind.TASK
+    finish: bool = False
+    grace: float | None = None
+
+
+CUT_AT_ONCE = Manner()
+
+
+@dataclass(frozen=True, slots=True)
+class Climb:
+    """One rung of a plan, and how long to stay on it before the next."""
+
+    rung: Rung
+    seconds: float
+
+
+Plan: TypeAlias = tuple[Climb, ...]
+
+_PUSH = {WorkKind.TASK: Rung.CANCEL, WorkKind.THREAD: Rung.FLAG, WorkKind.CHILD: Rung.ASK}
+
+
+@lru_cache
+def plan(manner: Manner, ladder: Ladder, *, force: bool) -> Plan:
+    """The rungs for this work, ending in ABANDON; the sum of the waits is at most the cap."""
+    push = _PUSH[manner.kind]
+    patience = {WorkKind.TASK: ladder.task, WorkKind.THREAD: ladder.thread, WorkKind.CHILD: ladder.cap}[manner.kind]
+    if force:
+        # A child that is forced abandons its own work at once, but needs a moment to record what it leaves.
+        rungs = [Climb(push, ladder.kill if manner.kind is WorkKind.CHILD else 0.0)]
+    elif manner.finish:
+        rungs = [Climb(Rung.FINISH, patience if manner.grace is None else manner.grace), Climb(push, patience)]
+    else:
+        rungs = [Climb(push, patience if manner.grace is None else manner.grace)]
+    left = ladder.cap
+    climbed: list[Climb] = []
+    for climb in rungs:
+        seconds = min(climb.seconds, left)
+        left -= seconds
+        climbed.append(Climb(climb.rung, seconds))
+    return (*climbed, Climb(Rung.ABANDON, 0.0))

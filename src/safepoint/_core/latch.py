@@ -1,0 +1,67 @@
+"""A one-way switch that any number of tasks, loops and threads can wait for. It takes no lock.
+
+A waiter adds itself, then looks again; `set` raises the flag, then empties the list. Whichever order two threads
+take, one of them sees the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from safepoint._core.wake import call_soon, in_step_of
+
+
+class Latch:
+    __slots__ = ("_waiters", "is_set")
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._waiters: list[Callable[[], object]] = []
+
+    def set(self) -> None:
+        self.is_set = True
+        while self._waiters:
+            with suppress(IndexError):  # another thread may empty the list with us
+                self._waiters.pop(0)()
+
+    def when_set(self, call: Callable[[], object]) -> None:
+        """Call it once the latch is set, in the thread that sets it; at once if that has happened."""
+        self._waiters.append(call)
+        if self.is_set:
+            self.set()
+
+    async def wait(self) -> None:
+        """Wait without a limit. Cancellation: only this waiter leaves."""
+        if self.is_set:
+            return
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        finish = partial(_finish, future)
+
+        def wake() -> None:
+            if in_step_of(loop):
+                finish()
+            else:
+                call_soon(loop, finish)  # if that loop is closed, nobody waits there any more
+
+        self.when_set(wake)
+        try:
+            await future
+        finally:
+            with suppress(ValueError):
+                self._waiters.remove(wake)
+
+    def wait_sync(self, timeout: float | None = None) -> bool:
+        """Block this thread; False if the time ran out."""
+        event = threading.Event()
+        self.when_set(event.set)
+        return event.wait(timeout)
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    with suppress(asyncio.InvalidStateError):  # the waiter has left, or was told already
+        future.set_result(None)

@@ -1,0 +1,80 @@
+"""Work that did not stop: abandoned, listed by name, awaited by nobody, and never silent.
+
+An orphan costs no CPU of ours and does not hold the process: its thread is a daemon, its task is taken off
+asyncio's own list. What it still does is recorded on it and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from safepoint._core.clock import Clock
+from safepoint._core.ladder import Rung
+from safepoint._core.stacks import suspended, task_stack, thread_stack
+
+# Strong references, so that an abandoned task is not collected while it still runs.
+_running: set[Orphan] = set()
+
+
+class Orphan:
+    """One abandoned piece of work. `still_running`, `age`, `stack` and `result` are read live."""
+
+    def __init__(self, name: str, path: str, *, clock: Clock, task: asyncio.Task[None]) -> None:
+        self.name = name
+        self.path = path
+        self.rung = Rung.ABANDON
+        self.thread: threading.Thread | None = None
+        self.error: BaseException | None = None
+        self._clock = clock
+        self._task = task
+        self._since = clock.now()
+        self._done = False
+        self._result: object = None
+        self._on_late: Callable[[Orphan], None] | None = None
+        _running.add(self)
+
+    @property
+    def still_running(self) -> bool:
+        return not self._done
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was abandoned."""
+        return self._clock.now() - self._since
+
+    @property
+    def result(self) -> object:
+        """What it returned in the end, if it did; it never reaches the ended run."""
+        return self._result
+
+    def stack(self) -> str:
+        """Where it is right now; empty once it has ended."""
+        if self._done:
+            return ""
+        if self.thread is not None:
+            return thread_stack(self.thread.ident or 0)
+        return task_stack(self._task)
+
+    def finished_late(self, result: object, error: BaseException | None) -> None:
+        self._done, self._result, self.error = True, result, error
+        _running.discard(self)
+        if self._on_late is not None:
+            self._on_late(self)
+
+    def when_late(self, call: Callable[[Orphan], None]) -> None:
+        self._on_late = call
+
+    def __repr__(self) -> str:
+        return f"<Orphan {self.name!r} at {self.path}, {'running' if self.still_running else 'ended'}>"
+
+
+def disown(task: asyncio.Task[Any]) -> None:  # Any: also tasks that a tool has left behind
+    """Take a task off asyncio's lists: `asyncio.run` shall not wait for it at its end, nor close what it is in."""
+    asyncio.tasks._unregister_task(task)  # pyright: ignore[reportPrivateUsage]  # the only way; 3.11 to 3.14 have it
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # a known orphan is no surprise at exit
+    generators: set[object] = getattr(task.get_loop(), "_asyncgens", set())  # asyncio's own loops have it, others not
+    for awaited, _ in suspended(task):
+        generators.discard(awaited)

@@ -1,0 +1,53 @@
+"""Why somebody asked a run to stop, and who it was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Source(StrEnum):
+    """Who asked, strongest first: the headline of several reasons is the one with the strongest source."""
+
+    USER = "user"
+    CALLER = "caller"
+    POLICY = "policy"
+    BUDGET = "budget"
+    DEADLINE = "deadline"
+    PARENT = "parent"
+    PREEMPT = "preempt"
+    DISCONNECT = "disconnect"
+    SHUTDOWN = "shutdown"
+
+
+_STRENGTH = {source: rank for rank, source in enumerate(reversed(Source))}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A text for people, the source, and optionally who it was. The model only ever sees it as quoted data."""
+
+    text: str = ""
+    source: Source = Source.USER
+    by: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+            raise ValueError(f"a reason's text is a str, not {self.text!r}")
+        if self.source not in tuple(Source):
+            raise ValueError(f"source={self.source!r} is not a source: write one of {', '.join(Source)}")
+        object.__setattr__(self, "source", Source(self.source))
+
+    @property
+    def strength(self) -> int:
+        return _STRENGTH[self.source]
+
+
+def as_reason(reason: str | Reason | None) -> Reason:
+    if reason is None:
+        return Reason()
+    if isinstance(reason, str):
+        return Reason(reason)
+    if isinstance(reason, Reason):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        return reason
+    raise ValueError(f"reason={reason!r} is not a reason: write reason='…' or reason=Reason('…', source=Source.POLICY)")

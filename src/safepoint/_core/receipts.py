@@ -1,0 +1,159 @@
+"""What every ask returns: what was asked, whether it was in time, and what came of it.
+
+`accepted` is known at once, by the order of the node's log and nothing else. The outcome is known when the node has
+ended and everything about it is recorded; `wait` returns no earlier.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextvars import ContextVar
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from safepoint._core.asklog import Withdrawn
+from safepoint._core.asks import Ask, Request
+from safepoint._core.endings import Ending, Touched
+from safepoint._core.latch import Latch
+from safepoint.errors import AskNotTaken, NotEnded, UsageError, WaitInsideRun
+
+if TYPE_CHECKING:
+    from safepoint._core.orphans import Orphan
+    from safepoint._core.tree import Node
+
+# The node whose work the current task or thread is doing.
+current_node: ContextVar[Node | None] = ContextVar("safepoint_current_node", default=None)
+
+
+class Outcome(StrEnum):
+    """What came of an ask."""
+
+    STOPPED = "stopped"
+    ESCALATED = "escalated"
+    FINISHED_FIRST = "finished_first"
+    WITHDRAWN = "withdrawn"
+
+
+class Receipt:
+    """The receipt of one ask of one node."""
+
+    def __init__(self, node: Node, ask: Ask, *, reachable: bool = True) -> None:
+        self.asked = ask
+        self.node = node
+        # A node on a closed loop that never sealed will never look at its log again: that counts as ended.
+        self.accepted = reachable and ask.id not in node.log.standing().refused
+        self._settled = Latch()
+
+    @property
+    def receipts(self) -> tuple[Receipt, ...]:
+        return (self,)
+
+    @property
+    def effective(self) -> Request | None:
+        """The fold of all asks that stand for the node now; after its end, of those that stopped it."""
+        if self.node.stop is not None:
+            return self.node.stop.request
+        return self.node.request()
+
+    @property
+    def contributed(self) -> bool:
+        """Did this ask take part in the outcome? Known after `wait`."""
+        ending, stop = self._ending(), self.node.stop
+        return self.accepted and ending.cancelled and stop is not None and stop.took_part(self.asked)
+
+    @property
+    def outcome(self) -> Outcome:
+        """What `wait` returns. Known after `wait`."""
+        if self._withdrawn():
+            return Outcome.WITHDRAWN
+        if not self.accepted:
+            return Outcome.FINISHED_FIRST
+        stop = self.node.stop
+        if not self._ending().cancelled or stop is None:
+            return Outcome.FINISHED_FIRST
+        return Outcome.ESCALATED if stop.timed_out else Outcome.STOPPED
+
+    @property
+    def stopped_at(self) -> float:
+        return self._ending().stopped_at
+
+    @property
+    def touched(self) -> tuple[Touched, ...]:
+        return self._ending().touched
+
+    @property
+    def queued(self) -> tuple[str, ...]:
+        """Calls that were asked for and never started."""
+        return self._ending().queued
+
+    @property
+    def orphans(self) -> tuple[Orphan, ...]:
+        return self._ending().orphans
+
+    @property
+    def save_error(self) -> BaseException | None:
+        """Why the end of the run could not be saved, if it could not."""
+        return self._ending().save_error
+
+    @property
+    def usage(self) -> object:
+        return self._ending().usage
+
+    def withdraw(self) -> bool:
+        """Take this ask back. False if a node has acted on it, or it was not accepted; then it stands."""
+        if self.accepted:
+            self.node.log.append(Withdrawn(self.asked.id))
+            self.node.wake()
+        if self._withdrawn():
+            self._settled.set()
+            return True
+        return False
+
+    async def wait(self, timeout: float | None = None) -> Outcome:
+        """Wait until the ask's outcome is true and recorded. Raises TimeoutError after `timeout` seconds.
+
+        Cancellation: only the waiting ends; the ask stands.
+        """
+        if self._must_wait():
+            async with asyncio.timeout(timeout):
+                await self._settled.wait()
+        return self.outcome
+
+    def wait_sync(self, timeout: float | None = None) -> Outcome:
+        """As `wait`, from a thread that runs no event loop."""
+        if self._must_wait():
+            if self.node.runs_in_this_thread():
+                raise UsageError(
+                    "wait_sync() would block the loop that does the stopping: write `await receipt.wait()`"
+                )
+            if not self._settled.wait_sync(timeout):
+                raise TimeoutError(f"{self.node.path} has not ended within {timeout} s")
+        return self.outcome
+
+    def _must_wait(self) -> bool:
+        if not self.accepted or self._withdrawn() or self.node.ended.is_set:
+            return False
+        inside = current_node.get()
+        if inside is not None and self.node.holds(inside):
+            raise WaitInsideRun(
+                f"{inside.path} waits for {self.node.path}, which it is part of: return, and wait from outside"
+            )
+        if not self.node.started:
+            raise AskNotTaken(f"{self.node.path} has not started, so waiting would never end: start the run first")
+        self.node.ended.when_set(self._settled.set)
+        return True
+
+    def _withdrawn(self) -> bool:
+        return self.asked.id in self.node.log.standing().withdrawn
+
+    def _ending(self) -> Ending:
+        ending = self.node.ending
+        if ending is None:
+            if not self.accepted:
+                return Ending(cancelled=False, stopped_at=math.nan)
+            raise NotEnded(f"{self.node.path} has not ended: write `await receipt.wait()` first")
+        return ending
+
+    def __repr__(self) -> str:
+        return f"<Receipt {self.asked.id} for {self.node.path}, {'accepted' if self.accepted else 'too late'}>"

@@ -1,0 +1,66 @@
+"""Blocking functions run in daemon threads of our own, one each.
+
+A pool's threads are joined when the interpreter exits, so one stuck call would hold the whole process. A daemon thread
+holds nothing. The task that waits for it is told through the loop; if that loop is gone, the orphan is told directly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import cast
+
+from safepoint._core.clock import Clock
+from safepoint._core.work import T, Work
+
+
+async def in_thread(work: Work[T], call: Callable[[], T], clock: Clock) -> T:
+    """Run `call` in a thread and wait for it, as the body of `work`.
+
+    Cancellation: only the waiting ends. A thread cannot be stopped from outside: `work.on_flag` tells it.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    outside = clock.outside(work.name)
+    context = copy_context()
+
+    def report(value: T | None, error: BaseException | None) -> None:
+        try:
+            loop.call_soon_threadsafe(_settle, future, value, error)
+        except RuntimeError:  # the loop was closed while the thread ran on
+            if work.orphan is not None:
+                work.orphan.finished_late(value, error)
+        finally:
+            outside.done()
+
+    def body() -> None:
+        try:
+            value = context.run(call)
+        except BaseException as error:  # it must reach the run, not the thread's own excepthook
+            report(None, error)
+        else:
+            report(value, None)
+
+    flag = work.on_flag
+
+    def flag_and_count() -> None:
+        flag()
+        outside.flagged()
+
+    work.on_flag = flag_and_count
+    work.thread = threading.Thread(target=body, name=f"safepoint:{work.path}", daemon=True)
+    work.thread.start()
+    return await future
+
+
+def _settle(future: asyncio.Future[T], value: T | None, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(cast(T, value))
+    elif isinstance(error, StopIteration):
+        future.set_exception(RuntimeError(f"the function raised {error!r}"))  # a future cannot carry it
+    else:
+        future.set_exception(error)

@@ -1,0 +1,323 @@
+"""The tree of everything in a live run that can be stopped by itself, and how a request travels in it.
+
+    NEW ──attach──▶ LIVE ──judge / NOW──▶ STOPPING ──seal──▶ SEALED ──finish──▶ ENDED
+                      └─────────seal (ended by itself)─────────▲
+
+A node never stores a request: it reads its own log, takes what its parent hands down, and folds. So a late ask, a
+withdrawal or a deadline needs no bookkeeping, only a wake-up, and the log's order is the only truth.
+
+What a parent hands down: NOW and FORCE always (children are their parent's work). A safe-point request goes from a run
+to its own tool calls, where named points are judged; from there to a sub-agent's run only if it is recursive. A
+hand-written tool passes no safe-point request to runs that it started itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from enum import StrEnum
+from typing import Literal, TypeAlias
+
+from safepoint._core.asklog import ActedOn, AskLog, Mark
+from safepoint._core.asks import Ask, Request, fold, join, make_ask
+from safepoint._core.clock import Clock, current_clock
+from safepoint._core.endings import Ending, Stop
+from safepoint._core.latch import Latch
+from safepoint._core.points import Level, SafePoint
+from safepoint._core.reasons import Reason
+from safepoint._core.receipts import Receipt
+from safepoint._core.wake import call_soon
+from safepoint._core.watchdog import Blocked, blocked
+from safepoint.errors import InternalError
+
+NodeKind: TypeAlias = Literal["run", "tool_call", "branch"]
+
+
+class NodeState(StrEnum):
+    NEW = "new"
+    LIVE = "live"
+    STOPPING = "stopping"
+    SEALED = "sealed"
+    ENDED = "ended"
+
+
+class Passing(StrEnum):
+    """Which safe-point requests a node lets through to its children."""
+
+    TO_CALLS = "to_calls"
+    RECURSIVE = "recursive"
+    NOTHING = "nothing"
+
+
+_MOVES: dict[NodeState, frozenset[NodeState]] = {
+    NodeState.NEW: frozenset({NodeState.LIVE}),
+    NodeState.LIVE: frozenset({NodeState.STOPPING, NodeState.SEALED}),
+    NodeState.STOPPING: frozenset({NodeState.SEALED}),
+    NodeState.SEALED: frozenset({NodeState.ENDED}),
+    NodeState.ENDED: frozenset(),
+}
+
+
+class Node:
+    """One stoppable thing. Everything but `cancel` and what a receipt reads happens in the loop's own thread."""
+
+    def __init__(self, id: str, name: str, kind: NodeKind, *, parent: Node | None = None, passing: Passing) -> None:
+        self.id = id
+        self.name = name
+        self.kind: NodeKind = kind
+        self.parent = parent
+        self.children: list[Node] = []
+        self.state = NodeState.NEW
+        label = f"{name}:{id}" if kind == "tool_call" else name
+        self.path: str = f"{parent.path}/{label}" if parent else label
+        self.log: AskLog = AskLog()
+        self.ended = Latch()
+        # Set once, by `judge` or by NOW, and only ever made stronger; None in a node that ended by itself.
+        self.stop: Stop | None = None
+        self.ending: Ending | None = None
+        self.answered = False
+        self.pushed = Level.NONE
+        self.on_push: Callable[[Level], object] = _ignore
+        self.on_change: Callable[[], object] = _nothing
+        self.clock: Clock = parent.clock if parent else current_clock()
+        self._passing = passing
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        # One tuple, replaced whole, because other threads read it too.
+        self._last_handed: tuple[tuple[Ask, ...], Level, Request | None] = ((), Level.NONE, None)
+        # Whoever drives this node; the core never looks inside.
+        self.owner: object = None
+
+    # -- asking: any thread, any time, no lock ------------------------------------------------------------------------
+
+    def cancel(
+        self,
+        at: SafePoint = SafePoint.NOW,
+        *,
+        within: float | None = None,
+        recursive: bool = False,
+        reason: str | Reason | None = None,
+    ) -> Receipt:
+        """Ask this node to stop. Never blocks, never raises for a reason of timing; the receipt tells the outcome."""
+        now, wall = self.clock.now(), self.clock.wall()
+        return self.take(make_ask(at, within=within, recursive=recursive, reason=reason, now=now, wall=wall))
+
+    def take(self, ask: Ask) -> Receipt:
+        """Append a ready-made ask and wake the loop."""
+        self.log.append(ask)
+        return Receipt(self, ask, reachable=self.wake())
+
+    def wake(self) -> bool:
+        """Have the loop look at the log. False if that loop is closed and will never look again."""
+        return self._loop is None or self.call_soon(self.evaluate)  # before the start: the log is read then
+
+    def call_soon(self, call: Callable[[], object]) -> bool:
+        """Call it in the loop's thread. False if that loop is gone."""
+        assert self._loop is not None, "the node has not started"
+        return call_soon(self._loop, call)
+
+    # -- reading: what stands now --------------------------------------------------------------------------------------
+
+    def request(self) -> Request | None:
+        """The fold of all asks that stand for this node, its own and those handed down."""
+        return join(self.log.standing().request, self._inherited())
+
+    def _pressing(self) -> Request | None:
+        """As `request`, with the asks that came after the answer: they no longer change it, but cut what follows it."""
+        return join(self.log.standing().pressing, self._inherited())
+
+    def _inherited(self) -> Request | None:
+        return self.parent.hands_down(self) if self.parent is not None else None
+
+    def hands_down(self, child: Node) -> Request | None:
+        """What stands for this node, as that child is to take it."""
+        request = self._pressing()
+        if request is None:
+            return None
+        level = request.level(self.clock.now())
+        return self._handed(request.asks if level >= Level.NOW else self._let_through(request, child), level)
+
+    def _let_through(self, request: Request, child: Node) -> tuple[Ask, ...]:
+        """Which asks of a safe-point request go on to that child."""
+        if self._passing is Passing.NOTHING or (self._passing is Passing.TO_CALLS and child.kind != "tool_call"):
+            return ()
+        if self._passing is Passing.TO_CALLS or request.recursive:
+            return request.asks
+        # A sub-agent's tool call is the sub-agent: what was asked of the call itself goes on to the run inside.
+        return self.log.standing().asks if self.kind == "tool_call" else ()
+
+    def _handed(self, asks: tuple[Ask, ...], level: Level) -> Request | None:
+        """Folded once for all children: while these very asks stand at this level, it is the same request."""
+        last_asks, last_level, handed = self._last_handed
+        if asks is not last_asks or level is not last_level:
+            handed = fold(ask.handed_down(level) for ask in asks)
+            self._last_handed = (asks, level, handed)
+        return handed
+
+    # -- deciding: plain functions in the loop's thread ----------------------------------------------------------------
+
+    def attach(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        """The node starts to live on this loop. A parent that has ended meanwhile takes no children."""
+        self._move(NodeState.LIVE)
+        if self.parent is not None and self.parent.state in (NodeState.SEALED, NodeState.ENDED):
+            self.parent = None
+        if self.parent is not None:
+            self.parent.children.append(self)
+        self._loop, self.clock = loop, clock
+        self.evaluate()
+
+    def evaluate(self) -> None:
+        """Look at the log: push work that NOW or FORCE concerns, arm the deadline, tell the children."""
+        if self.state in (NodeState.NEW, NodeState.SEALED, NodeState.ENDED):
+            return
+        pressing = self._settled(self._pressing, None)
+        level = pressing.level(self.clock.now()) if pressing else Level.NONE
+        self._arm()
+        self.on_change()  # the ask is told before anything that it brings about
+        if level > self.pushed:
+            self.pushed = level
+            self._commit(None)
+            self.on_push(level)
+        for child in tuple(self.children):
+            if child._loop is self._loop:
+                child.evaluate()
+            else:
+                child.wake()  # a run that a thread tool started, on a loop of its own
+
+    def judge(self, place: str) -> Stop | None:
+        """The node stands at this place: does it stop here? If so it is stopping from now on."""
+        if self.stop is None:
+            self._commit(place)
+        return self.stop
+
+    def judge_now(self) -> Stop | None:
+        """No safe point here: only NOW and FORCE, perhaps recorded a moment ago and not yet told, stop the node."""
+        if self.stop is None:
+            self._commit(None)
+        return self.stop
+
+    def pause(self) -> Stop | None:
+        """The node waits for a person: it ends by itself here, unless any ask at all stands. Then the ask wins."""
+        request = self.request()
+        if request is not None and self.stop is None:
+            self._commit(min(request.at.places))  # whichever it is, but the same one every time
+        return self.answer()
+
+    def answer(self) -> Stop | None:
+        """The node's own result is complete. It counts unless NOW was recorded before it."""
+        self.log.append(Mark.ANSWERED)
+        self.answered = self.judge_now() is None
+        return self.stop
+
+    def seal(self) -> None:
+        """Nothing more can be asked of this node, nor written by it."""
+        self.log.append(Mark.SEALED)
+        self._move(NodeState.SEALED)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def finish(self, ending: Ending) -> None:
+        """All of it is recorded: let everybody who waits know."""
+        self._move(NodeState.ENDED)
+        self.ending = ending
+        if self.parent is not None:
+            self.parent.children.remove(self)
+        self.on_push, self.on_change = _ignore, _nothing
+        self.ended.set()
+
+    def _commit(self, place: str | None) -> None:
+        request = self._settled(self.request, place) if not self.answered else None
+        if request is None:
+            return
+        now = self.clock.now()
+        level = request.level(now)
+        if self.stop is None:
+            where = place if place is not None and level is Level.SAFE else level.name.lower()
+            self.stop = Stop(request, where, level, timed_out=request.expired(now), at=now)
+            self._move(NodeState.STOPPING)
+        elif level > self.stop.level:
+            timed_out = self.stop.timed_out or request.expired(now)
+            self.stop = replace(self.stop, request=request, level=level, timed_out=timed_out)
+
+    def _settled(self, read: Callable[[], Request | None], place: str | None) -> Request | None:
+        """The request that hits this place, marked as acted on; None if there is none, or it was taken back."""
+        # A withdrawal may slip in from another thread between reading and marking: mark, then read again.
+        while True:
+            request, now = read(), self.clock.now()
+            if request is None or not request.hits(place, now):
+                return None
+            self._mark_acted({ask.id for ask in request.asks if request.alone(ask).hits(place, now)})
+            again = read()
+            if again is request or (again is not None and again.ids == request.ids):
+                return request
+
+    def _mark_acted(self, ids: set[str]) -> None:
+        """Mark each ask in the log it lives in: it can't be taken back, and nothing new starts for it anywhere."""
+        node: Node | None = self
+        while node is not None:
+            standing = node.log.standing()
+            own = standing.pressing.asks if standing.pressing is not None else ()
+            fresh = [ask.id for ask in own if ask.id in ids and ask.id not in standing.acted]
+            for ask_id in fresh:
+                node.log.append(ActedOn(ask_id))
+            if fresh and node is not self:
+                node.wake()
+            node = node.parent
+
+    def _arm(self) -> None:
+        """One timer, for the earliest deadline of this node's own asks; children hear of it from here."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        request = self.log.standing().pressing
+        if request is None or request.deadline is None or request.at.level is not Level.SAFE:
+            return
+        if not request.expired(self.clock.now()):
+            self._timer = self.clock.call_at(request.deadline, self.evaluate)
+
+    def _move(self, state: NodeState) -> None:
+        if state not in _MOVES[self.state]:
+            raise InternalError(f"{self.path}: {self.state} → {state} is not a move")
+        self.state = state
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def walk(self) -> Iterator[Node]:
+        """This node and all live ones below it, parents first."""
+        yield self
+        for child in tuple(self.children):
+            yield from child.walk()
+
+    @property
+    def started(self) -> bool:
+        return self.state is not NodeState.NEW
+
+    def blocked(self) -> Blocked | None:
+        """What blocks this node's event loop right now, if anything does."""
+        return blocked(self._loop) if self._loop is not None else None
+
+    def runs_in_this_thread(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+    def holds(self, other: Node) -> bool:
+        """Is `other` this node, or below it?"""
+        node: Node | None = other
+        while node is not None and node is not self:
+            node = node.parent
+        return node is self
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.path} {self.state}>"
+
+
+def _ignore(_level: Level) -> None:
+    pass
+
+
+def _nothing() -> None:
+    pass

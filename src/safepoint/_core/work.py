@@ -1,0 +1,259 @@
+"""One supervised piece of work: a task, how it is stopped, and what came of it.
+
+    WAITING ──first step──▶ RUNNING ──returns or raises──────────────▶ ENDED
+       │ │                     │ stop                                   ▲ ▲
+       │ │ stop                ▼                                        │ │
+       │ └────────────────▶ STOPPING ──ends within its plan─────────────┘ │
+       │                       └──the plan runs out──▶ ABANDONED          │
+       └──may not start───────────────────────────────────────────────────┘
+
+Invariants: exactly one outcome is reported, once, in the loop's thread. The work's own coroutine is made inside its
+task, so work that was stopped before its first step never ran a line. Nothing that the work raises leaves its task:
+not SystemExit, not a CancelledError that nobody asked for. A result that arrives while stopping is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeAlias, TypeVar
+
+from safepoint._core.clock import Clock
+from safepoint._core.ladder import Ladder, Manner, Plan, Rung, WorkKind, plan
+from safepoint._core.orphans import Orphan, disown
+from safepoint.errors import InternalError
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class WorkState(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ABANDONED = "abandoned"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[T_co]):
+    """It returned, also if it was being stopped."""
+
+    value: T_co
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It raised, and nobody had asked it to stop."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """It was stopped while running. `error`: what it raised instead of the cancellation."""
+
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NeverRan:
+    """It was stopped before its first step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """It did not stop."""
+
+    orphan: Orphan
+
+
+Outcome: TypeAlias = Done[T] | Failed | Cut | NeverRan | Abandoned
+
+
+class Work(Generic[T]):
+    """Made by `Supervisor.begin`; call `stop` as often as you like, it only gets stronger."""
+
+    def __init__(self, name: str, path: str, *, clock: Clock, ladder: Ladder, manner: Manner) -> None:
+        self.name = name
+        self.path = path
+        self.state = WorkState.WAITING
+        self.rung: Rung | None = None
+        self.rung_since: float = clock.now()
+        self.outcome: Outcome[T] | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.on_end: Callable[[], object] = _nothing
+        self.on_rung: Callable[[Rung], object] = _nothing_for
+        self.on_flag: Callable[[], object] = _nothing
+        self.may_start: Callable[[], bool] = _always
+        self.orphan: Orphan | None = None
+        self.thread: threading.Thread | None = None
+        self._clock = clock
+        self._ladder = ladder
+        # What the work is right now. It may change while it runs: a check first, then a thread.
+        self.manner = manner
+        self._rest: Plan = ()
+        self._forced = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._limit: asyncio.TimerHandle | None = None
+        # When each critical section that is open now must be over.
+        self._shields: list[float] = []
+        # Set by the first stop: the cap counts from there, whatever rungs and shields lie between.
+        self._last_moment = 0.0
+
+    @property
+    def ended(self) -> bool:
+        return self.outcome is not None
+
+    @property
+    def until(self) -> float | None:
+        """When the work leaves its present rung, while it is being stopped."""
+        return self._timer.when() if self._timer is not None else None
+
+    async def guard(self, make: Callable[[], Awaitable[T]]) -> None:
+        """The body of the task. Cancellation: this is where it lands; it becomes the outcome and goes no further."""
+        # Stopped before its first step in a manner that does not cancel, or by an ask that the loop has yet to hear of.
+        if self.state is not WorkState.WAITING or not self.may_start():
+            self._settle(NeverRan())
+            return
+        self.state = WorkState.RUNNING
+        try:
+            value = await make()
+        except BaseException as error:  # what it means is decided below; nothing may leave the task
+            if isinstance(error, GeneratorExit) and not self._steps_now():
+                raise  # the loop is gone and the interpreter is tidying up: there is nobody left to tell
+            self._settle_error(error)
+        else:
+            self._settle(Done(value), value=value)
+
+    def _steps_now(self) -> bool:
+        """Is it the loop that runs this task, and not a collector that closes it?"""
+        try:
+            return asyncio.current_task() is self.task
+        except RuntimeError:
+            return False
+
+    def task_done(self, _task: asyncio.Task[None]) -> None:
+        """The task is over; if it never ran a step, that is the outcome."""
+        if not self.ended:
+            self._settle(NeverRan())
+
+    # -- stopping ----------------------------------------------------------------------------------------------------
+
+    def stop(self, *, force: bool = False) -> None:
+        """Begin to climb, or climb faster. Never waits."""
+        if self.ended or self._forced or (self.state is WorkState.STOPPING and not force):
+            return
+        if self.state is not WorkState.STOPPING:
+            self._last_moment = self._clock.now() + self._ladder.cap
+        self._forced = force
+        self.state = WorkState.STOPPING
+        self._rest = plan(self.manner, self._ladder, force=force)
+        if self._shields and not force:
+            self._enter(Rung.SHIELDED, max(self._shields))
+        else:
+            self._climb()
+
+    def stop_at(self, when: float) -> None:
+        """Stop by itself at that time, if it still runs then."""
+        self._limit = self._clock.call_at(when, self.stop)
+
+    def shield(self, seconds: float) -> float:
+        """A critical section begins; while it lasts, NOW waits. Returns when it must be over."""
+        until = self._clock.now() + seconds
+        self._shields.append(until)
+        return until
+
+    def unshield(self, until: float | None = None) -> bool:
+        """That section is over, or the one that began last. True if a stop has been waiting for that."""
+        self._shields.remove(self._shields[-1] if until is None else until)
+        if self.rung is not Rung.SHIELDED:
+            return False
+        if self._shields:
+            self._arm(max(self._shields))
+            return False
+        self._climb()
+        return True
+
+    def _climb(self) -> None:
+        climb, *rest = self._rest
+        # A section that began while the work was left to finish is not cut either.
+        if self.rung is Rung.FINISH and not self._forced and max(self._shields, default=0.0) > self._clock.now():
+            self._enter(Rung.SHIELDED, max(self._shields))
+            return
+        self._rest = tuple(rest)
+        if climb.rung is Rung.ABANDON:
+            self._abandon()
+            return
+        self._enter(climb.rung, self._clock.now() + climb.seconds)
+        if climb.rung is Rung.CANCEL:
+            self._cancel_task()
+        elif climb.rung is Rung.FLAG:
+            self.on_flag()
+
+    def _enter(self, rung: Rung, until: float) -> None:
+        self.rung, self.rung_since = rung, self._clock.now()
+        self._arm(until)
+        self.on_rung(rung)
+
+    def _arm(self, until: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._clock.call_at(min(until, self._last_moment), self._climb)
+
+    def _cancel_task(self) -> None:
+        if self.task is None:
+            raise InternalError(f"{self.path} was stopped before it had a task")
+        self.task.cancel()
+
+    def _abandon(self) -> None:
+        if self.task is None or self.task.done():
+            return  # it ended in this very moment; its outcome is on the way
+        self.rung, self._timer = Rung.ABANDON, None
+        self.orphan = Orphan(self.name, self.path, clock=self._clock, task=self.task)
+        self.state = WorkState.ABANDONED
+        self.outcome = Abandoned(self.orphan)
+        self.orphan.thread = self.thread
+        disown(self.task)
+        if self.manner.kind is WorkKind.TASK:
+            self.task.cancel()  # once more: its grace is over, so nothing of its clean-up is owed any longer
+        self.on_rung(Rung.ABANDON)
+        self.on_end()
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def _settle_error(self, error: BaseException) -> None:
+        asked = self.state in (WorkState.STOPPING, WorkState.ABANDONED)
+        if not asked:
+            self._settle(Failed(error), error=error)
+        elif isinstance(error, asyncio.CancelledError):
+            self._settle(Cut())
+        else:
+            self._settle(Cut(error), error=error)
+
+    def _settle(self, outcome: Outcome[T], *, value: object = None, error: BaseException | None = None) -> None:
+        if self.orphan is not None:
+            self.orphan.finished_late(value, error)
+            return
+        for timer in (self._timer, self._limit):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._limit = None
+        self.state = WorkState.ENDED
+        self.outcome = outcome
+        self.on_end()
+
+
+def _always() -> bool:
+    return True
+
+
+def _nothing() -> None:
+    pass
+
+
+def _nothing_for(_rung: Rung) -> None:
+    pass

@@ -1,0 +1,97 @@
+"""The tool calls of one reply: which of them may start now, which must wait, and which never will.
+
+`advance` is the whole decision, in one plain function: harvest what has ended, ask whether a safe point was reached,
+start what may start. The driver calls it, waits for a change, and calls it again.
+"""
+
+from __future__ import annotations
+
+from safepoint._core.points import Level
+from safepoint.agent.call import Call
+from safepoint.agent.record import Record
+from safepoint.agent.resume import Resume, restore
+from safepoint.history.closing import ClosedCall
+from safepoint.history.parts import Message, ToolCall
+from safepoint.history.states import LedgerState
+
+
+class Batch:
+    """All calls of one assistant message."""
+
+    def __init__(self, record: Record, message: Message, resume: Resume | None = None) -> None:
+        self._record = record
+        self._limit = record.agent.max_parallel_tools
+        self.calls = [_call(record, call, resume) for call in message.tool_calls]
+
+    def advance(self) -> bool:
+        """Take every call as far as it can go; True once none is running."""
+        before = self._count_over()
+        for call in self.calls:
+            if call.execution is not None:
+                call.execution.harvest()
+        if self._count_over() > before and not self._all_over():
+            self._record.node.judge("after_tool")
+        for call in self.calls:
+            if call.queued and self._has_room():
+                if self._record.meter is not None and self._record.node.stop is None:
+                    self._record.meter.calling(call.call)
+                if self._may_start(call):
+                    call.start()
+        return not self._running()
+
+    def end(self) -> None:
+        """Nothing runs any more: what is still queued was never started."""
+        for call in self.calls:
+            if call.queued:
+                call.skip()
+
+    @property
+    def waits(self) -> bool:
+        """A person is asked about one of the calls."""
+        return any(call.waits for call in self.calls)
+
+    def answer(self) -> str | None:
+        """The result of a tool that was declared to be the answer."""
+        for call in self.calls:
+            if call.tool is not None and call.tool.options.final and call.entry.state is LedgerState.FINISHED:
+                return call.entry.content
+        return None
+
+    def closed(self, reason: str | None) -> list[ClosedCall]:
+        return [call.closed(reason) for call in self.calls]
+
+    @property
+    def untouched(self) -> tuple[str, ...]:
+        """Names of calls that never started."""
+        return tuple(call.call.name for call in self.calls if call.entry.state is LedgerState.NOT_STARTED)
+
+    def _may_start(self, call: Call) -> bool:
+        node = self._record.node
+        if self._record.broken is not None:
+            return False
+        if node.stop is None and not call.mild:
+            node.judge("before_effect")
+        elif node.stop is None:
+            node.judge_now()
+        stop = node.stop
+        if stop is None:
+            return True
+        # A stop before an effect still lets the calls run that have none, unless somebody has pushed since.
+        return stop.place == "before_effect" and call.mild and stop.level is Level.SAFE
+
+    def _has_room(self) -> bool:
+        return self._limit is None or self._running() < self._limit
+
+    def _running(self) -> int:
+        return sum(call.running for call in self.calls)
+
+    def _count_over(self) -> int:
+        return sum(call.over for call in self.calls)
+
+    def _all_over(self) -> bool:
+        return self._count_over() == len(self.calls)
+
+
+def _call(record: Record, call: ToolCall, resume: Resume | None) -> Call:
+    tool = record.agent.tools.get(call.name)
+    return Call(record, call, tool, restore(resume, call, tool) if resume is not None else None)

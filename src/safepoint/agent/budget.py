@@ -1,0 +1,150 @@
+"""How much a run may use, and what happens at the marks: a soft one asks at ANY safe point, a hard one says NOW.
+
+Both are ordinary asks with the source `budget`, so everything that is true of a cancel is true of them. One mark is no
+ask: a run that has made its last step and would need another ends by itself, with `max_steps`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import TYPE_CHECKING
+
+from safepoint._core.asks import is_seconds
+from safepoint._core.points import SafePoint
+from safepoint._core.reasons import Reason, Source
+from safepoint.agent.usage import Usage
+from safepoint.history.parts import ToolCall
+
+if TYPE_CHECKING:
+    from safepoint.agent.record import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Two marks: at `soft` the run is asked to stop at its next safe point, at `hard` at once."""
+
+    soft: float | None = None
+    hard: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, mark in (("soft", self.soft), ("hard", self.hard)):
+            if mark is not None and not is_seconds(mark):  # any positive, finite number
+                raise ValueError(f"Limit({name}={mark!r}): write a number above 0")
+        if self.soft is None and self.hard is None:
+            raise ValueError("Limit() has no mark: write Limit(soft=…), Limit(hard=…) or both")
+        if self.soft is not None and self.hard is not None and self.soft > self.hard:
+            raise ValueError(f"Limit(soft={self.soft}, hard={self.hard}): the soft mark comes first")
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a model costs, for a million tokens in and out."""
+
+    input: float
+    output: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What one run may use. A plain number is a hard mark.
+
+    `repeats`: how often the very same tool call may be made. `cost` needs `prices`, by model name.
+    """
+
+    steps: float | Limit | None = None
+    tokens: float | Limit | None = None
+    seconds: float | Limit | None = None
+    tool_calls: float | Limit | None = None
+    repeats: float | Limit | None = None
+    cost: float | Limit | None = None
+    prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            if option.name == "prices":
+                continue
+            value = getattr(self, option.name)
+            if value is not None and not isinstance(value, Limit):
+                if not is_seconds(value):  # any positive, finite number
+                    raise ValueError(
+                        f"Budget({option.name}={value!r}): write a number above 0, or Limit(soft=…, hard=…)"
+                    )
+                object.__setattr__(self, option.name, Limit(hard=value))
+        if self.cost is not None and not self.prices:
+            raise ValueError("Budget(cost=…) needs prices: write prices={'model name': Price(input=…, output=…)}")
+
+    def limit(self, kind: str) -> Limit | None:
+        found: Limit | None = getattr(self, kind)
+        return found
+
+
+class Meter:
+    """What one run has used of its budget. Every method asks when a mark is reached, and each mark asks once."""
+
+    def __init__(self, record: Record, budget: Budget) -> None:
+        self._record = record
+        self._budget = budget
+        self._reached: set[tuple[str, str]] = set()
+        self._made: Counter[str] = Counter()
+        self._cost = 0.0
+        self._timers = self._arm()
+
+    def _arm(self) -> list[asyncio.TimerHandle]:
+        clock, limit = self._record.supervisor.clock, self._budget.limit("seconds")
+        marks = [mark for mark in (limit.soft, limit.hard) if mark is not None] if limit is not None else []
+        return [clock.call_at(clock.now() + mark, partial(self._use, "seconds", mark)) for mark in marks]
+
+    def close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+
+    def allows_step(self) -> bool:
+        """May another step begin? The soft mark asks; beyond the hard one the run ends by itself."""
+        done, limit = self._record.steps_done, self._budget.limit("steps")
+        if limit is None:
+            return True
+        if limit.soft is not None and done >= limit.soft:
+            self._ask("steps", SafePoint.ANY, limit.soft)
+        return limit.hard is None or done < limit.hard
+
+    def spent(self, model: str, usage: Usage) -> None:
+        """A model call is over."""
+        total = self._record.spent
+        self._use("tokens", total.input_tokens + total.output_tokens)
+        price = self._budget.prices.get(model)
+        if price is not None:
+            self._cost += (usage.input_tokens * price.input + usage.output_tokens * price.output) / 1_000_000
+        self._use("cost", self._cost)
+
+    def streaming(self, tokens: int) -> None:
+        """About so many tokens of a reply have arrived."""
+        total = self._record.spent
+        self._use("tokens", total.input_tokens + total.output_tokens + tokens)
+
+    def calling(self, call: ToolCall) -> None:
+        """A tool call is about to start. One beyond the hard mark never does."""
+        self._made["calls"] += 1
+        same = f"{call.name} {json.dumps(dict(call.args), sort_keys=True, default=str)}"
+        self._made[same] += 1
+        self._use("tool_calls", self._made["calls"], beyond=True)
+        self._use("repeats", self._made[same], beyond=True)
+
+    def _use(self, kind: str, used: float, *, beyond: bool = False) -> None:
+        """`beyond`: the amount includes what is only about to happen, and the mark itself is still allowed."""
+        limit = self._budget.limit(kind)
+        if limit is None:
+            return
+        for mark, at in ((limit.hard, SafePoint.NOW), (limit.soft, SafePoint.ANY)):
+            if mark is not None and (used > mark or (used == mark and not beyond)):
+                self._ask(kind, at, mark)
+
+    def _ask(self, kind: str, at: SafePoint, mark: float) -> None:
+        if (kind, repr(at)) not in self._reached:
+            self._reached.add((kind, repr(at)))
+            why = f"the budget of {mark:g} {kind.replace('_', ' ')} is used up"
+            self._record.node.cancel(at, reason=Reason(why, Source.BUDGET))

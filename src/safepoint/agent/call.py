@@ -1,0 +1,114 @@
+"""One tool call of a reply, as its batch sees it: queued, running, or over."""
+
+from __future__ import annotations
+
+from safepoint._core.ladder import Ladder
+from safepoint._core.work import Work
+from safepoint.agent.checkpoint import OpenCall
+from safepoint.agent.events import ToolCallEnded
+from safepoint.agent.execution import Execution, Phase
+from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.record import Record
+from safepoint.agent.resume import Restored, fingerprint
+from safepoint.errors import InternalError
+from safepoint.history.closing import ClosedCall
+from safepoint.history.parts import ToolCall
+from safepoint.history.states import LedgerState
+from safepoint.tools.base import BaseTool
+from safepoint.tools.options import Effect
+
+
+class Call:
+    """The model's wish, its entry in the ledger, and its execution once it has started."""
+
+    def __init__(self, record: Record, call: ToolCall, tool: BaseTool | None, restored: Restored | None = None) -> None:
+        self.call = call
+        self.tool = tool
+        self.execution: Execution | None = None
+        self._record = record
+        self._restored = restored
+        self._skipped = restored is not None and not restored.runs
+        effect = tool.options.effect if tool is not None else Effect.EFFECTFUL
+        fresh = LedgerEntry(call.id, call.name, call.args, effect=effect)
+        record.ledger.open(fresh if restored is None else restored.entry)
+
+    @property
+    def entry(self) -> LedgerEntry:
+        return self._record.ledger[self.call.id]
+
+    @property
+    def queued(self) -> bool:
+        return self.execution is None and not self._skipped
+
+    @property
+    def over(self) -> bool:
+        return self._skipped or (self.execution is not None and self.execution.phase is Phase.OVER)
+
+    @property
+    def running(self) -> bool:
+        return self.execution is not None and self.execution.phase is not Phase.OVER
+
+    @property
+    def mild(self) -> bool:
+        """Running it again does no harm."""
+        return self.entry.effect in (Effect.PURE, Effect.IDEMPOTENT)
+
+    @property
+    def ladder(self) -> Ladder:
+        return (self.tool.ladder if self.tool is not None else None) or self._record.ladder
+
+    @property
+    def work(self) -> Work[object] | None:
+        """What is still running of it."""
+        return self.execution.under_way if self.execution is not None else None
+
+    def start(self) -> None:
+        """Start it; or settle its result, if it cannot be made at all."""
+        if not self.queued:
+            raise InternalError(f"the call {self.call.id} was started already")
+        if self.tool is None:
+            names = ", ".join(sorted(self._record.agent.tools)) or "none"
+            self._refuse(f"There is no tool named {self.call.name!r}. The tools are: {names}.")
+        elif self.call.invalid is not None:
+            self._refuse(f"This call cannot be made: {self.call.invalid}")
+        else:
+            self.execution = Execution(self._record, self.call, self.tool, self._restored)
+
+    def skip(self) -> None:
+        """It is over without having been started."""
+        self._skipped = True
+        self._record.emit(ToolCallEnded, entry=self.entry)
+
+    def _refuse(self, why: str) -> None:
+        self._record.ledger.move(self.call.id, LedgerState.FAILED, error=why)
+        self.skip()
+
+    @property
+    def waits(self) -> bool:
+        """A person is asked about it."""
+        return self.entry.state is LedgerState.WAITING or self.opened().question is not None
+
+    def opened(self) -> OpenCall:
+        """What this call needs to go on after the run has stopped."""
+        tool = fingerprint(self.tool) if self.tool is not None else ""
+        execution, restored = self.execution, self._restored
+        if execution is not None:
+            return OpenCall(self.call.id, tool, execution.memory, execution.question, execution.child)
+        if restored is None:
+            return OpenCall(self.call.id, tool)
+        child = restored.child.checkpoint if restored.child is not None else None
+        return OpenCall(self.call.id, tool, restored.memory, restored.question, child)
+
+    def closed(self, reason: str | None) -> ClosedCall:
+        """What the conversation says of this call; `reason` is the run's, and the call's own comes first."""
+        entry = self.entry
+        why = self.execution.why if self.execution is not None else None
+        return ClosedCall(
+            call=self.call,
+            state=entry.state,
+            content=entry.content or "",
+            error=entry.error,
+            reason=(reason if why is None else why) or None,
+            point=entry.point,
+            still_running=entry.still_running,
+        )

@@ -1,0 +1,91 @@
+"""The state from which a stopped run continues.
+
+Two views of one stop. *Closed* is the conversation as any provider takes it: every call has a truthful result and the
+last assistant message says that it was stopped; a new message continues from there. *Open* is the same run with its
+last step still open: resume continues inside it. A checkpoint has both, and the ledger that tells what must not happen
+twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from safepoint._core.reasons import Reason
+from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.result import StopReason
+from safepoint.agent.usage import Usage
+from safepoint.history.parts import Message
+from safepoint.tools.memory import CallMemory
+
+VERSION = 1
+
+# A tool asked; a check before a tool asked; a call was cut and its outcome is not known.
+QuestionKind: TypeAlias = Literal["interrupt", "check", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a paused run asks a person. Answer it with `resume(checkpoint, answers={question.id: …})`."""
+
+    id: str
+    tool: str
+    payload: Any  # Any: whatever the tool asked with
+    kind: QuestionKind = "interrupt"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """What one call of the open step needs to go on. `tool` identifies the tool's parameters as they were."""
+
+    call_id: str
+    tool: str
+    memory: CallMemory = field(default_factory=CallMemory)
+    question: Question | None = None
+    child: Checkpoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Made at every stop; plain data, of no particular process. `to_bytes` and `from_bytes` carry it anywhere."""
+
+    id: str
+    agent: str
+    run_id: str
+    stop_reason: StopReason
+    messages: tuple[Message, ...]
+    open_messages: tuple[Message, ...]
+    ledger: tuple[LedgerEntry, ...] = ()
+    calls: Mapping[str, OpenCall] = field(default_factory=dict[str, OpenCall])
+    step: int = 0
+    spent: Usage = field(default_factory=Usage)
+    reason: Reason | None = None
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """What a person is asked, here and in sub-agents."""
+        found: list[Question] = []
+        for call in self.calls.values():
+            if call.question is not None:
+                found.append(call.question)
+            if call.child is not None:
+                found += [_inside(call.call_id, question) for question in call.child.questions]
+        return tuple(found)
+
+    def to_bytes(self) -> bytes:
+        """An explicit, versioned encoding. A value that can't be encoded is replaced by its description."""
+        from safepoint.agent.codec import encode
+
+        return encode(self)
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Checkpoint:
+        """Raises `CheckpointError` for bytes that are damaged, of another kind, or of a later version."""
+        from safepoint.agent.codec import decode
+
+        return decode(data)
+
+
+def _inside(call_id: str, question: Question) -> Question:
+    return replace(question, id=f"{call_id}/{question.id}")

@@ -1,0 +1,164 @@
+"""Checkpoints as bytes: one line that names format, version and digest, then JSON. No pickle, nothing executable.
+
+Every field is written and read by name, by the functions below and nothing else. Reading is strict: a wrong digest, a
+later version or an unknown kind is a `CheckpointError`, and the bytes stay what they are. A value of the user's own
+(saved, answered, asked) that has no JSON form degrades to its description; the checkpoint itself is never lost for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from safepoint._core.reasons import Reason, Source
+from safepoint.agent.checkpoint import VERSION, Checkpoint, OpenCall, Question
+from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.result import StopReason
+from safepoint.agent.usage import Usage
+from safepoint.errors import CheckpointError
+from safepoint.history.encoding import Json, decode_message, decode_value, encode_message, encode_value
+from safepoint.history.states import LedgerState
+from safepoint.tools.memory import CallMemory, as_fields
+from safepoint.tools.options import Effect
+
+MAGIC = "safepoint-checkpoint"
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    body = json.dumps(_checkpoint(checkpoint), ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
+    return f"{MAGIC} {VERSION} {_digest(body)}\n".encode() + body
+
+
+def decode(data: bytes) -> Checkpoint:
+    head, newline, body = bytes(data).partition(b"\n")
+    words = head.decode("ascii", "replace").split(" ")
+    if not newline or len(words) != 3 or words[0] != MAGIC or not words[1].isdecimal():
+        raise CheckpointError("these bytes are not a checkpoint: they do not begin with its header")
+    if int(words[1]) != VERSION:
+        raise CheckpointError(
+            f"the checkpoint has version {words[1]}, this Safepoint reads {VERSION}: use the one that wrote it"
+        )
+    if words[2] != _digest(body):
+        raise CheckpointError("the checkpoint is damaged: its digest does not fit, perhaps it was cut short")
+    try:
+        return _read_checkpoint(json.loads(body))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"the checkpoint can't be read: {error!r}") from error
+
+
+def _digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:32]
+
+
+# -- writing and reading, field by field -----------------------------------------------------------------------------
+
+
+def _checkpoint(checkpoint: Checkpoint) -> Json:
+    return {
+        "id": checkpoint.id,
+        "agent": checkpoint.agent,
+        "run_id": checkpoint.run_id,
+        "stop_reason": str(checkpoint.stop_reason),
+        "messages": [encode_message(message) for message in checkpoint.messages],
+        "open_messages": [encode_message(message) for message in checkpoint.open_messages],
+        "ledger": [encode_entry(entry) for entry in checkpoint.ledger],
+        "calls": [_open_call(call) for call in checkpoint.calls.values()],
+        "step": checkpoint.step,
+        "spent": encode_usage(checkpoint.spent),
+        "reason": None if checkpoint.reason is None else _reason(checkpoint.reason),
+    }
+
+
+def _read_checkpoint(data: Json) -> Checkpoint:
+    calls = [_read_open_call(call) for call in data["calls"]]
+    return Checkpoint(
+        str(data["id"]),
+        str(data["agent"]),
+        str(data["run_id"]),
+        StopReason(data["stop_reason"]),
+        tuple(decode_message(message) for message in data["messages"]),
+        tuple(decode_message(message) for message in data["open_messages"]),
+        tuple(decode_entry(entry) for entry in data["ledger"]),
+        {call.call_id: call for call in calls},
+        int(data["step"]),
+        decode_usage(data["spent"]),
+        None if data["reason"] is None else _read_reason(data["reason"]),
+    )
+
+
+def _open_call(call: OpenCall) -> Json:
+    question = call.question
+    return {
+        "call_id": call.call_id,
+        "tool": call.tool,
+        "memory": {key: encode_value(value) for key, value in as_fields(call.memory).items()},
+        "question": None
+        if question is None
+        else {
+            "id": question.id,
+            "tool": question.tool,
+            "payload": encode_value(question.payload),
+            "kind": question.kind,
+        },
+        "child": None if call.child is None else _checkpoint(call.child),
+    }
+
+
+def _read_open_call(data: Json) -> OpenCall:
+    memory, question, child = data["memory"], data["question"], data["child"]
+    return OpenCall(
+        data["call_id"],
+        data["tool"],
+        CallMemory(
+            decode_value(memory["saved"]),
+            tuple(decode_value(memory["answers"])),
+            decode_value(memory["once"]),
+            decode_value(memory["approval"]),
+        ),
+        None
+        if question is None
+        else Question(question["id"], question["tool"], decode_value(question["payload"]), question["kind"]),
+        None if child is None else _read_checkpoint(child),
+    )
+
+
+def encode_entry(entry: LedgerEntry) -> Json:
+    return {
+        "call_id": entry.call_id,
+        "name": entry.name,
+        "args": dict(entry.args),
+        "state": str(entry.state),
+        "effect": str(entry.effect),
+        "content": entry.content,
+        "error": entry.error,
+        "still_running": entry.still_running,
+        "point": entry.point,
+        "started_at": entry.started_at,
+        "ended_at": entry.ended_at,
+    }
+
+
+def decode_entry(data: Json) -> LedgerEntry:
+    fields: Json = {**data, "state": LedgerState(data["state"]), "effect": Effect(data["effect"])}
+    return LedgerEntry(**fields)
+
+
+def encode_usage(usage: Usage) -> Json:
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "model_calls": usage.model_calls,
+        "estimated": usage.estimated,
+    }
+
+
+def decode_usage(data: Json) -> Usage:
+    return Usage(**data)
+
+
+def _reason(reason: Reason) -> Json:
+    return {"text": reason.text, "source": str(reason.source), "by": reason.by}
+
+
+def _read_reason(data: Json) -> Reason:
+    return Reason(data["text"], Source(data["source"]), data["by"])

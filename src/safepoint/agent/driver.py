@@ -1,0 +1,402 @@
+"""The run: a plain loop over a closed union of next steps.
+
+The driver's own task is never cancelled by Safepoint. It decides in plain functions, performs everything that may wait
+on its stage, and waits there. So NOW interrupts the work and never the bookkeeping, and closing needs no shield.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from functools import partial
+from typing import assert_never
+
+from safepoint._core.asks import is_seconds
+from safepoint._core.reasons import Reason, Source
+from safepoint._core.receipts import current_node
+from safepoint._core.work import Done, Failed, NeverRan, Outcome
+from safepoint.agent.batch import Batch
+from safepoint.agent.ending import Closed, close
+from safepoint.agent.events import (
+    Event,
+    ModelCallEnded,
+    RetryScheduled,
+    RunEnded,
+    RunStarted,
+    TextStreamed,
+)
+from safepoint.agent.incoming import Incoming
+from safepoint.agent.journal import Ended, Opened
+from safepoint.agent.model import ModelRequest
+from safepoint.agent.model_call import receive, usage_of
+from safepoint.agent.output import OUTPUT_TRIES, asks_again
+from safepoint.agent.record import Record
+from safepoint.agent.result import RunResult, StopReason
+from safepoint.agent.resume import Resume
+from safepoint.agent.stage import Stage
+from safepoint.agent.steering import joined
+from safepoint.agent.steps import BackOff, Begin, CallModel, Close, Over, RunTools, Settle, Step
+from safepoint.agent.usage import Usage
+from safepoint.errors import ModelError, ModelMisbehaved, ModelUnavailable
+from safepoint.history.closing import close_history
+from safepoint.history.parts import Message, Text
+from safepoint.history.wellformed import well_formed
+from safepoint.tools.bad_arguments import BadArguments
+
+LONGEST_BACK_OFF = 30.0
+
+
+class Driver:
+    """Drives one run from its first step to its seal."""
+
+    def __init__(self, record: Record, resume: Resume | None = None) -> None:
+        self._record = record
+        self._node = record.node
+        self.stage = Stage(record)
+        # The calls of the last reply, until their results are in the conversation.
+        self.batch: Batch | None = None
+        self.result: RunResult[str] | None = None
+        self._unfit_answers = 0
+        self._resume = resume
+        if resume is not None:
+            self._restore(resume)
+
+    def _restore(self, resume: Resume) -> None:
+        """Stand where the checkpoint stands."""
+        record, checkpoint = self._record, resume.checkpoint
+        record.steps_done, record.spent_before = checkpoint.step, checkpoint.spent
+        last = record.messages[-1] if record.messages else None
+        open_ids = {call.id for call in last.tool_calls} if last is not None else set[str]()
+        for entry in checkpoint.ledger:
+            if entry.call_id not in open_ids:
+                record.ledger.open(entry)
+        if last is not None and last.tool_calls:
+            self.batch = Batch(record, last, resume)
+        amendment = resume.amendment()
+        if amendment is not None:
+            record.steering.add(amendment)
+
+    async def drive(self) -> None:
+        """Run to the end. Cancellation: taken for the caller's; the run closes itself and returns."""
+        token = current_node.set(self._node)
+        try:
+            self._record.emit(RunStarted, agent=self._record.agent.name)
+            self.stage.open()
+            step: Step = Begin()
+            while not isinstance(step, Over):
+                step = await self._take(step)
+            await self.stage.tell_the_end(self.result, stopped=self._node.stop is not None)
+        finally:
+            current_node.reset(token)
+
+    async def _take(self, step: Step) -> Step:
+        match step:
+            case Begin():
+                return await self._begin()
+            case CallModel():
+                return await self._call_model(step) if self._may_step(step) else self._last_step()
+            case BackOff(seconds, then):
+                await self.stage.perform(partial(asyncio.sleep, seconds), "back-off")
+                return self._unless_stopped(then)
+            case RunTools(batch):
+                return await self._run_tools(batch)
+            case Settle(stop_reason):
+                await self.stage.run_hooks("after_run", self._record.messages[-1].text)
+                return Close(stop_reason)
+            case Close():
+                return await self._close(step)
+            case Over():
+                return step
+            case _:
+                assert_never(step)
+
+    async def _begin(self) -> Step:
+        failed = await self._enter()
+        if failed is not None:
+            return failed
+        await self.stage.run_hooks("before_run")
+        return self._unless_stopped(self._first())
+
+    async def _enter(self) -> Step | None:
+        """Take the session, if there is one, and write that this run has begun; the step to take if that fails."""
+        record, session = self._record, self._record.run.session
+        if session is None:
+            return None
+        resume = self._resume
+        continues = resume.checkpoint.id if resume is not None else None
+        # A run that was stopped before its start takes the session all the same, so that its input is in the history.
+        perform = self.stage.perform if self._node.judge_now() is None else self.stage.perform_last
+        entered = await perform(partial(session.enter, record.run, continues), "session")
+        if isinstance(entered, Failed):
+            return self._fail(entered.error, None)
+        if not isinstance(entered, Done):
+            return Close(StopReason.CANCELLED)
+        record.join(entered.value, resumed=resume is not None)
+        new = tuple(record.messages[record.started_at :])
+        opened = Opened(record.node.id, record.agent.name, record.started_at, new, continues, tuple(record.ledger))
+        saved = await perform(partial(record.note, opened), "journal")
+        if not isinstance(saved, Failed):
+            return None
+        record.journal = None  # it never began there, so it can't end there either
+        return self._fail(saved.error, None)
+
+    async def _save(self) -> Step | None:
+        """Make what was recorded durable. A failure to do so is the run's failure, before anything builds on it."""
+        record = self._record
+        if record.journal is None:
+            return None
+        outcome = await self.stage.perform(partial(record.note, *record.unsaved()), "journal")
+        return self._fail(outcome.error, None) if isinstance(outcome, Failed) else None
+
+    def _first(self) -> Step:
+        """Where to begin: with the model, or wherever the run was stopped."""
+        if self.batch is not None:
+            return RunTools(self.batch)
+        if self._record.messages[-1].role == "assistant" and not self._record.steering.waiting:
+            return Settle(StopReason.END_TURN) if self._node.answer() is None else Close(StopReason.CANCELLED)
+        return CallModel()
+
+    def _unless_stopped(self, step: Step) -> Step:
+        return step if self._node.judge_now() is None else Close(StopReason.CANCELLED)
+
+    def _may_step(self, step: CallModel) -> bool:
+        meter = self._record.meter
+        return meter is None or step != CallModel() or meter.allows_step()
+
+    def _last_step(self) -> Step:
+        return Close(StopReason.MAX_STEPS if self._node.answer() is None else StopReason.CANCELLED)
+
+    # -- a model call --------------------------------------------------------------------------------------------------
+
+    async def _call_model(self, step: CallModel) -> Step:
+        record = self._record
+        record.step = record.steps_done + 1
+        instructions = record.agent.instructions
+        if callable(instructions) or self.stage.has_hooks("before_model"):
+            prepared = await self.stage.perform(self._prepare, "prepare")
+            if not isinstance(prepared, Done):
+                return self._unprepared(prepared)
+            request = prepared.value
+        else:
+            request = self._request(instructions)
+        incoming, model = Incoming(), record.agent.models[step.model]
+        record.hub.say_under_way(record.node.id, partial(self._so_far, incoming))
+        outcome = await self.stage.perform(partial(receive, record, model, request, incoming), model.name)
+        record.hub.said(record.node.id)
+        if isinstance(outcome, NeverRan):
+            return Close(StopReason.CANCELLED)
+        next_step = self._received(step, request, incoming, outcome)
+        if isinstance(next_step, RunTools | Settle):
+            failed = await self._save() if isinstance(next_step, RunTools) else None
+            if failed is not None:
+                return failed
+            await self.stage.run_hooks("after_model", record.messages[-1])
+        if isinstance(next_step, RunTools) and self._node.judge("after_model") is not None:
+            return Close(StopReason.CANCELLED)
+        return next_step
+
+    async def _prepare(self) -> ModelRequest:
+        """The request, where the user's own code has a say. Cancellation: cuts that code; nothing was sent yet."""
+        instructions = self._record.agent.instructions
+        if callable(instructions):
+            made = instructions(self._record.run)
+            instructions = await made if inspect.isawaitable(made) else made
+        request = self._request(instructions)
+        await self.stage.call_hooks("before_model", request)
+        return request
+
+    def _request(self, instructions: str | None) -> ModelRequest:
+        agent = self._record.agent
+        self._record.messages[:] = joined(self._record.messages, self._record.steering.take())
+        specs = tuple(tool.spec for tool in agent.tools.values())
+        return ModelRequest(tuple(self._record.messages), instructions, specs, agent.settings)
+
+    def _unprepared(self, outcome: Outcome[ModelRequest]) -> Step:
+        if self._node.judge_now() is not None:
+            return Close(StopReason.CANCELLED)
+        error = outcome.error if isinstance(outcome, Failed) else None
+        return self._fail(error or ModelError("the request could not be prepared"), None)
+
+    def _so_far(self, incoming: Incoming) -> Event | None:
+        text = incoming.kept_text
+        return self._record.event(TextStreamed, step=self._record.step, text=text) if text else None
+
+    def _received(self, step: CallModel, request: ModelRequest, incoming: Incoming, outcome: Outcome[None]) -> Step:
+        """The call is over, one way or another: record it, and say what is next. Record and answer are one act."""
+        record = self._record
+        incoming.close()
+        error = outcome.error if isinstance(outcome, Failed) and incoming.finish is None else None
+        message: Message | None = None
+        if incoming.finish is not None:
+            try:
+                message = incoming.reply(frozenset() if not incoming.has_calls else record.known_call_ids())
+            except ModelMisbehaved as misbehaved:
+                error = misbehaved
+        # A call that failed before its first token may never have reached the model: nothing is known to be spent.
+        unsent = isinstance(outcome, NeverRan) or (error is not None and incoming.empty)
+        usage = Usage() if unsent else usage_of(request, incoming)
+        record.spend(usage)
+        if record.meter is not None:
+            record.meter.spent(record.agent.models[step.model].name, usage)
+        complete = incoming.finish is not None and error is None
+        told = message if complete else incoming.kept()
+        self._tell_model_call(told, usage, complete=complete, error=error)
+        if error is not None:
+            return self._after_error(step, incoming, error)
+        if incoming.finish is None:
+            return Close(StopReason.CANCELLED, incoming=incoming)
+        return self._after_reply(message, incoming)
+
+    def _tell_model_call(
+        self, message: Message | None, usage: Usage, *, complete: bool, error: BaseException | None
+    ) -> None:
+        node = self._node
+        cut = node.stop.recorded(node.clock.wall()) if node.stop and not complete and error is None else None
+        self._record.emit(
+            ModelCallEnded,
+            step=self._record.step,
+            message=message,
+            usage=usage,
+            complete=complete,
+            error=error,
+            cancellation=cut,
+        )
+
+    def _after_reply(self, message: Message | None, incoming: Incoming) -> Step:
+        self._record.steps_done += 1
+        if message is not None:
+            self._record.messages.append(message)
+            if message.tool_calls:
+                self._record.known_call_ids().update(call.id for call in message.tool_calls)
+                self.batch = Batch(self._record, message)
+                return RunTools(self.batch)
+        if message is not None and incoming.stop_reason is StopReason.END_TURN:
+            again = self._unfit(message)
+            if again is not None:
+                return again
+        if self._node.answer() is not None:
+            return Close(StopReason.CANCELLED)
+        reason = incoming.stop_reason
+        return Settle(reason) if message is not None else Close(reason)
+
+    def _unfit(self, message: Message) -> Step | None:
+        """What to do about an answer that is not of the type that was asked for; None if it is."""
+        output = self._record.agent.output_tool
+        if output is None:
+            return None
+        try:
+            output.read(message.text)
+        except BadArguments as problem:
+            self._unfit_answers += 1
+            if self._unfit_answers >= OUTPUT_TRIES:
+                return self._fail(
+                    ModelMisbehaved(f"no answer of the required form in {OUTPUT_TRIES} tries: {problem}"), None
+                )
+            self._record.messages.append(Message("user", (Text(asks_again(str(problem))),)))
+            return self._unless_stopped(CallModel())
+        return None
+
+    def _after_error(self, step: CallModel, incoming: Incoming, error: BaseException) -> Step:
+        """Try again, try the next model, or fail. Only before the first token, and never once somebody said NOW."""
+        if self._node.judge_now() is not None:
+            return Close(StopReason.CANCELLED, incoming=incoming)
+        agent = self._record.agent
+        if incoming.empty and isinstance(error, ModelUnavailable) and step.attempt < agent.retries:
+            wish = error.retry_after
+            seconds = min(wish if wish is not None and is_seconds(wish) else 0.5 * 2**step.attempt, LONGEST_BACK_OFF)
+            self._record.emit(RetryScheduled, step=self._record.step, delay=seconds, error=error)
+            return BackOff(seconds, CallModel(step.attempt + 1, step.model))
+        if incoming.empty and isinstance(error, ModelError) and step.model + 1 < len(agent.models):
+            return CallModel(0, step.model + 1)
+        return self._fail(error, incoming)
+
+    def _fail(self, error: BaseException, incoming: Incoming | None) -> Step:
+        if self._node.answer() is not None:
+            return Close(StopReason.CANCELLED, incoming=incoming)
+        return Close(StopReason.ERROR, incoming=incoming, error=error)
+
+    # -- tools ---------------------------------------------------------------------------------------------------------
+
+    async def _run_tools(self, batch: Batch) -> Step:
+        while not batch.advance():
+            await self.stage.wait()
+        return self._after_batch(batch)
+
+    def _after_batch(self, batch: Batch) -> Step:
+        batch.end()
+        if self._record.broken is not None:
+            return self._fail(self._record.broken, None)
+        if batch.waits:
+            return Close(StopReason.INTERRUPTED if self._node.pause() is None else StopReason.CANCELLED)
+        answer = batch.answer() if self._node.stop is None else None
+        if answer is None and (self._node.judge("after_tool") or self._node.judge("after_tools")):
+            return Close(StopReason.CANCELLED)
+        messages = self._record.messages
+        messages[:] = close_history(messages, batch=batch.closed(None))
+        self.batch = None
+        if answer is None or self._record.steering.waiting:
+            return CallModel()
+        messages.append(Message("assistant", (Text(well_formed(answer)),)))
+        return Settle(StopReason.END_TURN) if self._node.answer() is None else Close(StopReason.CANCELLED)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def task_done(self, task: asyncio.Task[None]) -> None:
+        if self.result is None:
+            self.end_anyway(None if task.cancelled() else task.exception())
+
+    def end_anyway(self, error: BaseException | None) -> None:
+        """The last resort, so that nobody waits for ever: the task is over and the run is not.
+
+        `error` is what broke it; None if the task was cancelled before its first step.
+        """
+        for call in self.batch.calls if self.batch is not None else ():
+            if call.work is not None:
+                call.work.stop(force=True)
+        if error is None:
+            self._record.emit(RunStarted, agent=self._record.agent.name)
+            self._node.cancel(reason=Reason("the task of the run was cancelled", Source.CALLER))
+        stopped = self._node.judge_now() is not None
+        step = Close(StopReason.CANCELLED if stopped else StopReason.ERROR, error=error)
+        self._seal(self._closed(step))
+
+    async def _close(self, step: Close) -> Step:
+        """Close, save, seal, tell, and let everybody who waits know, in this order."""
+        record = self._record
+        await self.stage.quieten()
+        closed = self._closed(step)
+        if record.journal is not None:
+            saved = await self.stage.perform_last(partial(record.note, self._ended(closed.result)), "journal")
+            closed = closed.unless_saved(saved)
+        self._seal(closed)
+        return Over()
+
+    def _closed(self, step: Close) -> Closed:
+        record = self._record
+        record.steering.close()
+        if record.meter is not None:
+            record.meter.close()
+        if self.batch is not None:
+            self.batch.end()
+        return close(record, step, self.batch)
+
+    def _ended(self, result: RunResult[str]) -> Ended:
+        start, checkpoint = self._record.started_at, result.checkpoint
+        tail = tuple(result.messages[start:])
+        return Ended(result.run_id, result.stop_reason, start, tail, result.ledger, result.usage, checkpoint)
+
+    def _seal(self, closed: Closed) -> None:
+        """From here on nothing is written by this run; told and known without a pause in between."""
+        result = self.result = closed.result
+        self._node.seal()
+        self._record.emit(
+            RunEnded,
+            stop_reason=result.stop_reason,
+            usage=result.usage,
+            cancellation=result.cancellation,
+            error=result.error,
+        )
+        self._record.sealed = True
+        if self._record.run.session is not None:
+            self._record.run.session.left(self._record.run)
+        self._node.finish(closed.ending)

@@ -1,0 +1,360 @@
+"""A tool call that runs: its node, its task, its result, and what is left when it is cut.
+
+    WORKING ──work ended──────────────────▶ LEAVING ──every run inside it ended──▶ OVER
+       └──cut, and there is an undo──▶ UNDOING ──▶ ▲
+
+The result is recorded inside the call's own task, the moment it exists: a cancel that comes a moment later finds it
+recorded. `running` is recorded before the tool's first line. Everything else is decided in `harvest`, a plain function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from contextvars import copy_context
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any, cast
+
+from safepoint._core.endings import Ending
+from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Rung
+from safepoint._core.points import NAMED, Level
+from safepoint._core.reasons import Reason, Source
+from safepoint._core.receipts import current_node
+from safepoint._core.tree import Node
+from safepoint._core.work import Abandoned, Cut, Done, Failed, NeverRan, Work
+from safepoint.agent.checkpoint import Checkpoint, Question
+from safepoint.agent.events import HookFailed, RungReached, ToolCallEnded, ToolCallStarted
+from safepoint.agent.hooks import AskFirst, Deny, Replace, is_its_own, overridden
+from safepoint.agent.journal import Called
+from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.record import Record
+from safepoint.agent.result import RunResult, StopReason
+from safepoint.agent.resume import Restored
+from safepoint.errors import AskPerson, InternalError, Retry, StopTool, StoreError
+from safepoint.history.parts import ToolCall
+from safepoint.history.states import LedgerState
+from safepoint.tools.bad_arguments import BadArguments
+from safepoint.tools.base import BaseTool
+from safepoint.tools.context import ToolContext
+from safepoint.tools.function import Tool
+from safepoint.tools.memory import CallMemory
+from safepoint.tools.rendering import render_error, render_result
+
+
+class Phase(StrEnum):
+    WORKING = "working"
+    UNDOING = "undoing"
+    LEAVING = "leaving"
+    OVER = "over"
+
+
+# A call with a node that never ran a line was stopped before it.
+_CANCELLED = frozenset({LedgerState.NOT_STARTED, LedgerState.CUT, LedgerState.STOPPED, LedgerState.COMPENSATED})
+
+
+class Execution:
+    """One call under way. Making it starts it; `harvest` takes it further after every change; nothing here waits."""
+
+    def __init__(self, record: Record, call: ToolCall, tool: BaseTool, restored: Restored | None) -> None:
+        self.phase = Phase.WORKING
+        self._record = record
+        self._call = call
+        self._tool = tool
+        self.ladder: Ladder = tool.ladder or record.ladder
+        self.node = Node(call.id, tool.name, "tool_call", parent=record.node, passing=tool.passing)
+        self._context = ToolContext(
+            deps=record.deps,
+            run=record.run,
+            call_id=call.id,
+            node=self.node,
+            ladder=self.ladder,
+            memory=restored.memory if restored is not None else None,
+            child=restored.child if restored is not None else None,
+        )
+        # What a person is asked, and a sub-agent's own checkpoint: both for the checkpoint of this run.
+        self.question: Question | None = None
+        self.child: Checkpoint | None = None
+        # Why a sub-agent was stopped that nobody stopped through this call.
+        self._why_inside: str | None = None
+        self._args: dict[str, Any] = {}  # Any: typed by the tool's signature
+        self._undo: Work[object] | None = None
+        self._timeout: asyncio.TimerHandle | None = None
+        self._leave_by: asyncio.TimerHandle | None = None
+        record.supervisor.enrol(self.node)
+        context = copy_context()
+        context.run(current_node.set, self.node)
+        self.work: Work[object] = record.supervisor.begin(
+            self._perform,
+            name=tool.name,
+            path=self.node.path,
+            ladder=self.ladder,
+            context=context,
+            on_end=record.bell.ring,
+        )
+        self.work.on_rung = self._tell_rung
+        self.work.may_start = lambda: self.node.judge_now() is None
+        self._context.bind(self.work)
+        self.node.on_push = self._push
+
+    @property
+    def memory(self) -> CallMemory:
+        return self._context.memory
+
+    @property
+    def under_way(self) -> Work[object] | None:
+        """What is still running of it: the tool, or its undo."""
+        return next((work for work in (self.work, self._undo) if work is not None and not work.ended), None)
+
+    @property
+    def why(self) -> str | None:
+        """Why it was stopped, if that was meant for this call or the run inside it."""
+        return self.node.stop.reason.text if self.node.stop is not None else self._why_inside
+
+    @property
+    def _entry(self) -> LedgerEntry:
+        return self._record.ledger[self._call.id]
+
+    # -- inside the call's own task ------------------------------------------------------------------------------------
+
+    async def _perform(self) -> object:
+        """Cancellation: cuts the hook or the tool, whichever is running; what is recorded stays recorded."""
+        if not await self._allowed():
+            return None
+        # Durable first, true second: a crash in between calls it cut, although it never ran a line. Never the reverse.
+        await self._record.note(Called(replace(self._entry, state=LedgerState.RUNNING), self.memory))
+        if self._being_stopped() or self.node.judge_now() is not None:
+            return None
+        self._mark_running()
+        self.work.manner = self._tool.manner
+        try:
+            value = await self._tool.body(self._context, self._args)
+        except Exception as error:
+            if self._being_stopped():
+                raise  # the ledger will say `cut`, with this error attached
+            self._record_failure(error)
+            value = None
+        else:
+            if self._late():
+                return value  # abandoned long ago; it goes to the orphan and nowhere else
+            self._record_value(value)
+        await self._record.note(Called(self._entry, self.memory))
+        if not self._being_stopped():
+            self.work.manner = CUT_AT_ONCE
+            await self._run_hooks("after_tool", self._entry)
+        return value
+
+    async def _allowed(self) -> bool:
+        """Run the checks; False if they, or the arguments, have settled what becomes of the call."""
+        args = self._call.args
+        for verdict in await self._run_hooks("before_tool", self._call):
+            if isinstance(verdict, AskFirst):
+                verdict = self._approval(verdict)
+            if isinstance(verdict, Deny):
+                self._settle(LedgerState.FAILED, error=f"This call was not run, it was denied: {verdict.reason}")
+                return False
+            if isinstance(verdict, AskFirst):
+                self.question = Question(f"{self._call.id}:check", self._tool.name, verdict.question, "check")
+                self._settle(LedgerState.WAITING)
+                return False
+            if isinstance(verdict, Replace) and verdict.result is not None:
+                self._settle(LedgerState.RUNNING)
+                self._settle(LedgerState.FINISHED, content=render_result(verdict.result).text)
+                return False
+            if isinstance(verdict, Replace) and verdict.args is not None:
+                args = verdict.args
+        try:
+            self._args = self._tool.validate(args)
+        except BadArguments as error:
+            self._settle(LedgerState.FAILED, error=f"The arguments do not fit, the tool was not run:\n{error}")
+            return False
+        return True
+
+    def _approval(self, asked: AskFirst) -> AskFirst | Deny | None:
+        answer = self.memory.approval
+        if answer is None:
+            return asked
+        return None if answer is True else Deny(answer or "a person said no")
+
+    async def _run_hooks(self, name: str, subject: object) -> list[object]:
+        verdicts: list[object] = []
+        for hooks in self._record.agent.hooks:
+            if not overridden(hooks, name) or self._being_stopped():
+                continue
+            try:
+                verdict: object = getattr(hooks, name)(self._record.run, subject)
+                if inspect.isawaitable(verdict):
+                    verdict = await verdict
+                if name == "before_tool" and not isinstance(verdict, Deny | Replace | AskFirst | None):
+                    raise TypeError(
+                        f"before_tool returned {verdict!r}: return Deny(…), Replace(…), AskFirst(…) or None"
+                    )
+            except BaseException as error:
+                if self._being_stopped() or not is_its_own(error):
+                    raise
+                self._record.emit(HookFailed, hook=name, error=error)
+                verdict = Deny(f"the check {type(hooks).__name__}.{name} failed") if name == "before_tool" else None
+            verdicts.append(verdict)
+        return verdicts
+
+    def _being_stopped(self) -> bool:
+        return self.work.rung is not None
+
+    def _late(self) -> bool:
+        return isinstance(self.work.outcome, Abandoned)
+
+    def _mark_running(self) -> None:
+        clock = self._record.supervisor.clock
+        self._settle(LedgerState.RUNNING, started_at=clock.wall())
+        self._record.emit(ToolCallStarted, call=self._call)
+        seconds = self._tool.options.timeout
+        if seconds is not None:
+            why = Reason(f"timed out after {seconds:g} s", Source.DEADLINE)
+            self._timeout = clock.call_at(clock.now() + seconds, lambda: self.node.cancel(reason=why))
+
+    def _record_value(self, value: object) -> None:
+        if issubclass(type(value), RunResult):  # isinstance would ask the value for its class, and it may raise
+            self._record_run(cast("RunResult[Any]", value))  # Any: of any output type
+        else:
+            self._settle(LedgerState.FINISHED, content=render_result(value).text)
+
+    def _record_run(self, result: RunResult[Any]) -> None:  # Any: a sub-agent's output type
+        self._record.spend(result.usage)
+        self._record.orphans.extend(result.orphans)
+        self.child = result.checkpoint
+        if result.cancellation is not None:
+            self._why_inside = result.cancellation.reason.text
+            self.node.judge(result.cancellation.place)  # what was asked of the call, the run inside has carried out
+            self._settle(LedgerState.STOPPED, content=result.text)
+        elif result.stop_reason is StopReason.INTERRUPTED:
+            self._settle(LedgerState.WAITING)
+        elif result.stop_reason is StopReason.ERROR and result.error is not None:
+            self._settle(LedgerState.FAILED, error=f"The sub-agent failed: {render_error(result.error)}")
+        else:
+            self._settle(LedgerState.FINISHED, content=render_result(result.text).text)
+
+    def _record_failure(self, error: Exception) -> None:
+        text = f"Please try again: {error}" if isinstance(error, Retry) else render_error(error)
+        self._settle(LedgerState.FAILED, error=text)
+
+    def _settle(self, state: LedgerState, **changes: Any) -> None:  # Any: the entry's own fields
+        if state is not LedgerState.RUNNING:
+            changes.setdefault("ended_at", self._record.supervisor.clock.wall())
+        self._record.ledger.move(self._call.id, state, **changes)
+
+    # -- in the loop, never waiting ------------------------------------------------------------------------------------
+
+    def _push(self, level: Level) -> None:
+        force = level is Level.FORCE
+        self.work.stop(force=force)
+        if self._undo is not None and force:
+            self._undo.stop(force=True)
+
+    def _tell_rung(self, rung: Rung) -> None:
+        self._record.emit(RungReached, name=self._call.name, rung=rung, call_id=self._call.id)
+
+    def harvest(self) -> None:
+        """Take whatever has ended a phase further. Call it after every change."""
+        if self.phase is Phase.WORKING and self.work.ended:
+            self._harvest_work()
+        if self.phase is Phase.UNDOING and self._undo is not None and self._undo.ended:
+            self._harvest_undo(self._undo)
+        if self.phase is Phase.LEAVING:
+            self._leave()
+
+    def _harvest_work(self) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+        self.phase = Phase.LEAVING
+        outcome = self.work.outcome
+        self._record.heed(outcome)
+        if isinstance(outcome, Abandoned):
+            self._record.orphans.append(outcome.orphan)
+        if self._entry.state is not LedgerState.RUNNING:  # recorded in its own task, or never ran a line
+            if isinstance(outcome, Failed) and not isinstance(outcome.error, StoreError):
+                hook = "before_tool" if self._entry.state is LedgerState.NOT_STARTED else "after_tool"
+                self._record.emit(HookFailed, hook=hook, error=outcome.error)
+            return
+        match outcome:
+            case Failed(error) | Cut(error) if isinstance(error, StopTool):
+                self._stopped_itself(error)
+            case Failed(error) | Cut(error) if isinstance(error, AskPerson):
+                number = len(self.memory.answers) + 1
+                self.question = Question(f"{self._call.id}:{number}", self._tool.name, error.payload)
+                self._settle(LedgerState.WAITING)
+            case Failed(asyncio.CancelledError() | KeyboardInterrupt()) if self.node.judge_now() is not None:
+                # Somebody cancelled all tasks, or pressed Ctrl-C, and this one heard of it before it was told.
+                self._settle(LedgerState.CUT)
+                self._begin_undo()
+            case Failed(error):
+                self._settle(LedgerState.FAILED, error=_unasked(error))
+            case Cut(error):
+                self._settle(LedgerState.CUT, error=None if error is None else render_error(error))
+                self._begin_undo()
+            case Abandoned():
+                self._settle(LedgerState.CUT, still_running=True)
+            case Done() | NeverRan() | None:
+                raise InternalError(f"the call {self._call.id} ended with {outcome} and no record")
+
+    def _stopped_itself(self, stop: StopTool) -> None:
+        if stop.point is None:
+            self._settle(LedgerState.CUT)
+            self._begin_undo()
+        else:
+            self.memory.saved = stop.saved
+            self._record.node.judge(NAMED + stop.point)  # if the run was asked to stop there, it stops there too
+            self._settle(LedgerState.STOPPED, point=stop.point)
+
+    def _begin_undo(self) -> None:
+        tool = self._tool
+        if not isinstance(tool, Tool) or tool.options.undo is None or self.node.pushed is Level.FORCE:
+            return
+        self._undo = self._record.supervisor.begin(
+            lambda: tool.undo(self._context, self._args),
+            name=f"undo of {tool.name}",
+            path=f"{self.node.path}/undo",
+            ladder=self.ladder,
+            on_end=self._record.bell.ring,
+            limit=self.ladder.undo,
+        )
+        self.phase = Phase.UNDOING
+
+    def _harvest_undo(self, undo: Work[object]) -> None:
+        self._record.heed(undo.outcome)
+        match undo.outcome:
+            case Done():
+                self._settle(LedgerState.COMPENSATED)
+            case Failed(error):
+                self._record.ledger.note(self._call.id, error=f"its undo failed: {render_error(error)}")
+            case Abandoned(orphan):
+                self._record.orphans.append(orphan)
+                self._record.ledger.note(self._call.id, error="its undo did not end in time")
+            case _:
+                self._record.ledger.note(self._call.id, error="its undo was cut")
+        self.phase = Phase.LEAVING
+
+    def _leave(self) -> None:
+        """The call is over once every run that the tool started inside itself has ended, or has had its time."""
+        clock = self._record.supervisor.clock
+        if self.node.children and self._leave_by is None:
+            self._leave_by = clock.call_at(clock.now() + self.ladder.cap, self._record.bell.ring)
+            for child in tuple(self.node.children):
+                child.cancel(reason=Reason("the tool that started it has ended", Source.PARENT))
+                child.ended.when_set(lambda: self.node.call_soon(self._record.bell.ring))
+        if self._leave_by is not None:
+            if self.node.children and clock.now() < self._leave_by.when():
+                return
+            self._leave_by.cancel()
+        self.phase = Phase.OVER
+        self.node.seal()
+        now, cancelled = clock.wall(), self._entry.state in _CANCELLED
+        cut = self.node.stop.recorded(now) if self.node.stop is not None and cancelled else None
+        self._record.emit(ToolCallEnded, entry=self._entry, cancellation=cut)
+        orphans = (self.work.orphan,) if self.work.orphan is not None else ()
+        self.node.finish(Ending(cancelled, now, orphans=orphans))
+
+
+def _unasked(error: BaseException) -> str:
+    if isinstance(error, asyncio.CancelledError):
+        return "The tool raised CancelledError although nobody had asked it to stop."
+    return render_error(error)

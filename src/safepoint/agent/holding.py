@@ -1,0 +1,65 @@
+"""What holds a run that is stopping: the question an operator asks first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from safepoint._core.ladder import Rung
+from safepoint._core.points import Level
+from safepoint._core.stacks import task_stack, thread_stack
+from safepoint._core.tree import Node
+from safepoint._core.work import Work
+
+if TYPE_CHECKING:
+    from safepoint.agent.driver import Driver
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One piece of work that has not stopped: on which rung, for how long, when it climbs on, and where it is."""
+
+    name: str
+    path: str
+    rung: Rung | None
+    seconds: float
+    seconds_left: float | None
+    stack: str
+
+
+def holding(node: Node, drivers: Iterable[Driver]) -> list[Holding]:
+    """Empty if the run was not asked to stop, or has ended."""
+    if node.ended.is_set or not _is_to_stop(node):
+        return []
+    found = [_describe(work, node.clock.now()) for driver in drivers for work in _works(driver)]
+    blocked = node.blocked()
+    if blocked is not None:
+        found.append(Holding("event loop", node.path, None, blocked.seconds, None, blocked.stack))
+    return found
+
+
+def _is_to_stop(node: Node) -> bool:
+    """A loop that is blocked has not even looked at the ask yet, and then it is the ask that counts."""
+    if node.stop is not None:
+        return True
+    request = node.request()
+    return request is not None and request.level(node.clock.now()) >= Level.NOW
+
+
+def _works(driver: Driver) -> Iterator[Work[object]]:
+    if driver.stage.work is not None:
+        yield driver.stage.work
+    for call in driver.batch.calls if driver.batch is not None else ():
+        if call.work is not None:
+            yield call.work
+
+
+def _describe(work: Work[object], now: float) -> Holding:
+    if work.thread is not None:
+        stack = thread_stack(work.thread.ident or 0)
+    else:
+        stack = task_stack(work.task) if work.task is not None else ""
+    left = max(0.0, work.until - now) if work.until is not None else None
+    seconds = now - work.rung_since if work.rung is not None else 0.0
+    return Holding(work.name, work.path, work.rung, seconds, left, stack)

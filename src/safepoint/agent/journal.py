@@ -1,0 +1,80 @@
+"""Where a run writes its facts while it goes, so that a process that dies leaves the truth behind.
+
+A journal takes facts in order; one `write` is one atomic step. What must be durable before what:
+
+    Opened (with the prompt) before the first model call
+    Said(reply)              before any of its tools starts
+    Called(running)          before the tool's first line
+    Called(finished, …)      as soon as the result exists
+    Ended                    before anybody hears that the run has ended
+
+So after a crash: a call without an entry never ran, one that is `running` was cut, and a finished one has its result.
+A write that fails ends the run with that error; a write that hangs is cut by NOW like any other work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from safepoint.agent.checkpoint import Checkpoint
+from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.result import StopReason
+from safepoint.agent.usage import Usage
+from safepoint.history.parts import Message
+from safepoint.tools.memory import CallMemory
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A run begins: from `index` on the conversation is `messages`, and nothing else.
+
+    `continues`: the id of the checkpoint it goes on from, with the calls that are settled already.
+    """
+
+    run_id: str
+    agent: str
+    index: int
+    messages: tuple[Message, ...]
+    continues: str | None = None
+    ledger: tuple[LedgerEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The message at this place of the conversation, also if another stood there before."""
+
+    index: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A tool call as the ledger has it now, and what it remembers."""
+
+    entry: LedgerEntry
+    memory: CallMemory | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The run is over: from `index` on the conversation is this, and nothing else."""
+
+    run_id: str
+    stop_reason: StopReason
+    index: int
+    messages: tuple[Message, ...]
+    ledger: tuple[LedgerEntry, ...]
+    usage: Usage
+    checkpoint: Checkpoint | None
+
+
+Fact: TypeAlias = Opened | Said | Called | Ended
+
+
+class Journal(Protocol):
+    """A place for the facts of one run."""
+
+    async def write(self, *facts: Fact) -> None:
+        """Make these durable together, or raise and leave nothing of them. Cancellation: either all or none."""
+        ...

@@ -1,0 +1,78 @@
+"""The truth about each tool call, written before its first line runs and after its last.
+
+    not_started ──▶ running ──▶ finished | failed | stopped | waiting
+         │             └──────▶ cut ──▶ compensated
+         ├──▶ failed (denied, unknown tool, bad arguments: it never ran)
+         └──▶ waiting (a check asked a person)
+
+An entry is frozen; a move replaces it. A move that is not drawn here is a bug and raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from safepoint.errors import InternalError
+from safepoint.history.states import LedgerState
+from safepoint.tools.options import Effect
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One tool call: what it was, and what is known of its outcome. Times are seconds since the epoch."""
+
+    call_id: str
+    name: str
+    args: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: decoded JSON
+    state: LedgerState = LedgerState.NOT_STARTED
+    effect: Effect = Effect.EFFECTFUL
+    content: str | None = None
+    error: str | None = None
+    still_running: bool = False
+    point: str | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+
+
+_MOVES: dict[LedgerState, frozenset[LedgerState]] = {
+    LedgerState.NOT_STARTED: frozenset({LedgerState.RUNNING, LedgerState.FAILED, LedgerState.WAITING}),
+    LedgerState.RUNNING: frozenset(
+        {LedgerState.FINISHED, LedgerState.FAILED, LedgerState.STOPPED, LedgerState.WAITING, LedgerState.CUT}
+    ),
+    LedgerState.CUT: frozenset({LedgerState.COMPENSATED}),
+}
+
+
+class Ledger:
+    """All entries of one run, in the order of the calls."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, LedgerEntry] = {}
+
+    def open(self, entry: LedgerEntry) -> None:
+        if entry.call_id in self._entries:
+            raise InternalError(f"the call {entry.call_id} is in the ledger already")
+        self._entries[entry.call_id] = entry
+
+    def move(self, call_id: str, state: LedgerState, **changes: Any) -> LedgerEntry:  # Any: the entry's own fields
+        entry = self._entries[call_id]
+        if state not in _MOVES.get(entry.state, frozenset()):
+            raise InternalError(f"{entry.name} ({call_id}): {entry.state} → {state} is not a move")
+        entry = self._entries[call_id] = replace(entry, state=state, **changes)
+        return entry
+
+    def note(self, call_id: str, *, error: str) -> LedgerEntry:
+        """Attach an error to an entry whose state stays what it is."""
+        entry = self._entries[call_id] = replace(self._entries[call_id], error=error)
+        return entry
+
+    def __getitem__(self, call_id: str) -> LedgerEntry:
+        return self._entries[call_id]
+
+    def __contains__(self, call_id: str) -> bool:
+        return call_id in self._entries
+
+    def __iter__(self) -> Iterator[LedgerEntry]:
+        return iter(self._entries.values())

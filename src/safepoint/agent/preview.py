@@ -1,0 +1,63 @@
+"""What a cancel would do, before anybody asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from safepoint._core.ladder import Rung, plan
+from safepoint._core.points import Level, SafePoint
+from safepoint.agent.batch import Batch
+from safepoint.agent.call import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """Names of tool calls, each by `name:call_id`. `seconds`: how long the stop may take at most.
+
+    `cut`: would be cut while running. `finish`: runs on to its end first. `not_started`: would never start.
+    `in_doubt`: would be cut, and their effect could not be told.
+    """
+
+    cut: tuple[str, ...] = ()
+    finish: tuple[str, ...] = ()
+    not_started: tuple[str, ...] = ()
+    in_doubt: tuple[str, ...] = ()
+    seconds: float | None = 0.0
+
+
+def preview(batches: Iterable[Batch], at: SafePoint) -> Preview:
+    """For a safe point `seconds` is None: work that is in flight takes as long as it takes."""
+    calls = [call for batch in batches for call in batch.calls]
+    running = [call for call in calls if call.running]
+    queued = [call for call in calls if call.queued]
+    if at.level is Level.SAFE:
+        starts = (
+            [] if at.covers("after_tool") else [call for call in queued if call.mild or not at.covers("before_effect")]
+        )
+        never = [call for call in queued if call not in starts]
+        return Preview(finish=_names(running + starts), not_started=_names(never), seconds=None if running else 0.0)
+    force = at.level is Level.FORCE
+    finish = [] if force else [call for call in running if _rungs(call, force)[0] is Rung.FINISH]
+    cut = [call for call in running if call not in finish]
+    return Preview(
+        cut=_names(cut),
+        finish=_names(finish),
+        not_started=_names(queued),
+        in_doubt=_names([call for call in cut if not call.mild]),
+        seconds=max((_seconds(call, force=force) for call in running), default=0.0),
+    )
+
+
+def _names(calls: list[Call]) -> tuple[str, ...]:
+    return tuple(f"{call.call.name}:{call.call.id}" for call in calls)
+
+
+def _rungs(call: Call, force: bool) -> list[Rung]:
+    assert call.tool is not None
+    return [climb.rung for climb in plan(call.tool.manner, call.ladder, force=force)]
+
+
+def _seconds(call: Call, *, force: bool) -> float:
+    assert call.tool is not None
+    return sum(climb.seconds for climb in plan(call.tool.manner, call.ladder, force=force))

@@ -1,0 +1,134 @@
+"""Everything about one run that is not control flow: who it is, what it has recorded so far, and how it tells.
+
+The driver decides and acts; it writes here. Facts are written in plain functions, then told as events, so that no
+callback ever runs between a fact and its record.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from safepoint._core.bell import Bell
+from safepoint._core.ladder import Ladder
+from safepoint._core.orphans import Orphan
+from safepoint._core.supervisor import Supervisor
+from safepoint._core.tree import Node
+from safepoint._core.work import Cut, Failed, Outcome
+from safepoint.agent.budget import Budget, Meter
+from safepoint.agent.conversation import Entered
+from safepoint.agent.events import Event, Place
+from safepoint.agent.journal import Fact, Journal, Said
+from safepoint.agent.ledger import Ledger
+from safepoint.agent.steering import Steering
+from safepoint.agent.stream import Hub
+from safepoint.agent.usage import Usage
+from safepoint.errors import StoreError
+from safepoint.history.parts import Message
+
+if TYPE_CHECKING:
+    from safepoint.agent.agent import Agent
+    from safepoint.agent.run import Run
+
+_EventT = TypeVar("_EventT", bound=Place)
+
+
+class Record:
+    """One run's facts."""
+
+    def __init__(
+        self,
+        run: Run[Any, Any],
+        node: Node,
+        hub: Hub,
+        messages: list[Message],
+        ladder: Ladder,
+        budget: Budget | None = None,
+    ) -> None:
+        self.run = run
+        self.node = node
+        self.hub = hub
+        self.ladder = ladder
+        self.bell = Bell()
+        self.ledger = Ledger()
+        self.usage = Usage()
+        self.spent_before = Usage()
+        self.orphans: list[Orphan] = []
+        # Whole messages only. What is half done lives in the driver until it is recorded here.
+        self.messages = messages
+        # Where this run's part of the conversation begins.
+        self.started_at = 0
+        self.call_ids: set[str] | None = None
+        # The step under way, and how many are complete: a model call that is made again counts once.
+        self.step = 0
+        self.steps_done = 0
+        self.steering = Steering()
+        # Where facts go that must outlive the process; `unsaved` knows which messages it has not seen.
+        self.journal: Journal | None = None
+        # What a journal raised: nothing new may build on facts that were not saved.
+        self.broken: StoreError | None = None
+        self._saved = 0
+        # After the terminal event nothing more is told.
+        self.sealed = False
+        self.supervisor = Supervisor.current()
+        self.meter = Meter(self, budget) if budget is not None else None
+
+    @property
+    def agent(self) -> Agent[Any, Any]:
+        return self.run.agent
+
+    @property
+    def deps(self) -> Any:  # Any: the user's own type, given back to the user's own tools
+        return self.run.deps
+
+    def event(self, kind: type[_EventT], **fields: Any) -> _EventT:  # Any: the event's own fields
+        """An event of this run, numbered and timed."""
+        node = self.node
+        return kind(run_id=node.id, path=node.path, seq=self.hub.number(), time=node.clock.wall(), **fields)
+
+    def emit(self, kind: type[Event], **fields: Any) -> None:  # Any: as above
+        if not self.sealed:
+            self.hub.emit(self.event(kind, **fields))
+
+    def unsaved(self) -> list[Fact]:
+        """The messages that the journal has not seen, in the form it takes them; they count as seen from now on."""
+        facts: list[Fact] = [Said(place, self.messages[place]) for place in range(self._saved, len(self.messages))]
+        self._saved = len(self.messages)
+        return facts
+
+    def join(self, entered: Entered, *, resumed: bool) -> None:
+        """Continue a stored conversation. A resumed run brings its own, which begins with the same messages."""
+        self.journal, self.call_ids = entered.journal, entered.call_ids
+        self.started_at = entered.index
+        if not resumed:
+            self.messages[:0] = entered.messages
+        self._saved = len(self.messages)
+
+    def known_call_ids(self) -> set[str]:
+        """The ids of all calls in the conversation; read once, then kept."""
+        if self.call_ids is None:
+            self.call_ids = {call.id for message in self.messages for call in message.tool_calls}
+        return self.call_ids
+
+    async def note(self, *facts: Fact) -> None:
+        """Write facts if there is a journal. Cancellation: either all of them are written or none."""
+        if self.journal is None:
+            return
+        try:
+            await self.journal.write(*facts)
+        except StoreError as error:
+            self.broken = error
+            raise
+
+    @property
+    def spent(self) -> Usage:
+        """What was used by this run and by those that it continues."""
+        return self.spent_before + self.usage
+
+    def heed(self, outcome: Outcome[Any] | None) -> None:  # Any: work of every kind
+        """A KeyboardInterrupt that came up in a piece of work is meant for the caller, also if the work was cut."""
+        error = outcome.error if isinstance(outcome, Failed | Cut) else None
+        if isinstance(error, KeyboardInterrupt):
+            self.run.interrupt(error)
+
+    def spend(self, usage: Usage) -> None:
+        self.usage = self.usage + usage

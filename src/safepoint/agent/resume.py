@@ -1,0 +1,181 @@
+"""How a stopped run goes on: what is reused, what runs again, what is told, asked, or refused. Decided once, purely.
+
+| ledger state of an open call          | on resume                                                            |
+|----------------------------------------|----------------------------------------------------------------------|
+| finished, failed, finished_late        | reused                                                               |
+| not_started, compensated               | runs                                                                 |
+| stopped                                | continues inside: a sub-agent at its own point, a tool with its save |
+| waiting                                | runs again from its first line, with the answers                     |
+| cut, and pure or idempotent            | runs again                                                           |
+| cut otherwise                          | `on_unknown`: tell the model, ask a person, or rerun                 |
+
+A call that would run and whose tool is gone or has other parameters now gets a truthful error result instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from safepoint.agent.checkpoint import Checkpoint, OpenCall, Question
+from safepoint.agent.ledger import LedgerEntry
+from safepoint.errors import CheckpointError
+from safepoint.history.check import check_history
+from safepoint.history.closing import close_history
+from safepoint.history.parts import Message, Prompt, ToolCall, user_message
+from safepoint.history.states import LedgerState
+from safepoint.tools.base import BaseTool
+from safepoint.tools.memory import CallMemory
+from safepoint.tools.options import Effect
+
+OnUnknown: TypeAlias = Literal["tell", "ask", "rerun"]
+Edit: TypeAlias = Callable[[list[Message]], list[Message]]
+
+_SETTLED = frozenset({LedgerState.FINISHED, LedgerState.FAILED, LedgerState.FINISHED_LATE})
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """A checkpoint and how to continue it.
+
+    `message` is added to the conversation before the next model call. `answers` has one for each question, by id.
+    `edit` may rewrite the messages before the open step. `fork` allows to continue one checkpoint more than once.
+    """
+
+    checkpoint: Checkpoint
+    message: Prompt | None = None
+    answers: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: whatever people answered
+    edit: Edit | None = None
+    on_unknown: OnUnknown = "tell"
+    fork: bool = False
+
+    def __post_init__(self) -> None:
+        given: object = self.checkpoint
+        if not isinstance(given, Checkpoint):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+            hint = "Checkpoint.from_bytes(…)" if isinstance(given, bytes) else "result.checkpoint"
+            raise CheckpointError(f"{type(given).__name__} is not a checkpoint: write {hint}")
+        if self.on_unknown not in ("tell", "ask", "rerun"):
+            raise ValueError(f"on_unknown={self.on_unknown!r}: write 'tell', 'ask' or 'rerun'")
+        known = {question.id for question in self.checkpoint.questions}
+        if strangers := sorted(set(self.answers) - known):
+            raise CheckpointError(f"no question has the id {strangers[0]!r}; the questions are {sorted(known)}")
+        if missing := sorted(known - set(self.answers)):
+            raise CheckpointError(f"the question {missing[0]!r} has no answer: write answers={{{missing[0]!r}: …}}")
+
+    def check_agent(self, name: str) -> None:
+        if self.checkpoint.agent != name:
+            raise CheckpointError(f"the checkpoint is of the agent {self.checkpoint.agent!r}, this one is {name!r}")
+
+    def messages(self) -> list[Message]:
+        """The open view, edited; its last message may have open calls."""
+        messages = list(self.checkpoint.open_messages)
+        if self.edit is None:
+            return messages
+        last = messages[-1:] if messages and messages[-1].tool_calls else []
+        edited = [*self.edit(messages[: len(messages) - len(last)]), *last]
+        check_history(close_history(edited))
+        return edited
+
+    def amendment(self) -> Message | None:
+        return None if self.message is None else user_message(self.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """How one open call goes on. `runs` is false if its entry is already what will be told."""
+
+    entry: LedgerEntry
+    runs: bool
+    memory: CallMemory = field(default_factory=CallMemory)
+    question: Question | None = None
+    child: Resume | None = None
+
+
+def restore(resume: Resume, call: ToolCall, tool: BaseTool | None) -> Restored:
+    """The decision for one call of the open step."""
+    checkpoint = resume.checkpoint
+    entry = next(entry for entry in checkpoint.ledger if entry.call_id == call.id)
+    saved = checkpoint.calls.get(call.id, OpenCall(call.id, ""))
+    if entry.state in _SETTLED:
+        return Restored(entry, runs=False)
+    if entry.state is LedgerState.CUT and entry.effect not in (Effect.PURE, Effect.IDEMPOTENT):
+        return _unknown(resume, entry, saved, tool)
+    return _again(resume, entry, saved, tool)
+
+
+def _unknown(resume: Resume, entry: LedgerEntry, saved: OpenCall, tool: BaseTool | None) -> Restored:
+    """The outcome of this call is not known, and running it again may do harm."""
+    asked = saved.question is not None
+    answer: object = resume.answers[saved.question.id] if saved.question is not None else None
+    if answer is True or (resume.on_unknown == "rerun" and not asked):
+        return _again(resume, entry, saved, tool)
+    if isinstance(answer, str):
+        return Restored(replace(entry, state=LedgerState.FINISHED, content=f"A person says: {answer}"), runs=False)
+    if resume.on_unknown == "ask" and not asked:
+        payload = f"The call {entry.name} was cut, its outcome is unknown. Run it again?"
+        return Restored(
+            entry, runs=False, question=Question(f"{entry.call_id}:unknown", entry.name, payload, "unknown")
+        )
+    return Restored(entry, runs=False)
+
+
+def _again(resume: Resume, entry: LedgerEntry, saved: OpenCall, tool: BaseTool | None) -> Restored:
+    if tool is None:
+        return _refused(entry, f"This call was not run again: there is no tool named {entry.name!r} any more.")
+    if saved.tool and saved.tool != fingerprint(tool):
+        return _refused(entry, f"This call was not run again: the parameters of {entry.name!r} have changed since.")
+    fresh = LedgerEntry(entry.call_id, entry.name, entry.args, effect=tool.options.effect)
+    return Restored(fresh, True, _remembered(resume, saved), None, _child(resume, saved))
+
+
+def _remembered(resume: Resume, saved: OpenCall) -> CallMemory:
+    question = saved.question
+    if question is None or question.kind == "unknown":
+        return saved.memory.copy()
+    answer: Any = resume.answers[question.id]  # Any: whatever the person answered
+    if question.kind == "check":
+        if not isinstance(answer, bool | str):
+            raise CheckpointError(f"the answer to {question.id!r} is True, False or a reason not to, not {answer!r}")
+        return saved.memory.with_approval(answer)
+    return saved.memory.with_answer(answer)
+
+
+def _child(resume: Resume, saved: OpenCall) -> Resume | None:
+    if saved.child is None:
+        return None
+    prefix = f"{saved.call_id}/"
+    answers = {id.removeprefix(prefix): value for id, value in resume.answers.items() if id.startswith(prefix)}
+    # The outer checkpoint is what may be continued once; the inner one goes with it.
+    return Resume(saved.child, answers=answers, on_unknown=resume.on_unknown, fork=True)
+
+
+def _refused(entry: LedgerEntry, why: str) -> Restored:
+    return Restored(replace(entry, state=LedgerState.FAILED, error=why), runs=False)
+
+
+def fingerprint(tool: BaseTool) -> str:
+    """What a tool's parameters are, in short."""
+    return hashlib.sha256(json.dumps(dict(tool.spec.parameters), sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+class Continued:
+    """Which checkpoints were continued in this process, by id: the second time is refused."""
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
+
+    def claim(self, resume: Resume) -> None:
+        if resume.fork:
+            return
+        id = resume.checkpoint.id
+        if id in self._ids:
+            raise CheckpointError(
+                f"the checkpoint {id} was continued already: write fork=True to continue it once more"
+            )
+        self._ids.add(id)
+
+
+continued = Continued()

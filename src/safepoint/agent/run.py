@@ -1,0 +1,316 @@
+"""The handle of one run: watch it, stop it, wait for it.
+
+The handle is used by whoever started the run; the run itself lives in a task of its own. Entering the block starts it,
+leaving the block normally waits for its end, leaving it by an exception stops it NOW, waits, and lets it go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+import warnings
+from collections.abc import Sequence
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic
+
+from safepoint._core.border import outlast, outlive
+from safepoint._core.groups import CancelToken
+from safepoint._core.ladder import Ladder
+from safepoint._core.points import Level, SafePoint, check_point
+from safepoint._core.reasons import Reason, Source
+from safepoint._core.receipts import Receipt, current_node
+from safepoint._core.supervisor import Supervisor
+from safepoint._core.tree import Node, NodeState, Passing
+from safepoint.agent.budget import Budget
+from safepoint.agent.conversation import Conversation
+from safepoint.agent.driver import Driver
+from safepoint.agent.events import Event
+from safepoint.agent.holding import Holding, holding
+from safepoint.agent.live import register
+from safepoint.agent.preview import Preview, preview
+from safepoint.agent.record import Record
+from safepoint.agent.result import OutT, RunResult
+from safepoint.agent.resume import Resume, continued
+from safepoint.agent.steering import Steering, SteerReceipt
+from safepoint.agent.stream import Hub, Reader
+from safepoint.agent.telemetry import trace
+from safepoint.agent.text import TextReader
+from safepoint.agent.tree import RunTree
+from safepoint.errors import NotEnded, UsageError, WaitInsideRun
+from safepoint.history.check import check_history
+from safepoint.history.parts import Message, Prompt, user_message
+from safepoint.tools.context import DepsT
+
+if TYPE_CHECKING:
+    from safepoint.agent.agent import Agent
+
+
+class Inherit:
+    """The default of `parent=`: a run started inside a tool joins that tool's tree. `parent=None` detaches it."""
+
+
+INHERIT = Inherit()
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions(Generic[DepsT]):
+    """What a run is started with."""
+
+    messages: list[Message]
+    deps: DepsT
+    resume: Resume | None = None
+    token: CancelToken | None = None
+    ladder: Ladder = field(default_factory=Ladder)
+    budget: Budget | None = None
+    session: Conversation | None = None
+    parent: Node | None = None
+
+    @staticmethod
+    def opening(prompt: Prompt | None, history: Sequence[Message], resume: Resume | None) -> list[Message]:
+        """Where the conversation begins: with a prompt, or with a checkpoint."""
+        if resume is None:
+            if prompt is None:
+                raise UsageError("a run begins with a prompt or a checkpoint: write agent.start('…')")
+            return RunOptions.of(prompt, list(history))
+        if prompt is not None or history:
+            raise UsageError(
+                "a checkpoint has its own conversation: to add a message write Resume(checkpoint, message=…)"
+            )
+        return resume.messages()
+
+    @staticmethod
+    def of(prompt: Prompt, history: list[Message] | None) -> list[Message]:
+        """The conversation a run starts from; a broken history is refused here, before anything runs."""
+        messages = [*(history or ()), user_message(prompt)]
+        check_history(messages)
+        return messages
+
+
+class Run(Generic[DepsT, OutT]):
+    """One execution of one agent. Made by `agent.start(…)`; nothing runs before the block is entered."""
+
+    def __init__(self, agent: Agent[DepsT, OutT], options: RunOptions[DepsT]) -> None:
+        self.agent = agent
+        self.deps = options.deps
+        self.session = options.session
+        self.id = f"run_{uuid.uuid4().hex}"
+        parent = options.parent
+        self.node = Node(self.id, agent.name, "run", parent=parent, passing=Passing.TO_CALLS)
+        self._options = options
+        self.hub = Hub(self.id, _hub_above(parent))
+        self._driver: Driver | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._interrupt: KeyboardInterrupt | None = None
+        # Somebody has tried to start it, also if that was refused: then it was not forgotten.
+        self._tried = False
+        self._steering = Steering()
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    def cancel(
+        self,
+        at: SafePoint = SafePoint.NOW,
+        *,
+        within: float | None = None,
+        recursive: bool = False,
+        reason: str | Reason | None = None,
+    ) -> Receipt:
+        """Ask this run to stop; the receipt tells the outcome. Safe from any thread, task, signal handler or tool."""
+        return self.node.cancel(at, within=within, recursive=recursive, reason=reason)
+
+    def interrupt(self, error: KeyboardInterrupt) -> None:
+        """A KeyboardInterrupt came up inside the run: stop now, and raise it again where the run is waited for."""
+        self._interrupt = error
+        self.node.cancel(SafePoint.NOW, reason=Reason("KeyboardInterrupt", Source.CALLER))
+        above = _run_above(self.node.parent) if self._task is None else None
+        if above is not None:  # a sub-agent: nobody waits for it but the run that it is part of
+            above.interrupt(error)
+
+    def steer(self, message: Prompt) -> SteerReceipt:
+        """Add a message before the next model call, without stopping anything. Safe from any thread.
+
+        The receipt says `joined`, or `too_late` if no model call followed.
+        """
+        return self._steering.add(user_message(message))
+
+    def preview_cancel(self, at: SafePoint = SafePoint.NOW, *, recursive: bool = False) -> Preview:
+        """What such a cancel would do right now: which calls it cuts, which must finish, which effects are in doubt."""
+        level = check_point(at).level
+        drivers = self._drivers() if recursive or level is not Level.SAFE else [self._driver]
+        return preview([driver.batch for driver in drivers if driver is not None and driver.batch is not None], at)
+
+    def why_not_stopped(self) -> list[Holding]:
+        """What holds a stopping run right now, with rung, time and stack. Safe from any thread."""
+        return holding(self.node, self._drivers())
+
+    def _drivers(self) -> list[Driver]:
+        """The drivers of this run and of the runs below it."""
+        runs = [run for node in self.node.walk() if (run := _run_of(node)) is not None]
+        return [run._driver for run in runs if run._driver is not None]
+
+    # -- watching ------------------------------------------------------------------------------------------------------
+
+    @property
+    def tree(self) -> RunTree:
+        """The live nodes of this run, each of which can be stopped by itself."""
+        return RunTree(self.node)
+
+    def events(self) -> Reader:
+        """All events from the first on, to be read with `async for`. Breaking out only detaches this reader."""
+        return self.hub.read()
+
+    def text(self) -> TextReader:
+        """The words of the answer as they come, for `async for`; of this run alone, not of its sub-agents."""
+        return TextReader(self.hub.read())
+
+    def kept_events(self) -> tuple[Event, ...]:
+        """All events so far but the pieces of text, which whole messages make up for."""
+        return self.hub.kept()
+
+    @property
+    def result(self) -> RunResult[OutT]:
+        """What is left of the run. Raises `NotEnded` before its end."""
+        result = self._driver.result if self._driver is not None else None
+        if result is None:
+            raise NotEnded(f"the run of {self.agent.name!r} has not ended: write `await run.wait()` first")
+        return result  # type: ignore[return-value]  # OutT is str until structured output is asked for
+
+    @property
+    def ended(self) -> bool:
+        return self.node.ended.is_set
+
+    async def wait(self) -> RunResult[OutT]:
+        """Wait for the end and return the result, also of a run that failed or was stopped.
+
+        Cancellation: only the waiting ends; leaving the run's block is what stops the run.
+        """
+        if self._task is None:
+            raise UsageError("the run has not started: write `async with agent.start(…) as run:` first")
+        if not self.ended:
+            inside = current_node.get()
+            if inside is not None and self.node.holds(inside):
+                raise WaitInsideRun(f"{inside.path} waits for its own run: return, and wait from outside")
+            await self.node.ended.wait()
+        return self.result
+
+    # -- the block -----------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Run[DepsT, OutT]:
+        """Start the run. Cancellation: there is nothing to wait for."""
+        self.launch()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait for the end; after an exception, stop NOW first.
+
+        Cancellation: stops the run NOW, waits for it to close itself, then goes on.
+        """
+        if error is None:
+            await self.join()
+            return
+        assert self._task is not None
+        self._stop_for(error)
+        try:
+            await outlast(self._task)
+        finally:
+            self._raise_interrupt()
+
+    async def join(self) -> None:
+        """Wait until nothing of the run is left. Cancellation: as in `__aexit__`."""
+        assert self._task is not None
+        try:
+            await outlive(self._task, self._stop_for_caller)
+        finally:
+            self._raise_interrupt()  # stronger than the caller's own cancellation: the whole process is meant
+
+    def launch(self) -> None:
+        """Start the run's task. Refuses a second time."""
+        driver, supervisor = self._prepare()
+        self._task = supervisor.spawn(driver.drive(), self.node.path, copy_context())
+        self._task.add_done_callback(driver.task_done)
+
+    async def drive_inside(self) -> RunResult[OutT]:
+        """Run in the calling task, as a sub-agent does. Cancellation: the run closes itself and returns."""
+        driver, _ = self._prepare()
+        try:
+            await driver.drive()
+        except BaseException as error:
+            if driver.result is None:
+                driver.end_anyway(error)
+            raise
+        return self.result
+
+    def _prepare(self) -> tuple[Driver, Supervisor]:
+        self._tried = True
+        if self._driver is not None:
+            raise UsageError("this run has started already: call agent.start(…) again for another one")
+        options = self._options
+        if options.token is not None:
+            options.token.refuse_if_cancelled()
+        if options.resume is not None:
+            continued.claim(options.resume)
+        record = Record(self, self.node, self.hub, options.messages, options.ladder, options.budget)
+        record.steering = self._steering
+        self._driver = Driver(record, options.resume)
+        self.node.owner = self
+        self.agent.group.join(self.node)
+        if options.token is not None:
+            options.token.admit(self.node)
+        record.supervisor.enrol(self.node)
+        register(self)
+        trace(self.hub)
+        return self._driver, record.supervisor
+
+    def _stop_for(self, error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            self._stop_for_caller()
+        else:
+            self.cancel(reason=Reason(f"its block was left by {type(error).__name__}", Source.CALLER))
+
+    def _stop_for_caller(self) -> None:
+        self.cancel(reason=Reason("its caller was cancelled", Source.CALLER))
+
+    def _raise_interrupt(self) -> None:
+        if self._interrupt is not None:
+            raise self._interrupt
+
+    def __del__(self) -> None:
+        if not self._tried:
+            message = (
+                f"agent.start(…) of {self.agent.name!r} was never entered: write `async with agent.start(…) as run:`"
+            )
+            warnings.warn(message, RuntimeWarning, stacklevel=2, source=self)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id} of {self.agent.name!r}, {self.node.state}>"
+
+
+def _run_of(node: Node) -> Run[Any, Any] | None:  # Any: a run of any agent
+    owner = node.owner
+    return owner if isinstance(owner, Run) else None  # pyright: ignore[reportUnknownVariableType]  # of any agent
+
+
+def _run_above(node: Node | None) -> Run[Any, Any] | None:  # Any: as above
+    while node is not None:
+        if (run := _run_of(node)) is not None:
+            return run
+        node = node.parent
+    return None
+
+
+def _hub_above(node: Node | None) -> Hub | None:
+    """Where the events of a run inside another go as well; not across threads, where nobody could wait for them."""
+    run = _run_above(node)
+    return run.hub if run is not None and run.node.runs_in_this_thread() else None
+
+
+def parent_of(parent: Run[Any, Any] | Inherit | None) -> Node | None:  # Any: a run of any agent
+    """The node a new run is to live under."""
+    if parent is None:
+        return None
+    node = parent.node if isinstance(parent, Run) else current_node.get()
+    return node if node is not None and node.state in (NodeState.LIVE, NodeState.STOPPING) else None

@@ -1,0 +1,179 @@
+"""Where a run's work is performed: all that may wait is a supervised piece of work, and the run waits for a bell.
+
+Invariant: the run's own task suspends in `wait` and nowhere else. NOW and FORCE reach the piece of work that is under
+way through `push`; what they do not stop is on the orphan list before `perform` returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from functools import partial
+from typing import TypeVar
+
+from safepoint._core.ladder import Rung
+from safepoint._core.points import Level, SafePoint
+from safepoint._core.reasons import Reason, Source
+from safepoint._core.receipts import current_node
+from safepoint._core.work import Abandoned, Failed, NeverRan, Outcome, Work
+from safepoint.agent.events import CancelRequested, HookFailed, RungReached
+from safepoint.agent.hooks import is_being_cut, is_its_own, overridden
+from safepoint.agent.record import Record
+from safepoint.tools.rendering import render_error
+
+T = TypeVar("T")
+
+_log = logging.getLogger("safepoint")
+
+
+class Stage:
+    """Performs a run's work, one piece at a time, with hooks beside it."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._node = record.node
+        self.work: Work[object] | None = None
+        self._last: Work[object] | None = None
+        # Hooks that hear of an ask. They run beside the work, hold nothing, and are waited for after the end.
+        self._asides: list[Work[None]] = []
+        self._announced: set[str] = set()
+        # Work is begun on behalf of the run, also where somebody else's ask or timer is what begins it.
+        self._context = copy_context()
+        self._context.run(current_node.set, record.node)
+
+    def open(self) -> None:
+        """From now on asks are announced, and push what is under way."""
+        self._node.on_push = self._push
+        self._node.on_change = self._changed
+        self._changed()
+
+    async def wait(self) -> None:
+        """Until something changes. Cancellation: somebody's hand on our task; it counts as the caller's own."""
+        try:
+            await self._record.bell.wait()
+        except asyncio.CancelledError:
+            self._node.cancel(SafePoint.NOW, reason=Reason("the task of the run was cancelled", Source.CALLER))
+
+    async def perform(self, make: Callable[[], Awaitable[T]], name: str) -> Outcome[T]:
+        """Do one piece of work, unless NOW or FORCE already stands. Cancellation: as in `wait`."""
+        if self._node.pushed >= Level.NOW or self._node.judge_now() is not None:
+            return NeverRan()
+        work = self._begin(make, name)
+        work.may_start = lambda: self._node.judge_now() is None
+        self.work = work  # type: ignore[assignment]  # only ever stopped, its value is read from `work`
+        try:
+            return await self._outcome(work)
+        finally:
+            self.work = None
+
+    async def perform_last(self, make: Callable[[], Awaitable[T]], name: str) -> Outcome[T]:
+        """Work that is due although the run is stopped, bounded; only FORCE cuts it. Cancellation: as in `wait`."""
+        work = self._begin(make, name, self._record.ladder.task)
+        self._last = work  # type: ignore[assignment]  # as above
+        if self._node.pushed is Level.FORCE:
+            work.stop(force=True)
+        return await self._outcome(work)
+
+    async def run_hooks(self, name: str, *args: object) -> None:
+        """All hooks of this name, as one piece of work. Cancellation: as in `wait`."""
+        if self.has_hooks(name):
+            outcome = await self.perform(partial(self.call_hooks, name, *args), name)
+            if isinstance(outcome, Failed):
+                self._hook_failed(name, outcome.error)
+
+    async def tell_the_end(self, result: object, *, stopped: bool) -> None:
+        """Everything is recorded: wait, bounded, for the hooks that hear of it. Cancellation: as in `wait`."""
+        if stopped and self.has_hooks("on_stopped"):
+            self._beside("on_stopped", result)
+        for aside in self._asides:
+            outcome = await self._outcome(aside)
+            if isinstance(outcome, Failed):
+                self._hook_failed(aside.name, outcome.error)
+            elif isinstance(outcome, Abandoned):  # too late for the result's list
+                _log.warning("the hook %s of %s does not end: %r", aside.name, self._node.path, outcome.orphan)
+
+    async def quieten(self) -> None:
+        """Nothing goes on below a sealed run: end what its hooks have started. Cancellation: as in `wait`."""
+        if not self._node.children:
+            return
+        clock, ring = self._record.supervisor.clock, self._record.bell.ring
+        limit = clock.call_at(clock.now() + self._record.ladder.cap, ring)
+        for child in tuple(self._node.children):
+            child.cancel(reason=Reason("the run that started it has ended", Source.PARENT))
+            child.ended.when_set(lambda: self._node.call_soon(ring))
+        while self._node.children and clock.now() < limit.when():
+            await self.wait()
+        limit.cancel()
+
+    async def _outcome(self, work: Work[T]) -> Outcome[T]:
+        while work.outcome is None:
+            await self.wait()
+        if isinstance(work.outcome, Abandoned):
+            self._record.orphans.append(work.outcome.orphan)
+        self._record.heed(work.outcome)
+        return work.outcome
+
+    def _begin(self, make: Callable[[], Awaitable[T]], name: str, limit: float | None = None) -> Work[T]:
+        record = self._record
+        path = f"{record.node.path}/{name}"
+        work = record.supervisor.begin(
+            make,
+            name=name,
+            path=path,
+            ladder=record.ladder,
+            context=self._context.copy(),
+            on_end=record.bell.ring,
+            limit=limit,
+        )
+        work.on_rung = partial(self._tell_rung, name)
+        return work
+
+    def _push(self, level: Level) -> None:
+        force = level is Level.FORCE
+        if self.work is not None:
+            self.work.stop(force=force)
+        if self._last is not None and force:
+            self._last.stop(force=True)
+
+    def _tell_rung(self, name: str, rung: Rung) -> None:
+        self._record.emit(RungReached, name=name, rung=rung)
+
+    def _changed(self) -> None:
+        """The node looked at its log: announce asks that are new, and wake the run."""
+        standing = self._node.log.standing()
+        for ask in (*standing.asks, *standing.late):
+            if ask.id not in self._announced:
+                self._announced.add(ask.id)
+                self._record.emit(CancelRequested, ask=ask)
+                if self.has_hooks("on_cancel_requested"):
+                    self._beside("on_cancel_requested", ask)
+        self._record.bell.ring()
+
+    # -- hooks ---------------------------------------------------------------------------------------------------------
+
+    def has_hooks(self, name: str) -> bool:
+        return any(overridden(hooks, name) for hooks in self._record.agent.hooks)
+
+    def _beside(self, name: str, *args: object) -> None:
+        self._asides.append(self._begin(partial(self.call_hooks, name, *args), name, self._record.ladder.task))
+
+    async def call_hooks(self, name: str, *args: object) -> None:
+        """All hooks of this name, inside a piece of work. Cancellation: cuts the hook."""
+        for hooks in self._record.agent.hooks:
+            if not overridden(hooks, name) or is_being_cut():
+                continue
+            try:
+                answer: object = getattr(hooks, name)(self._record.run, *args)
+                if inspect.isawaitable(answer):
+                    await answer
+            except BaseException as error:
+                if not is_its_own(error):
+                    raise
+                self._hook_failed(name, error)
+
+    def _hook_failed(self, name: str, error: BaseException) -> None:
+        _log.warning("the hook %s of %s failed: %s", name, self._node.path, render_error(error))
+        self._record.emit(HookFailed, hook=name, error=error)

@@ -1,0 +1,95 @@
+"""Messages that join a running conversation, before its next model call, without stopping anything.
+
+Any thread adds, the run takes. A message that finds no further model call is told so; none is ever dropped in silence.
+Like an ask, adding takes no lock: append first, then look whether the door was closed meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import StrEnum
+
+from safepoint._core.latch import Latch
+from safepoint.history.parts import Message
+
+
+class SteerOutcome(StrEnum):
+    """What became of a message."""
+
+    JOINED = "joined"
+    TOO_LATE = "too_late"
+
+
+class SteerReceipt:
+    """`await receipt.wait()`: did the message join?"""
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.outcome: SteerOutcome | None = None
+        self._settled = Latch()
+
+    def settle(self, outcome: SteerOutcome) -> None:
+        self.outcome = outcome
+        self._settled.set()
+
+    async def wait(self) -> SteerOutcome:
+        """Wait until it has joined or is too late. Cancellation: only the waiting ends."""
+        await self._settled.wait()
+        assert self.outcome is not None
+        return self.outcome
+
+    def wait_sync(self, timeout: float | None = None) -> SteerOutcome:
+        """As `wait`, from a thread that runs no event loop."""
+        if not self._settled.wait_sync(timeout):
+            raise TimeoutError(f"the message has neither joined nor missed its run within {timeout} s")
+        assert self.outcome is not None
+        return self.outcome
+
+
+class Steering:
+    """The messages that wait."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[SteerReceipt] = deque()
+        self._closed = False
+
+    def add(self, message: Message) -> SteerReceipt:
+        receipt = SteerReceipt(message)
+        self._waiting.append(receipt)
+        if self._closed:
+            self.close()
+        return receipt
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._waiting)
+
+    def take(self) -> list[Message]:
+        """All that wait, in order; they have joined."""
+        return [receipt.message for receipt in self._take(SteerOutcome.JOINED)]
+
+    def close(self) -> None:
+        """No model call will follow: what waits, and what comes, is too late."""
+        self._closed = True
+        self._take(SteerOutcome.TOO_LATE)
+
+    def _take(self, outcome: SteerOutcome) -> list[SteerReceipt]:
+        taken: list[SteerReceipt] = []
+        while True:
+            try:
+                receipt = self._waiting.popleft()
+            except IndexError:
+                return taken
+            receipt.settle(outcome)
+            taken.append(receipt)
+
+
+def joined(messages: list[Message], new: list[Message]) -> list[Message]:
+    """The conversation with messages from the user added; two in a row become one, as providers want it."""
+    result = list(messages)
+    for message in new:
+        if result and result[-1].role == "user":
+            result[-1] = Message("user", (*result[-1].parts, *message.parts))
+        else:
+            result.append(message)
+    return result

@@ -1,0 +1,62 @@
+"""What a run may do next. The driver is a plain loop over this closed union."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from safepoint.agent.batch import Batch
+from safepoint.agent.incoming import Incoming
+from safepoint.agent.result import StopReason
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Run the hooks that come first."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallModel:
+    """Make a model call: the nth try, with the nth of the agent's models."""
+
+    attempt: int = 0
+    model: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """Wait before trying again."""
+
+    seconds: float
+    then: CallModel
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """Carry out the calls of the last reply."""
+
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """The answer is complete and recorded; run the hooks that follow it."""
+
+    stop_reason: StopReason
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the history and seal the run. `incoming`: a reply that was cut."""
+
+    stop_reason: StopReason
+    incoming: Incoming | None = None
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Everything is recorded."""
+
+
+Step: TypeAlias = Begin | CallModel | BackOff | RunTools | Settle | Close | Over

@@ -1,0 +1,205 @@
+"""How events reach readers without ever holding the run.
+
+The hub keeps what must not be lost (starts, ends, asks, rungs) and hands every event to the readers that are there.
+Text is not kept twice: a reader that comes late gets what happened so far, then one piece with all the text of the
+reply under way, then the live events. A reader's buffer is bounded: text pieces that it has not fetched melt into one,
+and beyond the limit they are dropped and counted in a `Lagged` event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+
+from safepoint.agent.events import Event, Lagged, ReasoningStreamed, RunEnded, TextStreamed
+
+MAX_BUFFERED_CHARS = 1_000_000
+
+_log = logging.getLogger("safepoint")
+
+_PIECES = (TextStreamed, ReasoningStreamed)
+
+
+class Reader:
+    """One reader's place in the stream: an async iterator that ends after the terminal event.
+
+    Cancellation: leaving only detaches this reader; the run goes on and other readers see nothing of it.
+    """
+
+    def __init__(self, hub: Hub, backlog: list[Event], *, ended: bool) -> None:
+        self._hub = hub
+        self._buffer: deque[Event] = deque(backlog)
+        self._pieces: list[str] = []
+        self._chars = 0
+        self._missed = 0
+        self._lagged_at: TextStreamed | ReasoningStreamed | None = None
+        self._ended = ended
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def run_id(self) -> str:
+        return self._hub.run_id
+
+    def put(self, event: Event) -> None:
+        if isinstance(event, TextStreamed | ReasoningStreamed):
+            self._put_text(event)
+        else:
+            self._flush()
+            self._buffer.append(event)
+            if isinstance(event, RunEnded) and event.run_id == self._hub.run_id:
+                self._ended = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _put_text(self, event: TextStreamed | ReasoningStreamed) -> None:
+        if self._chars + len(event.text) > MAX_BUFFERED_CHARS:
+            self._missed += 1
+            self._lagged_at = event
+            return
+        self._chars += len(event.text)
+        tail = self._buffer[-1] if self._buffer else None
+        if tail is not None and type(tail) is type(event) and tail.run_id == event.run_id:
+            # Joined only when fetched: melting a long text piece by piece must not cost its square.
+            self._pieces.append(event.text)
+        else:
+            self._flush()
+            self._buffer.append(event)
+
+    def _flush(self) -> None:
+        if self._pieces:
+            tail = self._buffer[-1]
+            assert isinstance(tail, TextStreamed | ReasoningStreamed)
+            self._buffer[-1] = replace(tail, text=tail.text + "".join(self._pieces))
+            self._pieces.clear()
+        at = self._lagged_at
+        if at is not None:
+            self._buffer.append(Lagged(run_id=at.run_id, path=at.path, seq=at.seq, time=at.time, missed=self._missed))
+            self._missed, self._lagged_at = 0, None
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event. Cancellation: no event is lost, this reader can go on."""
+        while not self._buffer:
+            self._flush()
+            if self._buffer:
+                break
+            if self._ended:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        if len(self._buffer) == 1:
+            self._flush()
+        event = self._buffer.popleft()
+        if isinstance(event, TextStreamed | ReasoningStreamed):
+            self._chars -= len(event.text)
+        return event
+
+    async def aclose(self) -> None:
+        """Detach. Cancellation: there is nothing to wait for."""
+        self.detach()
+
+    def detach(self) -> None:
+        self._ended = True
+        self._hub.drop(self)
+        self._wake()
+
+    def __del__(self) -> None:
+        self._hub.drop(self)
+
+
+class Hub:
+    """The events of one run and of everything below it."""
+
+    def __init__(self, run_id: str, parent: Hub | None) -> None:
+        self.run_id = run_id
+        self._parent = parent
+        self._kept: list[Event] = []
+        self._readers: list[weakref.ref[Reader]] = []
+        self._listeners: list[Callable[[Event], object]] = []
+        # What each run that streams right now has said so far, for readers that come late.
+        self._under_way: dict[str, Callable[[], Event | None]] = {}
+        self._last = 0
+
+    @property
+    def is_topmost(self) -> bool:
+        """Whether no other run hears what this one tells."""
+        return self._parent is None
+
+    def number(self) -> int:
+        """The next sequence number of the whole tree."""
+        if self._parent is not None:
+            return self._parent.number()
+        self._last += 1
+        return self._last
+
+    def emit(self, event: Event) -> None:
+        hub: Hub | None = self
+        while hub is not None:
+            hub._take(event)
+            hub = hub._parent
+
+    def _take(self, event: Event) -> None:
+        if not isinstance(event, _PIECES):
+            self._kept.append(event)
+        for reader in self._live_readers():
+            reader.put(event)
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except Exception:
+                _log.exception("a listener failed at %s of %s", type(event).__name__, event.path)
+
+    def say_under_way(self, run_id: str, so_far: Callable[[], Event | None]) -> None:
+        """That run streams a reply from now on; `so_far` gives its text as one event."""
+        hub: Hub | None = self
+        while hub is not None:
+            hub._under_way[run_id] = so_far
+            hub = hub._parent
+
+    def said(self, run_id: str) -> None:
+        """That reply is over, and told whole by another event."""
+        hub: Hub | None = self
+        while hub is not None:
+            hub._under_way.pop(run_id, None)
+            hub = hub._parent
+
+    def listen(self, listener: Callable[[Event], object]) -> None:
+        """Call it for every event, right where it happens: a start is told in the very task that starts.
+
+        It must not wait. What it raises is logged and changes nothing.
+        """
+        self._listeners.append(listener)
+
+    def read(self) -> Reader:
+        """A new reader, from the first event on."""
+        backlog = [*self._kept, *self._partials()]
+        ended = any(isinstance(event, RunEnded) and event.run_id == self.run_id for event in backlog)
+        reader = Reader(self, backlog, ended=ended)
+        if not ended:
+            self._readers.append(weakref.ref(reader))
+        return reader
+
+    def kept(self) -> tuple[Event, ...]:
+        """All events so far but the pieces of text."""
+        return tuple(self._kept)
+
+    def drop(self, reader: Reader) -> None:
+        self._readers = [ref for ref in self._readers if ref() not in (None, reader)]
+
+    def _live_readers(self) -> list[Reader]:
+        return [reader for ref in self._readers if (reader := ref()) is not None]
+
+    def _partials(self) -> list[Event]:
+        return [event for say in self._under_way.values() if (event := say()) is not None]

@@ -1,0 +1,74 @@
+"""A run as an async iterator that cannot leak: closed, broken out of, or forgotten, the run is stopped or let go."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Generic, Literal
+
+from safepoint._core.reasons import Reason, Source
+from safepoint.agent.events import Event
+from safepoint.agent.result import OutT
+from safepoint.agent.run import Run
+from safepoint.agent.stream import Reader
+from safepoint.tools.context import DepsT
+
+
+class Streamed(Generic[DepsT, OutT]):
+    """`async for event in agent.stream(…)`; the run starts with the first event asked for. `run` is its handle.
+
+    Leaving early: with "cancel" the run is stopped, and `async with` or `aclose()` waits for that; with "detach" it
+    goes on by itself. A stream that is simply dropped does the same, without anybody waiting.
+    """
+
+    def __init__(self, run: Run[DepsT, OutT], on_close: Literal["cancel", "detach"]) -> None:
+        if on_close not in ("cancel", "detach"):
+            raise ValueError(f"on_close={on_close!r}: write 'cancel' or 'detach'")
+        self.run = run
+        self._on_close = on_close
+        self._reader: Reader | None = None
+
+    def __aiter__(self) -> Streamed[DepsT, OutT]:
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event; ends when nothing of the run is left.
+
+        Cancellation: with "cancel" the run is stopped NOW and closes itself before the exception goes on.
+        """
+        if self._reader is None:
+            self.run.launch()
+            self._reader = self.run.events()
+        try:
+            return await anext(self._reader)
+        except StopAsyncIteration:
+            await self.run.join()
+            raise
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        """Leave the stream. Cancellation: put off until the run has closed itself, then it goes on."""
+        if self._reader is None or self.run.ended:
+            return
+        self._reader.detach()
+        if self._on_close == "cancel":
+            self._ask()
+            await self.run.join()
+
+    async def __aenter__(self) -> Streamed[DepsT, OutT]:
+        """Cancellation: there is nothing to wait for."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """As `aclose`. Cancellation: likewise."""
+        await self.aclose()
+
+    def _ask(self) -> None:
+        self.run.cancel(reason=Reason("its stream was closed", Source.DISCONNECT))
+
+    def __del__(self) -> None:
+        if self._reader is not None and self._on_close == "cancel" and not self.run.ended:
+            self._ask()

@@ -1,0 +1,32 @@
+"""The words of one run's answer as they come."""
+
+from __future__ import annotations
+
+from safepoint.agent.events import ModelCallEnded, TextStreamed
+from safepoint.agent.stream import Reader
+
+
+class TextReader:
+    """An async iterator of pieces of text. Nothing is missing, also for a reader that comes late or is slow."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._seen = 0
+
+    def __aiter__(self) -> TextReader:
+        return self
+
+    async def __anext__(self) -> str:
+        """The next piece. Cancellation: only the reading ends."""
+        while True:
+            event = await anext(self._reader)
+            if event.run_id != self._reader.run_id:
+                continue
+            if isinstance(event, TextStreamed):
+                self._seen += len(event.text)
+                return event.text
+            if isinstance(event, ModelCallEnded):
+                whole = event.message.text if event.message is not None else ""
+                rest, self._seen = whole[self._seen :], 0
+                if rest:
+                    return rest

@@ -1,0 +1,35 @@
+"""The events of a run, for `match` and `isinstance`: see `safepoint.agent.events` for what each one says."""
+
+from safepoint.agent.events import (
+    CancelRequested,
+    Event,
+    HookFailed,
+    Lagged,
+    ModelCallEnded,
+    ModelCallStarted,
+    ReasoningStreamed,
+    RetryScheduled,
+    RunEnded,
+    RungReached,
+    RunStarted,
+    TextStreamed,
+    ToolCallEnded,
+    ToolCallStarted,
+)
+
+__all__ = [
+    "CancelRequested",
+    "Event",
+    "HookFailed",
+    "Lagged",
+    "ModelCallEnded",
+    "ModelCallStarted",
+    "ReasoningStreamed",
+    "RetryScheduled",
+    "RunEnded",
+    "RunStarted",
+    "RungReached",
+    "TextStreamed",
+    "ToolCallEnded",
+    "ToolCallStarted",
+]

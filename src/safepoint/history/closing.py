@@ -1,0 +1,218 @@
+"""How a conversation ends when a run is stopped, so that the next request is valid and tells the truth.
+
+`close_history` takes what there was at the stop and returns what is left of it:
+
+    messages   every whole step, untouched; perhaps an assistant message whose calls are still open
+    batch      what became of these open calls       ─▶ one tool message, one result per call, in call order
+    draft      the reply that was cut while it came  ─▶ an assistant message, its text marked incomplete
+    notice     that it was stopped, and why          ─▶ the last part of the last assistant message
+
+Whatever went in, the result passes `check_history`. A result never claims more than is known: a call that ran is never
+called rejected or undone unless its undo completed. Words from outside (reasons, errors, partial answers) are quoted
+on one line, without control characters and cut to a length, so that they stay data and cannot pose as a remark of ours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, assert_never
+
+from safepoint.errors import HistoryError
+from safepoint.history.check import part_rank
+from safepoint.history.parts import Message, Notice, Part, Reasoning, Text, ToolCall, ToolResult
+from safepoint.history.states import LedgerState
+from safepoint.history.wellformed import is_well_formed, well_formed
+
+QUOTE_LIMIT: Final = 500
+"""How many characters of a reason or an error are quoted."""
+PARTIAL_LIMIT: Final = 4000
+"""How many characters of a sub-agent's unfinished answer are quoted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A reply that was cut while it came. Half-received calls are no part of it: they never ran and never will."""
+
+    text: str = ""
+    reasoning: tuple[Reasoning, ...] = ()
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether words of an answer are left to see."""
+        return bool(self.text.strip())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedCall:
+    """What became of one call, as the ledger has it when nothing more will be written.
+
+    ``content`` is the real result if it finished, and the partial answer if it stopped. ``point`` names the tool's own
+    safe point; without one, a `stopped` call is a sub-agent's. ``reason`` says why the call was stopped.
+    """
+
+    call: ToolCall
+    state: LedgerState
+    content: str = ""
+    error: str | None = None
+    reason: str | None = None
+    point: str | None = None
+    still_running: bool = False
+    remote: bool = False
+
+
+def close_history(
+    messages: Sequence[Message],
+    *,
+    batch: Sequence[ClosedCall] = (),
+    draft: Draft | None = None,
+    notice: str | None = None,
+) -> tuple[Message, ...]:
+    """The closed form of a stopped conversation. See the module for what goes where. Closing twice changes nothing.
+
+    An open call that the batch leaves out was not started: the ledger records `running` before a tool's first line.
+    Calls and entries meet by id. An entry for a call that is not open raises `HistoryError`; so does a draft or a
+    notice for an empty history, because the input comes first. A blank notice is none.
+    """
+    if not messages and (batch or draft is not None or notice is not None):
+        raise HistoryError("an empty history has nothing to close; put the user's message in first")
+    closed = list(messages)
+    results = _results(closed[-1].tool_calls if closed else (), batch)
+    if results:
+        closed.append(Message("tool", results))
+    parts = (*_draft_parts(draft), *_notice_parts(notice))
+    if any(not isinstance(part, Reasoning) for part in parts):
+        said = closed.pop().parts if closed[-1].role == "assistant" else ()
+        fresh = [part for part in parts if part not in said]
+        closed.append(Message("assistant", tuple(sorted([*said, *fresh], key=part_rank))))
+    return tuple(closed)
+
+
+def tool_result(entry: ClosedCall) -> ToolResult:
+    """The result that answers the call. One that still runs when its run has ended was cut."""
+    state = LedgerState.CUT if entry.state == LedgerState.RUNNING else entry.state
+    return ToolResult(entry.call.id, entry.call.name, result_text(entry), state)
+
+
+def result_text(entry: ClosedCall) -> str:
+    """What the model is told about the call: the truth, and nothing that is not known. Never blank."""
+    match entry.state:
+        case LedgerState.FINISHED | LedgerState.FINISHED_LATE:
+            return _or_else(entry.content, "(finished without output)")
+        case LedgerState.FAILED:
+            return _or_else(entry.error, "(failed without a message)")
+        case LedgerState.NOT_STARTED:
+            return _not_started_text(entry)
+        case LedgerState.CUT | LedgerState.RUNNING:
+            return _cut_text(entry)
+        case LedgerState.COMPENSATED:
+            return _compensated_text(entry)
+        case LedgerState.STOPPED:
+            return _stopped_text(entry)
+        case LedgerState.WAITING:
+            return _waiting_text(entry)
+        case _:
+            assert_never(entry.state)
+
+
+def notice_text(
+    *, reason: str | None = None, source: str | None = None, by: str | None = None, incomplete: bool = False
+) -> str:
+    """The remark that a later model call sees: stopped, asked by whom, why, and whether the answer above is whole."""
+    told = _sentences(
+        "This run was stopped before it was done.",
+        _told("Source:", source),
+        _told("Asked by:", by),
+        _told("Reason:", reason),
+        "The answer above is incomplete." if incomplete else "",
+    )
+    return f"[Safepoint: {told}]"
+
+
+def quoted(text: str, limit: int = QUOTE_LIMIT) -> str:
+    """The text as one line of quoted data: a JSON string without control or invisible characters, capped."""
+    # Twice the limit is read, so that a text which begins with rubbish keeps something and a huge one costs nothing.
+    head = text[: 2 * limit]
+    shown = head if head.isprintable() else "".join(char if char.isprintable() else " " for char in head)
+    line = " ".join(shown.split())
+    if len(line) > limit or len(head) < len(text):
+        line = line[: limit - 1] + "…"
+    return json.dumps(line, ensure_ascii=False)
+
+
+def _not_started_text(entry: ClosedCall) -> str:
+    return _sentences("This call was not started.", _told("Reason:", entry.reason))
+
+
+def _cut_text(entry: ClosedCall) -> str:
+    return _sentences(
+        "This call was cut while running, outcome unknown.",
+        "It is remote, outcome unknown: the server may have gone on." if entry.remote else "",
+        "It may still be running." if entry.still_running else "",
+        _told("When cut, it raised:", entry.error),
+        _told("Reason:", entry.reason),
+    )
+
+
+def _compensated_text(entry: ClosedCall) -> str:
+    return _sentences("This call was cut and undone.", _told("Reason:", entry.reason))
+
+
+def _stopped_text(entry: ClosedCall) -> str:
+    return _sentences(
+        "This sub-agent was stopped before it was done; some of its work may be done."
+        if entry.point is None
+        else f"This call stopped at its own safe point {quoted(entry.point)}, before it was done.",
+        _told("Its answer so far:", entry.content, limit=PARTIAL_LIMIT),
+        _told("Reason:", entry.reason),
+    )
+
+
+def _waiting_text(entry: ClosedCall) -> str:
+    return _sentences("This call asked a person, has no answer yet and is not done.", _told("Reason:", entry.reason))
+
+
+def _told(label: str, text: str | None, *, limit: int = QUOTE_LIMIT) -> str:
+    line = quoted(text, limit) if text else '""'
+    return "" if line == '""' else f"{label} {line}."
+
+
+def _sentences(*sentences: str) -> str:
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _or_else(text: str | None, otherwise: str) -> str:
+    return well_formed(text) if text and text.strip() else otherwise
+
+
+def _results(open_calls: Sequence[ToolCall], batch: Sequence[ClosedCall]) -> tuple[ToolResult, ...]:
+    if not open_calls and not batch:
+        return ()
+    entries = {entry.call.id: entry for entry in batch}
+    open_ids = [call.id for call in open_calls]
+    if len(entries) < len(batch) or not entries.keys() <= set(open_ids):
+        raise HistoryError(
+            f"the batch has entries for {[entry.call.id for entry in batch]}, but the calls that the last message "
+            f"leaves open are {open_ids}; give each of these at most one entry"
+        )
+    not_started = ClosedCall(call=ToolCall("", "", {}), state=LedgerState.NOT_STARTED)
+    # The call as the model wrote it is what the result must match; a hook may have run it with other arguments.
+    return tuple(tool_result(replace(entries.get(call.id, not_started), call=call)) for call in open_calls)
+
+
+def _draft_parts(draft: Draft | None) -> tuple[Part, ...]:
+    if draft is None:
+        return ()
+    text = (Text(well_formed(draft.text), incomplete=True),) if draft.incomplete else ()
+    return (*(block for block in draft.reasoning if _is_sealed(block)), *text)
+
+
+def _is_sealed(block: Reasoning) -> bool:
+    # Without its seal a thought was cut in the middle. A sealed one cannot be mended: the seal is over its exact text.
+    seal = block.signature or ""
+    return bool(seal.strip()) and is_well_formed(block.text + seal)
+
+
+def _notice_parts(notice: str | None) -> tuple[Part, ...]:
+    return (Notice(well_formed(notice)),) if notice and notice.strip() else ()

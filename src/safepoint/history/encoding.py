@@ -1,0 +1,112 @@
+"""Messages and values as JSON and back, field by field: the form in which stores and checkpoints keep them.
+
+Reading is strict: an unknown kind or a missing field raises. Writing is lenient in one place only: a value of the
+user's own that has no JSON form is replaced by `Lost`, with its description. Text is kept whole, also lone surrogates.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+from safepoint.history.parts import File, Image, Message, Notice, Part, Reasoning, Text, ToolCall, ToolResult
+from safepoint.tools.rendering import render_result
+
+Json: TypeAlias = dict[str, Any]  # Any: decoded JSON
+
+_BYTES, _LOST = "$bytes", "$lost"
+_DEEPEST = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Stands for a value that could not be encoded."""
+
+    description: str
+
+
+def encode_value(value: object, depth: int = 0) -> Any:  # Any: JSON
+    """The value in JSON. Tuples come back as lists; what has no JSON form comes back as `Lost`."""
+    original = value  # matching narrows `value` to types that say less
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float() if math.isfinite(value):
+            return value
+        case bytes():
+            return {_BYTES: base64.b64encode(value).decode()}
+        case Lost(description):
+            return {_LOST: description}
+        case list() | tuple() if depth < _DEEPEST:
+            return [encode_value(item, depth + 1) for item in cast("list[object]", value)]
+        case dict() if depth < _DEEPEST:
+            items = cast("dict[object, object]", value)
+            if all(isinstance(key, str) and not key.startswith("$") for key in items):
+                return {str(key): encode_value(item, depth + 1) for key, item in items.items()}
+        case _:
+            pass
+    return {_LOST: render_result(original).text[:500]}
+
+
+def decode_value(value: Any) -> Any:  # Any: JSON
+    if isinstance(value, list):
+        return [decode_value(item) for item in value]  # pyright: ignore[reportUnknownVariableType]  # decoded JSON
+    if isinstance(value, dict):
+        items = cast("Json", value)
+        if _BYTES in items:
+            return base64.b64decode(items[_BYTES], validate=True)
+        if _LOST in items:
+            return Lost(str(items[_LOST]))
+        return {key: decode_value(item) for key, item in items.items()}
+    return value
+
+
+def encode_message(message: Message) -> Json:
+    return {"role": message.role, "parts": [_part(part) for part in message.parts]}
+
+
+def decode_message(data: Json) -> Message:
+    role = data["role"]
+    if role not in ("user", "assistant", "tool"):
+        raise ValueError(f"no role {role!r}")
+    return Message(role, tuple(_read_part(part) for part in data["parts"]))
+
+
+def _part(part: Part) -> Json:
+    match part:
+        case Text(text, incomplete):
+            return {"kind": "text", "text": text, "incomplete": incomplete}
+        case Image(data, media_type, url):
+            return {"kind": "image", "data": encode_value(data), "media_type": media_type, "url": url}
+        case File(data, media_type, name, url):
+            return {"kind": "file", "data": encode_value(data), "media_type": media_type, "name": name, "url": url}
+        case Reasoning(text, signature):
+            return {"kind": "reasoning", "text": text, "signature": signature}
+        case ToolCall(id, name, args, invalid):
+            return {"kind": "tool_call", "id": id, "name": name, "args": dict(args), "invalid": invalid}
+        case ToolResult(call_id, name, content, state):
+            return {"kind": "tool_result", "call_id": call_id, "name": name, "content": content, "state": state}
+        case Notice(text):
+            return {"kind": "notice", "text": text}
+
+
+def _read_part(data: Json) -> Part:
+    match data["kind"]:
+        case "text":
+            return Text(data["text"], data["incomplete"])
+        case "image":
+            return Image(decode_value(data["data"]), data["media_type"], data["url"])
+        case "file":
+            return File(decode_value(data["data"]), data["media_type"], data["name"], data["url"])
+        case "reasoning":
+            return Reasoning(data["text"], data["signature"])
+        case "tool_call":
+            return ToolCall(data["id"], data["name"], data["args"], data["invalid"])
+        case "tool_result":
+            return ToolResult(data["call_id"], data["name"], data["content"], data["state"])
+        case "notice":
+            return Notice(data["text"])
+        case kind:
+            raise ValueError(f"no part of the kind {kind!r}")

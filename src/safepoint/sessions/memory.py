@@ -1,0 +1,70 @@
+"""Sessions in this process only: for tests, and for programs that keep nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from safepoint.errors import SessionBusy, SessionExists, SessionNotFound, Superseded
+from safepoint.sessions.applying import apply
+from safepoint.sessions.store import Change, LateResult, Stored
+
+
+class MemoryStore:
+    """A store that forgets everything with its process."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, Stored] = {}
+        self._claimed: dict[str, str] = {}
+        # A session's first epoch is far from any other's: a run of a deleted one can't write into its successor.
+        self._first_epochs = count(0, 2**32)
+
+    async def create(self, session_id: str, state: Mapping[str, Any]) -> None:  # Any: JSON values
+        """Cancellation: of this and of every other method: there is nothing to wait for."""
+        if session_id in self._sessions:
+            raise SessionExists(f"the session {session_id!r} is there already: load it")
+        self._sessions[session_id] = Stored((), dict(state), epoch=next(self._first_epochs))
+
+    async def load(self, session_id: str) -> Stored:
+        return self._get(session_id)
+
+    async def claim(self, session_id: str, claimant: str) -> int:
+        self._get(session_id)
+        if self._claimed.setdefault(session_id, claimant) != claimant:
+            raise SessionBusy(f"a run of the session {session_id!r} is live")
+        stored = self._sessions[session_id] = replace(self._get(session_id), epoch=self._get(session_id).epoch + 1)
+        return stored.epoch
+
+    async def release(self, session_id: str, claimant: str) -> None:
+        if self._claimed.get(session_id) == claimant:
+            del self._claimed[session_id]
+
+    async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
+        stored = self._get(session_id)
+        if stored.epoch != epoch:
+            raise Superseded(f"the session {session_id!r} was taken over by another run")
+        for change in changes:
+            stored = apply(stored, change)
+        self._sessions[session_id] = stored
+
+    async def add_late(self, session_id: str, late: LateResult) -> None:
+        stored = self._get(session_id)
+        self._sessions[session_id] = replace(stored, late=(*stored.late, late))
+
+    async def delete(self, session_id: str) -> None:
+        self._sessions.pop(session_id, None)
+        self._claimed.pop(session_id, None)
+
+    async def list_ids(self) -> list[str]:
+        return sorted(self._sessions)
+
+    async def aclose(self) -> None:
+        self._sessions.clear()
+
+    def _get(self, session_id: str) -> Stored:
+        try:
+            return self._sessions[session_id]
+        except KeyError:
+            raise SessionNotFound(f"there is no session {session_id!r}: create it first") from None

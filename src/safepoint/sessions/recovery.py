@@ -1,0 +1,70 @@
+"""What a dead process leaves behind, and how it becomes a valid conversation again. Pure.
+
+The journal's order makes it possible to tell: a call without an entry never ran, one that is `running` was cut, a
+finished one has its result. The run is sealed as if it had been stopped NOW, and can be continued from there.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+from safepoint._core.reasons import Reason, Source
+from safepoint.agent.checkpoint import Checkpoint, OpenCall
+from safepoint.agent.journal import Ended
+from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.result import StopReason
+from safepoint.agent.usage import Usage
+from safepoint.history.closing import ClosedCall, close_history, notice_text
+from safepoint.history.parts import Message
+from safepoint.history.states import LedgerState
+from safepoint.sessions.store import Stored, StoredRun
+
+CRASH = Reason("the process that ran it died", Source.SHUTDOWN)
+
+
+def sealed(stored: Stored, run: StoredRun) -> Ended:
+    """The end of a run whose process died."""
+    own = stored.messages[run.index :]
+    ledger = {entry.call_id: _settled(entry) for entry in run.ledger}
+    last = own[-1] if own else None
+    open_calls = last.tool_calls if last is not None else ()
+    for call in open_calls:
+        ledger.setdefault(call.id, LedgerEntry(call.id, call.name, call.args))
+    batch = [
+        ClosedCall(
+            call=call,
+            state=ledger[call.id].state,
+            content=ledger[call.id].content or "",
+            error=ledger[call.id].error,
+            reason=CRASH.text,
+        )
+        for call in open_calls
+    ]
+    notice = notice_text(reason=CRASH.text, source=CRASH.source)
+    closed = close_history(stored.messages, batch=batch, notice=notice)
+    calls = {call.id: OpenCall(call.id, "", run.memories[call.id]) for call in open_calls if call.id in run.memories}
+    checkpoint = Checkpoint(
+        f"checkpoint_{uuid.uuid4().hex}",
+        run.agent,
+        run.run_id,
+        StopReason.CANCELLED,
+        closed,
+        stored.messages,
+        tuple(ledger.values()),
+        calls,
+        _steps(own),
+        reason=CRASH,
+    )
+    entries = tuple(ledger.values())
+    return Ended(
+        run.run_id, StopReason.CANCELLED, run.index, closed[run.index :], entries, Usage(estimated=True), checkpoint
+    )
+
+
+def _settled(entry: LedgerEntry) -> LedgerEntry:
+    return replace(entry, state=LedgerState.CUT) if entry.state is LedgerState.RUNNING else entry
+
+
+def _steps(messages: tuple[Message, ...]) -> int:
+    return sum(message.role == "assistant" for message in messages)

@@ -1,0 +1,316 @@
+"""Sessions in one SQLite file: WAL, one writer per process, every step of a run one transaction.
+
+A run's cost does not grow with the length of the stored conversation: messages and calls are rows, and only new ones
+are written. The file is readable by its owner only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from safepoint.agent.checkpoint import Checkpoint
+from safepoint.agent.codec import decode_entry, encode_entry
+from safepoint.agent.journal import Called, Ended, Opened, Said
+from safepoint.agent.ledger import LedgerEntry
+from safepoint.errors import (
+    CheckpointError,
+    SessionBusy,
+    SessionExists,
+    SessionNotFound,
+    StoreCorrupt,
+    Superseded,
+)
+from safepoint.history.encoding import decode_message, decode_value, encode_message, encode_value
+from safepoint.history.parts import Message
+from safepoint.sessions.owners import Owner
+from safepoint.sessions.store import Change, LateResult, LateSet, StateSet, Stored, StoredRun, Truncated
+from safepoint.sessions.worker import Worker
+from safepoint.tools.memory import CallMemory, as_fields
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS sessions (
+    id TEXT PRIMARY KEY, state TEXT NOT NULL, epoch INTEGER NOT NULL DEFAULT 0, owner TEXT, claimant TEXT,
+    renewed REAL);
+CREATE TABLE IF NOT EXISTS messages (
+    session TEXT NOT NULL, place INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (session, place)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS runs (
+    session TEXT NOT NULL, number INTEGER NOT NULL, run_id TEXT NOT NULL, agent TEXT NOT NULL, place INTEGER NOT NULL,
+    ended INTEGER NOT NULL, stop_reason TEXT, checkpoint_id TEXT, checkpoint BLOB, state_before TEXT NOT NULL,
+    PRIMARY KEY (session, number));
+CREATE TABLE IF NOT EXISTS calls (
+    session TEXT NOT NULL, run_id TEXT NOT NULL, number INTEGER PRIMARY KEY AUTOINCREMENT, call_id TEXT NOT NULL,
+    entry TEXT NOT NULL, memory TEXT, UNIQUE (session, run_id, call_id));
+CREATE TABLE IF NOT EXISTS late (
+    session TEXT NOT NULL, number INTEGER PRIMARY KEY AUTOINCREMENT, call_id TEXT, name TEXT, content TEXT);
+"""
+_VERSION = 1
+
+
+class SqliteStore:
+    """`SqliteStore("chat.db")`. Many processes may use one file; a session has one live run among all of them."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        _make_private(self._path)
+        self._owner = str(Owner.this_process())
+        self._worker = Worker(self._connect, f"sqlite {self._path.name}")
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, timeout=10.0, isolation_level=None)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            connection.executescript(_SCHEMA)
+            connection.execute(f"PRAGMA user_version={_VERSION}")
+        return connection
+
+    async def create(self, session_id: str, state: Mapping[str, Any]) -> None:  # Any: JSON values
+        """A new, empty session. Cancellation: of this and of every other method: it still happens, whole."""
+
+        def work(db: sqlite3.Connection) -> None:
+            try:
+                # A first epoch that no session of this name has had: a run of a deleted one can't write here.
+                row = (session_id, _dump_value(state), secrets.randbits(48))
+                db.execute("INSERT INTO sessions (id, state, epoch) VALUES (?, ?, ?)", row)
+            except sqlite3.IntegrityError:
+                raise SessionExists(f"the session {session_id!r} is there already: load it") from None
+
+        await self._worker.call(work)
+
+    async def load(self, session_id: str) -> Stored:
+        return await self._worker.call(lambda db: _load(db, session_id))
+
+    async def claim(self, session_id: str, claimant: str) -> int:
+        return await self._worker.call(lambda db: _claim(db, session_id, self._owner, claimant))
+
+    async def release(self, session_id: str, claimant: str) -> None:
+        await self._worker.call(lambda db: _release(db, session_id, claimant))
+
+    async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
+        def work(db: sqlite3.Connection) -> None:
+            _check_epoch(db, session_id, epoch)
+            for change in changes:
+                _apply(db, session_id, change)
+            db.execute("UPDATE sessions SET renewed = ? WHERE id = ?", (time.time(), session_id))
+
+        await self._worker.call(work)
+
+    async def add_late(self, session_id: str, late: LateResult) -> None:
+        def work(db: sqlite3.Connection) -> None:
+            _row(db, session_id)
+            _insert_late(db, session_id, late)
+
+        await self._worker.call(work)
+
+    async def delete(self, session_id: str) -> None:
+        def work(db: sqlite3.Connection) -> None:
+            db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
+            for table in ("messages", "runs", "calls", "late"):
+                db.execute(f"DELETE FROM {table} WHERE session = ?", (session_id,))
+
+        await self._worker.call(work)
+
+    async def list_ids(self) -> list[str]:
+        rows = await self._worker.call(lambda db: db.execute("SELECT id FROM sessions ORDER BY id").fetchall())
+        return [str(id) for (id,) in rows]
+
+    async def aclose(self) -> None:
+        await self._worker.aclose()
+
+
+def _make_private(path: Path) -> None:
+    """The file is ours alone from its first byte on; SQLite gives its side files the same mode."""
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+
+
+# -- claiming --------------------------------------------------------------------------------------------------------
+
+
+def _row(db: sqlite3.Connection, session_id: str) -> tuple[str, int, str | None, float | None]:
+    found = db.execute("SELECT state, epoch, owner, renewed FROM sessions WHERE id = ?", (session_id,)).fetchone()
+    if found is None:
+        raise SessionNotFound(f"there is no session {session_id!r}: create it first")
+    state, epoch, owner, renewed = found
+    return state, epoch, owner, renewed
+
+
+def _claim(db: sqlite3.Connection, session_id: str, owner: str, claimant: str) -> int:
+    _, epoch, held_by, renewed = _row(db, session_id)
+    (before,) = db.execute("SELECT claimant FROM sessions WHERE id = ?", (session_id,)).fetchone()
+    if held_by is not None and before != claimant and not Owner.parse(held_by).is_gone(renewed or 0.0):
+        where = "in this process" if held_by == owner else f"in process {Owner.parse(held_by).pid}"
+        raise SessionBusy(f"a run of the session {session_id!r} is live {where}")
+    change = (owner, claimant, time.time(), epoch + 1, session_id)
+    db.execute("UPDATE sessions SET owner = ?, claimant = ?, renewed = ?, epoch = ? WHERE id = ?", change)
+    return epoch + 1
+
+
+def _release(db: sqlite3.Connection, session_id: str, claimant: str) -> None:
+    db.execute("UPDATE sessions SET owner = NULL WHERE id = ? AND claimant = ?", (session_id, claimant))
+
+
+def _check_epoch(db: sqlite3.Connection, session_id: str, epoch: int) -> None:
+    if _row(db, session_id)[1] != epoch:
+        raise Superseded(f"the session {session_id!r} was taken over by another run")
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+def _apply(db: sqlite3.Connection, session_id: str, change: Change) -> None:
+    """What `applying.apply` says, in rows."""
+    match change:
+        case Opened():
+            _open(db, session_id, change)
+        case Said(index, message):
+            _insert_messages(db, session_id, index, [message])
+        case Called(entry, memory):
+            _insert_call(db, session_id, _last_run(db, session_id)[1], entry, memory)
+        case Ended():
+            _end(db, session_id, change)
+        case Truncated(index):
+            _truncate(db, session_id, index)
+            for (run_id,) in _runs_from(db, session_id, index):
+                _forget_run(db, session_id, run_id)
+        case StateSet(state):
+            db.execute("UPDATE sessions SET state = ? WHERE id = ?", (_dump_value(state), session_id))
+        case LateSet(late):
+            db.execute("DELETE FROM late WHERE session = ?", (session_id,))
+            for result in late:
+                _insert_late(db, session_id, result)
+
+
+def _open(db: sqlite3.Connection, session_id: str, opened: Opened) -> None:
+    state = _row(db, session_id)[0]
+    last = _last_run(db, session_id)
+    number = (last[0] if last is not None else 0) + 1
+    if opened.continues is not None:
+        if last is None or last[2] != opened.continues:
+            raise CheckpointError(
+                f"the session has moved on from the checkpoint {opened.continues}: it was continued already, "
+                "or a new message came after it"
+            )
+        state = last[3]
+        _forget_run(db, session_id, last[1])
+    _truncate(db, session_id, opened.index)
+    _insert_messages(db, session_id, opened.index, opened.messages)
+    columns = "session, number, run_id, agent, place, ended, state_before"
+    row = (session_id, number, opened.run_id, opened.agent, opened.index, 0, state)
+    db.execute(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    for entry in opened.ledger:
+        _insert_call(db, session_id, opened.run_id, entry, None)
+
+
+def _end(db: sqlite3.Connection, session_id: str, ended: Ended) -> None:
+    _truncate(db, session_id, ended.index)
+    _insert_messages(db, session_id, ended.index, ended.messages)
+    checkpoint = ended.checkpoint
+    columns = "ended = 1, stop_reason = ?, checkpoint_id = ?, checkpoint = ?"
+    id, data = (checkpoint.id, checkpoint.to_bytes()) if checkpoint is not None else (None, None)
+    row = (str(ended.stop_reason), id, data, session_id, ended.run_id)
+    db.execute(f"UPDATE runs SET {columns} WHERE session = ? AND run_id = ?", row)
+    for entry in ended.ledger:
+        _insert_call(db, session_id, ended.run_id, entry, None)
+
+
+def _last_run(db: sqlite3.Connection, session_id: str) -> Any:  # Any: a row, or None
+    columns = "number, run_id, checkpoint_id, state_before"
+    return db.execute(
+        f"SELECT {columns} FROM runs WHERE session = ? ORDER BY number DESC LIMIT 1", (session_id,)
+    ).fetchone()
+
+
+def _runs_from(db: sqlite3.Connection, session_id: str, index: int) -> list[Any]:  # Any: rows
+    return db.execute("SELECT run_id FROM runs WHERE session = ? AND place >= ?", (session_id, index)).fetchall()
+
+
+def _forget_run(db: sqlite3.Connection, session_id: str, run_id: str) -> None:
+    for table in ("runs", "calls"):
+        db.execute(f"DELETE FROM {table} WHERE session = ? AND run_id = ?", (session_id, run_id))
+
+
+def _truncate(db: sqlite3.Connection, session_id: str, index: int) -> None:
+    db.execute("DELETE FROM messages WHERE session = ? AND place >= ?", (session_id, index))
+
+
+def _insert_messages(db: sqlite3.Connection, session_id: str, index: int, messages: Sequence[Message]) -> None:
+    rows = [(session_id, index + offset, _dump(encode_message(message))) for offset, message in enumerate(messages)]
+    db.executemany("INSERT OR REPLACE INTO messages (session, place, body) VALUES (?, ?, ?)", rows)
+
+
+def _insert_call(
+    db: sqlite3.Connection, session_id: str, run_id: str, entry: LedgerEntry, memory: CallMemory | None
+) -> None:
+    remembered = None if memory is None else _dump({key: encode_value(v) for key, v in as_fields(memory).items()})
+    db.execute(
+        "INSERT INTO calls (session, run_id, call_id, entry, memory) VALUES (?, ?, ?, ?, ?) "
+        "ON CONFLICT (session, run_id, call_id) DO UPDATE SET entry = excluded.entry, "
+        "memory = coalesce(excluded.memory, memory)",
+        (session_id, run_id, entry.call_id, _dump(encode_entry(entry)), remembered),
+    )
+
+
+def _insert_late(db: sqlite3.Connection, session_id: str, late: LateResult) -> None:
+    row = (session_id, late.call_id, late.name, late.content)
+    db.execute("INSERT INTO late (session, call_id, name, content) VALUES (?, ?, ?, ?)", row)
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+def _load(db: sqlite3.Connection, session_id: str) -> Stored:
+    state, epoch, _, _ = _row(db, session_id)
+    bodies = db.execute("SELECT body FROM messages WHERE session = ? ORDER BY place", (session_id,)).fetchall()
+    columns = "run_id, agent, place, ended, stop_reason, checkpoint, state_before"
+    runs = db.execute(f"SELECT {columns} FROM runs WHERE session = ? ORDER BY number", (session_id,)).fetchall()
+    late = db.execute("SELECT call_id, name, content FROM late WHERE session = ? ORDER BY number", (session_id,))
+    try:
+        return Stored(
+            tuple(decode_message(json.loads(body)) for (body,) in bodies),
+            decode_value(json.loads(state)),
+            tuple(_read_run(db, session_id, row) for row in runs),
+            tuple(LateResult(*row) for row in late.fetchall()),
+            epoch,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreCorrupt(f"the session {session_id!r} can't be read: {error!r}; it was left as it is") from error
+
+
+def _read_run(db: sqlite3.Connection, session_id: str, row: tuple[Any, ...]) -> StoredRun:  # Any: a row
+    run_id, agent, place, ended, stop_reason, checkpoint, state_before = row
+    calls = db.execute(
+        "SELECT entry, memory FROM calls WHERE session = ? AND run_id = ? ORDER BY number", (session_id, run_id)
+    ).fetchall()
+    entries = [(decode_entry(json.loads(entry)), memory) for entry, memory in calls]
+    return StoredRun(
+        run_id,
+        agent,
+        place,
+        bool(ended),
+        stop_reason,
+        None if checkpoint is None else Checkpoint.from_bytes(checkpoint),
+        tuple(entry for entry, _ in entries),
+        {entry.call_id: _read_memory(json.loads(memory)) for entry, memory in entries if memory is not None},
+        decode_value(json.loads(state_before)),
+    )
+
+
+def _read_memory(data: dict[str, Any]) -> CallMemory:  # Any: decoded JSON
+    fields = {key: decode_value(value) for key, value in data.items()}
+    return CallMemory(fields["saved"], tuple(fields["answers"]), fields["once"], fields["approval"])
+
+
+def _dump_value(state: Mapping[str, Any]) -> str:  # Any: values of the user's own
+    return _dump(encode_value(dict(state)))
+
+
+def _dump(value: Any) -> str:  # Any: JSON
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))

@@ -1,0 +1,119 @@
+"""What a store is to a session: a place for conversations that many processes may know and one run at a time may write.
+
+A run claims a session and gets an epoch; every later write carries it. A store refuses a write with an old epoch, so a
+run that was taken for dead and comes back can't spoil what its successor has written. One `append` is one atomic step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from safepoint.agent.checkpoint import Checkpoint
+from safepoint.agent.journal import Fact
+from safepoint.agent.ledger import LedgerEntry
+from safepoint.history.parts import Message
+from safepoint.tools.memory import CallMemory
+
+
+@dataclass(frozen=True, slots=True)
+class LateResult:
+    """A call that was cut and came back after its run had ended."""
+
+    call_id: str
+    name: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """The last run of a session. `ended` is false for one that is live, or whose process died.
+
+    `index`: where its part of the conversation begins. `state_before`: the session's state at that time.
+    """
+
+    run_id: str
+    agent: str
+    index: int
+    ended: bool
+    stop_reason: str | None = None
+    checkpoint: Checkpoint | None = None
+    ledger: tuple[LedgerEntry, ...] = ()
+    memories: Mapping[str, CallMemory] = field(default_factory=dict[str, CallMemory])
+    state_before: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: JSON values
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A session as it is stored. `runs`: all turns that can be rewound, oldest first. `epoch`: of its last claim."""
+
+    messages: tuple[Message, ...]
+    state: Mapping[str, Any]  # Any: JSON values
+    runs: tuple[StoredRun, ...] = ()
+    late: tuple[LateResult, ...] = ()
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """The conversation ends at `index`; the runs from there on are forgotten, with the late results that were told."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateSet:
+    """The session's state is this."""
+
+    state: Mapping[str, Any]  # Any: JSON values
+
+
+@dataclass(frozen=True, slots=True)
+class LateSet:
+    """These late results wait to be told."""
+
+    late: tuple[LateResult, ...]
+
+
+Change = Fact | Truncated | StateSet | LateSet
+
+
+class Store(Protocol):
+    """Every method is atomic: it happens whole or raises. Cancellation of any of them: likewise."""
+
+    async def create(self, session_id: str, state: Mapping[str, Any]) -> None:  # Any: JSON values
+        """A new, empty session. Raises `SessionExists`."""
+        ...
+
+    async def load(self, session_id: str) -> Stored:
+        """Everything. Raises `SessionNotFound`, or `StoreCorrupt` and changes nothing."""
+        ...
+
+    async def claim(self, session_id: str, claimant: str) -> int:
+        """Take the session; returns the epoch of its writes. Raises `SessionBusy` while another claimant has it."""
+        ...
+
+    async def release(self, session_id: str, claimant: str) -> None:
+        """Give it back. Does nothing if somebody else has it by now."""
+        ...
+
+    async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
+        """All of these changes, or none. Raises `Superseded` for an old epoch, `SessionNotFound` after a delete."""
+        ...
+
+    async def add_late(self, session_id: str, late: LateResult) -> None:
+        """A late result, from outside any run."""
+        ...
+
+    async def delete(self, session_id: str) -> None:
+        """Forget it. Deleting what is not there is no error."""
+        ...
+
+    async def list_ids(self) -> list[str]:
+        """The ids of all sessions, sorted."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the store; it can't be used any more."""
+        ...

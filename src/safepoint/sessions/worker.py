@@ -1,0 +1,96 @@
+"""One thread that owns a SQLite connection and does everything in order: the one writer.
+
+A daemon thread of our own, so that a disk that hangs holds neither the loop nor the exit of the process. A caller that
+is cancelled stops waiting; what it asked for still happens whole, in its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeAlias, TypeVar
+
+from safepoint._core.clock import Outside, current_clock
+from safepoint.errors import StoreError
+
+T = TypeVar("T")
+_Job: TypeAlias = Callable[[sqlite3.Connection], None]
+
+
+class Worker:
+    """Runs functions of a connection, one after the other."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection], name: str) -> None:
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._connect = connect
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name=f"safepoint:{name}", daemon=True)
+        self._thread.start()
+
+    async def call(self, function: Callable[[sqlite3.Connection], T]) -> T:
+        """The function's result, in one transaction. Cancellation: only the waiting ends; it still happens whole."""
+        if self._closed:
+            raise StoreError("the store is closed")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        outside = current_clock().outside("sqlite")
+
+        def job(connection: sqlite3.Connection) -> None:
+            try:
+                value = _in_transaction(connection, function)
+            except BaseException as error:  # it belongs to whoever asked, not to this thread
+                _tell(loop, outside, _fail, future, error)
+            else:
+                _tell(loop, outside, _succeed, future, value)
+
+        self._jobs.put(job)
+        return await future
+
+    async def aclose(self) -> None:
+        """Finish what was asked for and end the thread. Cancellation: only the waiting ends."""
+        if not self._closed:
+            await self.call(lambda connection: connection.execute("SELECT 1").fetchall())
+            self._closed = True
+            self._jobs.put(None)
+
+    def _work(self) -> None:
+        connection = self._connect()
+        try:
+            while (job := self._jobs.get()) is not None:
+                job(connection)
+        finally:
+            connection.close()
+
+
+def _in_transaction(connection: sqlite3.Connection, function: Callable[[sqlite3.Connection], T]) -> T:
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        value = function(connection)
+        connection.execute("COMMIT")
+    except BaseException as error:
+        with suppress(sqlite3.Error):  # the transaction may never have begun
+            connection.execute("ROLLBACK")
+        if isinstance(error, sqlite3.Error):
+            raise StoreError(f"the session store failed: {error}") from error
+        raise
+    return value
+
+
+def _tell(loop: asyncio.AbstractEventLoop, outside: Outside, settle: Callable[..., None], *args: object) -> None:
+    with suppress(RuntimeError):  # that loop was closed; nobody waits there any more
+        loop.call_soon_threadsafe(settle, *args)
+    outside.done()
+
+
+def _succeed(future: asyncio.Future[T], value: T) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _fail(future: asyncio.Future[object], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -1,0 +1,142 @@
+"""The oracles: what must be true of every run that a scenario started, however it was stopped.
+
+A valid conversation; one terminal event, last; every start with its end; no call left `running`; nothing live below
+it; every ask with an outcome; every model stream closed. And a run that was cancelled has, up to its last step, said
+exactly what the same run says when nobody stops it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+from typing import Any, TypeAlias
+
+from safepoint._core.receipts import Receipt
+from safepoint.agent.events import (
+    ModelCallEnded,
+    ModelCallStarted,
+    RunEnded,
+    RunStarted,
+    ToolCallEnded,
+    ToolCallStarted,
+)
+from safepoint.agent.live import watch_runs
+from safepoint.agent.result import RunResult, StopReason
+from safepoint.agent.run import Run
+from safepoint.errors import HistoryError
+from safepoint.history.check import check_history
+from safepoint.history.parts import Message
+from safepoint.history.states import LedgerState
+from safepoint.testing.models import Player
+
+AnyRun: TypeAlias = Run[Any, Any]  # Any: runs of every agent
+
+
+class SafepointRuns:
+    """The runs of one scenario, as the injector's subject."""
+
+    def __init__(self) -> None:
+        self._watching = ExitStack()
+        self._runs: list[AnyRun] = []
+        self._remembered: dict[tuple[str, int], list[Message]] = {}
+
+    def begin(self) -> None:
+        self._watching.close()
+        self._runs = self._watching.enter_context(watch_runs())
+
+    def cancel_all(self) -> int:
+        live = [run for run in self._runs if run.node.parent is None and not run.ended]
+        for run in live:
+            run.cancel(reason="injected")
+        return len(live)
+
+    def remember(self) -> None:
+        self._remembered = {key: run.result.messages for key, run in self._numbered() if run.ended}
+
+    def check(self) -> list[str]:
+        self._watching.close()
+        problems: list[str] = []
+        for key, run in self._numbered():
+            found = check_run(run)
+            if not found and key in self._remembered and run.result.stop_reason is StopReason.CANCELLED:
+                found = _check_prefix(run.result, self._remembered[key])
+            problems += [f"run {key[0]!r} number {key[1]}: {problem}" for problem in found]
+        return problems
+
+    def _numbered(self) -> list[tuple[tuple[str, int], AnyRun]]:
+        """Runs by agent and number: what one run of the scenario calls the second run of `x`, the next one does too."""
+        seen: Counter[str] = Counter()
+        numbered: list[tuple[tuple[str, int], AnyRun]] = []
+        for run in self._runs:
+            numbered.append(((run.agent.name, seen[run.agent.name]), run))
+            seen[run.agent.name] += 1
+        return numbered
+
+
+def default_subject() -> SafepointRuns:
+    return SafepointRuns()
+
+
+def check_run(run: AnyRun) -> list[str]:
+    """All that is wrong with a run that should have ended."""
+    if not run.ended:
+        return [f"it has not ended: {run!r}"]
+    problems = [*_check_result(run.result), *_check_events(run)]
+    if run.node.children:
+        problems.append(f"something lives below it: {run.node.children}")
+    for ask in run.node.log.standing().asks:
+        if not Receipt(run.node, ask).outcome:
+            problems.append(f"the ask {ask.id} has no outcome")
+    for model in run.agent.models:
+        if isinstance(model, Player) and model.open_streams and not run.result.orphans:
+            problems.append(f"{model.open_streams} model streams are still open")
+    return problems
+
+
+def _check_result(result: RunResult[Any]) -> list[str]:  # Any: of every output type
+    problems: list[str] = []
+    try:
+        check_history(result.messages)
+    except HistoryError as error:
+        problems.append(f"its history is broken: {error}")
+    problems += [f"{entry.name} is still `running`" for entry in result.ledger if entry.state is LedgerState.RUNNING]
+    cancelled = result.stop_reason in (StopReason.CANCELLED, StopReason.BUDGET)
+    if cancelled != (result.cancellation is not None):
+        problems.append(f"it ended with {result.stop_reason} and the cancellation is {result.cancellation}")
+    if result.stop_reason is not StopReason.END_TURN:
+        notices = [part for part in result.messages[-1].parts if part.kind == "notice"]
+        if len(notices) != 1 and result.stop_reason is not StopReason.MAX_TOKENS:
+            problems.append(f"its last message has {len(notices)} notices")
+    return problems
+
+
+def _check_events(run: AnyRun) -> list[str]:
+    events = [event for event in run.kept_events() if event.run_id == run.id]
+    kinds = Counter(type(event) for event in events)
+    problems: list[str] = []
+    if kinds[RunStarted] != 1 or not isinstance(events[0], RunStarted):
+        problems.append("its first event is not its one RunStarted")
+    if kinds[RunEnded] != 1 or not isinstance(events[-1], RunEnded):
+        problems.append("its last event is not its one RunEnded")
+    if kinds[ModelCallStarted] != kinds[ModelCallEnded]:
+        problems.append(f"{kinds[ModelCallStarted]} model calls started and {kinds[ModelCallEnded]} ended")
+    ended = {event.entry.call_id for event in events if isinstance(event, ToolCallEnded)}
+    for event in events:
+        if isinstance(event, ToolCallStarted) and event.call.id not in ended:
+            problems.append(f"the call {event.call.id} started and never ended")
+    numbers = [event.seq for event in run.kept_events()]
+    if numbers != sorted(set(numbers)):
+        problems.append("its sequence numbers do not rise")
+    return problems
+
+
+def _check_prefix(result: RunResult[Any], whole: list[Message]) -> list[str]:  # Any: as above
+    """H6: whole steps are those of the run that nobody stopped; only the last step is in its closed form."""
+    spoken = [place for place, message in enumerate(result.messages) if message.role == "assistant"]
+    if result.messages[-1].parts[0].kind == "notice" and len(spoken) > 1:
+        spoken.pop()  # the closing remark is no step of its own
+    last_step = spoken[-1] if spoken else len(result.messages)
+    for place in range(min(last_step, len(whole))):
+        if result.messages[place] != whole[place]:
+            return [f"message {place} is not the one of the uncancelled run: {result.messages[place]}"]
+    return []

@@ -1,0 +1,41 @@
+"""What the runtime needs to know of anything that a model may call."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from safepoint._core.ladder import Ladder, Manner
+from safepoint._core.tree import Passing
+from safepoint.agent.model import ToolSpec
+from safepoint.tools.options import ToolOptions
+
+if TYPE_CHECKING:
+    from safepoint.tools.context import ToolContext
+
+
+class BaseTool(ABC):
+    """A tool: its face to the model, its options, and how to carry out one call."""
+
+    spec: ToolSpec
+    options: ToolOptions
+    ladder: Ladder | None = None
+    passing: Passing = Passing.NOTHING
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    @abstractmethod
+    def manner(self) -> Manner:
+        """How a running call wants to be stopped."""
+
+    @abstractmethod
+    def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON in, typed values out
+        """Check what the model sent. Raises `BadArguments`, whose text the model can act on."""
+
+    @abstractmethod
+    def body(self, context: ToolContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
+        """One call, as the body of its own task."""

@@ -1,0 +1,164 @@
+"""What a tool may know and do while it runs: its dependencies, its run, and whether it is being stopped.
+
+A tool asks for it by annotating a parameter with `ToolContext` or `ToolContext[Deps]`; the model never sees that
+parameter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import inspect
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
+
+from typing_extensions import TypeVar  # TypeVar defaults; pydantic brings it along
+
+from safepoint._core.ladder import Ladder, Rung
+from safepoint._core.points import NAMED, Level, SafePoint
+from safepoint._core.tree import Node
+from safepoint._core.work import Work, WorkState
+from safepoint.errors import AskPerson, StopTool, UsageError
+from safepoint.tools.memory import CallMemory
+
+if TYPE_CHECKING:
+    from safepoint.agent.run import Run
+
+DepsT = TypeVar("DepsT", default=None)
+
+
+class ToolContext(Generic[DepsT]):
+    """Handed to a tool for one call. Everything but `shield` and `safe_point` is safe in threads too."""
+
+    __tool_context__: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        deps: DepsT,
+        run: Run[Any, Any],
+        call_id: str,
+        node: Node,
+        ladder: Ladder,
+        memory: CallMemory | None = None,
+        child: object = None,
+    ) -> None:
+        self.deps = deps
+        self.run = run
+        self.call_id = call_id
+        self.node = node
+        self.memory = memory or CallMemory()
+        # A sub-agent's own checkpoint, if this call continues one.
+        self.child = child
+        self.session = run.session
+        self._ladder = ladder
+        self._asked = 0
+        self._work: Work[object] | None = None
+
+    @property
+    def work(self) -> Work[object]:
+        assert self._work is not None, "the context is bound before the tool's first line"
+        return self._work
+
+    def bind(self, work: Work[object]) -> None:
+        self._work = work
+
+    @property
+    def cancel_requested(self) -> bool:
+        """This call is to stop now: return, or raise, as soon as you can. A safe-point ask does not set it."""
+        work = self.work
+        return work.state is WorkState.ABANDONED or work.rung in (Rung.CANCEL, Rung.FLAG, Rung.ASK)
+
+    def check(self) -> None:
+        """Leave the tool right here if it is to stop now."""
+        if self.cancel_requested:
+            raise StopTool()
+
+    async def safe_point(self, name: str, save: object = None) -> None:
+        """A place where this tool can stop without losing anything; a standing ask for it leaves the tool right here.
+
+        `save` is kept for the call that continues it. Cancellation: as for any await; the point itself does not wait.
+        """
+        self._stop_at(name, save)
+
+    def safe_point_sync(self, name: str, save: object = None) -> None:
+        """`safe_point` for a tool that runs in a thread: the loop decides, this thread waits for its word."""
+        decided: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+        def decide() -> None:
+            try:
+                self._stop_at(name, save)
+            except StopTool as stop:
+                decided.set_exception(stop)
+            else:
+                decided.set_result(None)
+
+        if self.node.runs_in_this_thread():
+            raise UsageError("safe_point_sync() is for threads: write `await ctx.safe_point(…)` here")
+        if not self.node.call_soon(decide):
+            raise StopTool(name, save)  # the loop is gone: nobody waits for this tool any more
+        decided.result()
+
+    def _stop_at(self, name: str, save: object) -> None:
+        SafePoint.named(name)  # refuses an empty name
+        if self.work.state is WorkState.ABANDONED or self.node.judge(NAMED + name) is not None:
+            raise StopTool(name, save)
+
+    @property
+    def saved(self) -> Any:  # Any: whatever the tool itself saved
+        """What this call saved at the safe point where it stopped, if it continues; None otherwise."""
+        return self.memory.saved
+
+    async def interrupt(self, payload: object) -> Any:  # Any: whatever the person answers
+        """Ask a person. The run ends `interrupted`; resumed with the answer, this call runs again and gets it here.
+
+        Interrupts of one call match their answers by order. Cancellation: the question does not wait.
+        """
+        return self.interrupt_sync(payload)
+
+    def interrupt_sync(self, payload: object) -> Any:  # Any: as above
+        """`interrupt` for a tool that runs in a thread."""
+        number, self._asked = self._asked, self._asked + 1
+        if number < len(self.memory.answers):
+            return self.memory.answers[number]
+        raise AskPerson(payload)
+
+    async def once(self, key: str, function: Callable[[], Any]) -> Any:  # Any: whatever the function returns
+        """Call the function, sync or async, the first time only; a call that continues gets the same value again.
+
+        Cancellation: lands in the function; it counts as not done.
+        """
+        if key not in self.memory.once:
+            value = function()
+            self.memory.once[key] = await value if inspect.isawaitable(value) else value
+        return self.memory.once[key]
+
+    def shield(self, max_seconds: float) -> Shield:
+        """`async with ctx.shield(2):` a critical section that NOW does not cut, for at most that long."""
+        return Shield(self.work, self._ladder.bound(max_seconds, f"ctx.shield({max_seconds!r})"))
+
+    @property
+    def level(self) -> Level:
+        """How hard this call is being pushed."""
+        return self.node.pushed
+
+
+class Shield:
+    """A bounded critical section. A stop that came meanwhile lands where the section ends."""
+
+    def __init__(self, work: Work[object], seconds: float) -> None:
+        self._work = work
+        self._seconds = seconds
+        self._until = 0.0
+
+    async def __aenter__(self) -> None:
+        """Cancellation: there is nothing to wait for."""
+        self._until = self._work.shield(self._seconds)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Cancellation: a stop that was held back is delivered here."""
+        if self._work.unshield(self._until) and error is None:
+            await asyncio.sleep(0)  # the cancellation that was just sent lands on this await

@@ -1,0 +1,103 @@
+"""`@tool`: a typed function that a model may call. It stays callable as the function that it was."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, cast, overload
+
+from typing_extensions import Unpack  # pydantic brings it along
+
+from safepoint._core.ladder import Ladder, Manner, WorkKind
+from safepoint._core.threads import in_thread
+from safepoint.agent.model import ToolSpec
+from safepoint.tools.base import BaseTool
+from safepoint.tools.context import ToolContext
+from safepoint.tools.options import (
+    DEFAULT_GRACE_CAP,
+    EffectLike,
+    OnCancel,
+    OnCancelLike,
+    RunIn,
+    RunInLike,
+    ToolOptions,
+    Undo,
+)
+from safepoint.tools.signature import Signature
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Options(TypedDict, total=False):
+    """What `@tool(…)` takes."""
+
+    name: str
+    description: str
+    effect: EffectLike
+    on_cancel: OnCancelLike
+    grace: float
+    timeout: float
+    undo: Undo
+    run_in: RunInLike
+    final: bool
+    ladder: Ladder
+
+
+class Tool(BaseTool, Generic[P, R]):
+    """A function as a tool."""
+
+    def __init__(self, function: Callable[P, R], **options: Unpack[Options]) -> None:
+        name, description = options.pop("name", None), options.pop("description", None)
+        self.ladder = options.pop("ladder", None)
+        self.signature = Signature.of(function, name=name)
+        declared = ToolOptions.parse(**cast("dict[str, Any]", options))  # Any: checked value by value in there
+        self.options: ToolOptions = declared.placed_for(self.signature.name, is_async=self.signature.is_async)
+        self.options.check_grace(self.ladder.cap if self.ladder else DEFAULT_GRACE_CAP)
+        self.spec = ToolSpec(self.signature.name, description or self.signature.description, self.signature.parameters)
+        self._function = function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._function(*args, **kwargs)
+
+    @property
+    def manner(self) -> Manner:
+        kind = WorkKind.THREAD if self.options.run_in is RunIn.THREAD else WorkKind.TASK
+        return Manner(kind, finish=self.options.on_cancel is OnCancel.FINISH, grace=self.options.grace)
+
+    def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON in, typed values out
+        return self.signature.validate(args)
+
+    def body(self, context: ToolContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
+        call = partial(cast("Callable[..., object]", self._function), **self._with_context(context, args))
+        if self.options.run_in is RunIn.THREAD:
+            return in_thread(context.work, call, context.node.clock)
+        return cast("Awaitable[object]", call())
+
+    def undo(self, context: ToolContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
+        """The compensation of a cut call, with the same arguments."""
+        assert self.options.undo is not None
+        return self.options.undo(**self._with_context(context, args))
+
+    def _with_context(self, context: ToolContext[Any], args: dict[str, Any]) -> dict[str, Any]:  # Any: as above
+        if self.signature.context_parameter is None:
+            return args
+        return {**args, self.signature.context_parameter: context}
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name!r} ({self.options.effect})>"
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+@overload
+def tool(**options: Unpack[Options]) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+def tool(function: Callable[P, R] | None = None, /, **options: Unpack[Options]) -> object:
+    """Turn a typed function into a tool; `@tool` or `@tool(effect="pure", timeout=5)`."""
+    if function is not None:
+        return Tool(function)
+
+    def decorate(function: Callable[P, R]) -> Tool[P, R]:
+        return Tool(function, **options)
+
+    return decorate

@@ -1,0 +1,32 @@
+"""`python -m bench` runs every benchmark in a process of its own and does not hide one that failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import run_benches
+
+
+def test_every_bench_runs_under_its_own_heading(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for name in ("b", "a"):
+        (tmp_path / f"bench_{name}.py").write_text(f"import os\ndef main(): print('{name} ran in', os.getpid())")
+    assert run_benches(tmp_path) == []
+    printed = capfd.readouterr().out.split()
+    assert [word for word in printed if word in ("a", "b")] == ["a", "a", "b", "b"]
+    assert len({word for word in printed if word.isdigit()}) == 2
+
+
+def test_a_bench_that_fails_is_named_and_the_others_still_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bench_a.py").write_text("def main(): 1 / 0")
+    (tmp_path / "bench_b.py").write_text("def main(): print('b ran')")
+    assert run_benches(tmp_path) == ["bench_a"]
+    assert "b ran" in capfd.readouterr().out
+
+
+def test_no_bench_at_all_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_benches(tmp_path) == []
+    assert "no benchmark yet" in capsys.readouterr().out

@@ -1,0 +1,129 @@
+"""The order of one append-only list answers every question of timing."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from safepoint._core.asklog import ActedOn, AskLog, Entry, Mark, Standing, Withdrawn, replay
+from safepoint._core.asks import Ask
+from safepoint._core.points import SafePoint
+
+A, B = Ask(SafePoint.NOW, id="a"), Ask(SafePoint.ANY, id="b")
+ANSWERED, SEALED = Mark.ANSWERED, Mark.SEALED
+
+
+@dataclass(frozen=True)
+class Case:
+    """A log, and what it amounts to: ids of asks that stand, that came late, and so on."""
+
+    log: list[Entry]
+    asks: str = ""
+    late: str = ""
+    acted: str = ""
+    withdrawn: str = ""
+    refused: str = ""
+
+
+ORDERS = {
+    "nothing": Case([]),
+    "an ask stands": Case([A], asks="a"),
+    "two asks stand in their order": Case([B, A], asks="ba"),
+    "an ask made twice stands once": Case([A, A], asks="a"),
+    "an ask after the answer is late": Case([A, ANSWERED, B], asks="a", late="b"),
+    "an ask after the seal is refused": Case([A, SEALED, B], asks="a", refused="b"),
+    "an ask after answer and seal is refused": Case([ANSWERED, SEALED, B], refused="b"),
+    "taken back": Case([A, B, Withdrawn("a")], asks="b", withdrawn="a"),
+    "taken back after the answer": Case([A, ANSWERED, B, Withdrawn("a"), Withdrawn("b")], withdrawn="ab"),
+    "taken back twice": Case([A, Withdrawn("a"), Withdrawn("a")], withdrawn="a"),
+    "acted on, then taken back: it stands": Case([A, ActedOn("a"), Withdrawn("a")], asks="a", acted="a"),
+    "taken back, then acted on: it is gone": Case([A, Withdrawn("a"), ActedOn("a")], withdrawn="a"),
+    "late, acted on, then taken back: it stands": Case(
+        [ANSWERED, A, ActedOn("a"), Withdrawn("a")], late="a", acted="a"
+    ),
+    "sealed, then taken back: it stands": Case([A, SEALED, Withdrawn("a")], asks="a"),
+    "refused, then taken back: it stays refused": Case([SEALED, A, Withdrawn("a")], refused="a"),
+    "what was never asked cannot be taken back": Case([Withdrawn("a"), A], asks="a"),
+    "acted on for one of two": Case([A, B, ActedOn("b"), Withdrawn("a")], asks="b", acted="b", withdrawn="a"),
+}
+
+
+def ids(asks: tuple[Ask, ...]) -> str:
+    return "".join(ask.id for ask in asks)
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_the_order_of_entries_decides(name: str) -> None:
+    case = ORDERS[name]
+    standing = replay(case.log)
+    assert (ids(standing.asks), ids(standing.late)) == (case.asks, case.late)
+    assert (standing.acted, standing.withdrawn, standing.refused) == (
+        frozenset(case.acted),
+        frozenset(case.withdrawn),
+        frozenset(case.refused),
+    )
+    assert standing.sealed is (SEALED in case.log)
+
+
+entries: st.SearchStrategy[list[Entry]] = st.lists(
+    st.sampled_from([A, B, Withdrawn("a"), Withdrawn("b"), ActedOn("a"), ActedOn("b"), ANSWERED, SEALED]), max_size=12
+)
+
+
+@settings(deadline=None)
+@given(entries)
+def test_nothing_that_was_acted_on_is_ever_withdrawn(log: list[Entry]) -> None:
+    standing = replay(log)
+    assert not standing.acted & standing.withdrawn
+
+
+@settings(deadline=None)
+@given(entries, entries)
+def test_a_seal_is_final(log: list[Entry], more: list[Entry]) -> None:
+    sealed = replay([*log, SEALED])
+    after = replay([*log, SEALED, *more])
+    assert (after.asks, after.late, after.withdrawn) == (sealed.asks, sealed.late, sealed.withdrawn)
+    assert after.refused == sealed.refused | {entry.id for entry in more if isinstance(entry, Ask)}
+
+
+@settings(deadline=None)
+@given(entries)
+def test_a_log_amounts_at_every_moment_to_the_replay_of_its_entries(log: list[Entry]) -> None:
+    growing = AskLog()
+    assert growing.standing() == replay([])
+    for count, entry in enumerate(log, 1):
+        growing.append(entry)
+        assert growing.standing() == replay(log[:count])
+
+
+def test_a_log_that_did_not_grow_is_not_read_again() -> None:
+    log = AskLog()
+    log.append(A)
+    assert log.standing() is log.standing()
+
+
+def test_asks_of_many_threads_all_stand() -> None:
+    log = AskLog()
+    together = threading.Barrier(8)
+    seen: list[Standing] = []
+
+    def ask() -> None:
+        together.wait()
+        for _ in range(50):
+            ask = Ask(SafePoint.NOW)
+            log.append(ask)
+            standing = log.standing()
+            assert ask in standing.asks, "whoever asked sees the own ask at once"
+            seen.append(standing)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(log.standing().asks) == 400
+    assert len(seen) == 400

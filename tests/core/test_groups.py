@@ -1,0 +1,284 @@
+"""One ask of many runs: all live runs of an agent, all runs under a token, or the one that comes next."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from safepoint._core.asks import Ask
+from safepoint._core.groups import CancelToken, Group, GroupReceipt
+from safepoint._core.points import Level, SafePoint
+from safepoint._core.reasons import Reason
+from safepoint._core.tree import Node
+from safepoint.errors import AskNotTaken, TokenCancelled
+from tests.core.grove import end, new_run, run
+from tests.core.piece import settled
+from tests.virtual import passes, virtual
+
+SAFE = SafePoint.AFTER_TOOLS
+
+
+def joined(group: Group, name: str = "run") -> Node:
+    node = run(name)
+    group.join(node)
+    return node
+
+
+def ask(at: SafePoint = SAFE) -> Ask:
+    return Ask(at, Reason("lunch"))
+
+
+# -- live runs ---------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_every_live_run_is_asked_and_has_its_receipt() -> None:
+    group = Group()
+    first, second, gone = (joined(group, name) for name in ("first", "second", "gone"))
+    end(gone)
+    receipt = group.ask(ask(), keep=True)
+    assert receipt.accepted
+    assert [each.node for each in receipt.receipts] == [first, second]
+    first.judge("after_tools")
+    end(first, second)
+    assert await receipt.wait() == "stopped", "the most that came of it"
+    assert [each.outcome for each in receipt.receipts] == ["stopped", "finished_first"]
+    assert receipt.contributed
+
+
+@virtual
+async def test_a_run_that_starts_after_the_ask_is_not_asked() -> None:
+    group = Group()
+    first = joined(group)
+    receipt = group.ask(ask(), keep=True)
+    second = joined(group)
+    assert second.request() is None
+    assert len(receipt.receipts) == 1
+    end(first, second)
+
+
+@virtual
+async def test_with_none_live_and_nothing_to_keep_it_finished_first_and_touches_nothing() -> None:
+    group = Group()
+    end(joined(group))
+    receipt = group.ask(ask(), keep=False)
+    assert not receipt.accepted
+    assert receipt.receipts == ()
+    assert await receipt.wait() == "finished_first"
+    assert receipt.wait_sync() == "finished_first"
+    assert not receipt.contributed
+    assert not receipt.withdraw()
+    later = joined(group)
+    assert later.request() is None
+    end(later)
+
+
+# -- kept for the next run ---------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_kept_ask_is_spent_by_the_next_run_and_not_by_the_one_after() -> None:
+    group = Group()
+    assert not group.has_run
+    receipt, twice = group.ask(ask(), keep=True), group.ask(ask(), keep=True)
+    assert receipt.accepted
+    assert receipt.receipts == ()
+    first = joined(group)
+    assert group.has_run
+    assert [each.node for each in (*receipt.receipts, *twice.receipts)] == [first, first]
+    assert first.judge("after_tools") is not None
+    second = joined(group)
+    assert second.request() is None
+    end(first, second)
+    assert (await receipt.wait(), await twice.wait()) == ("stopped", "stopped")
+
+
+@virtual
+async def test_waiting_for_an_ask_that_no_run_has_taken_raises_instead_of_hanging() -> None:
+    group = Group()
+    receipt = group.ask(ask(), keep=True)
+    message = "no run has taken this ask yet, so waiting would never end: start the run first"
+    with pytest.raises(AskNotTaken, match=message):
+        receipt.wait_sync()
+    with pytest.raises(AskNotTaken, match=message):
+        _ = receipt.outcome
+    with pytest.raises(AskNotTaken, match=message):
+        await receipt.wait()
+
+
+@virtual
+async def test_a_kept_ask_may_be_taken_back_and_then_no_run_takes_it() -> None:
+    group = Group()
+    receipt, other = group.ask(ask(), keep=True), group.ask(ask(SafePoint.NOW), keep=True)
+    assert receipt.withdraw()
+    assert await receipt.wait() == "withdrawn"
+    assert receipt.outcome == "withdrawn"
+    node = joined(group)
+    request = node.request()
+    assert request is not None
+    assert request.asks == (other.asked,)
+    assert receipt.receipts == ()
+    await settled()
+    end(node)
+
+
+@virtual
+async def test_a_kept_ask_that_a_run_has_taken_is_taken_back_from_that_run() -> None:
+    group = Group()
+    receipt = group.ask(ask(), keep=True)
+    node = joined(group)
+    assert receipt.withdraw()
+    assert node.request() is None
+    assert await receipt.wait() == "withdrawn"
+    end(node)
+
+
+# -- taking back -------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_an_ask_is_taken_back_wherever_nobody_has_acted_on_it() -> None:
+    group = Group()
+    first, second = joined(group, "first"), joined(group, "second")
+    receipt = group.ask(ask(), keep=False)
+    first.judge("after_tools")
+    assert not receipt.withdraw(), "it stands in one of them"
+    assert (first.request() is not None, second.request()) == (True, None)
+    end(first, second)
+    assert [each.outcome for each in receipt.receipts] == ["stopped", "withdrawn"]
+    assert receipt.outcome == "stopped"
+
+
+@virtual
+async def test_of_several_outcomes_the_most_that_came_of_it_is_told() -> None:
+    group = Group()
+    nodes = [joined(group, name) for name in ("a", "b", "c")]
+    receipt = GroupReceipt(Ask(SAFE, deadline=nodes[0].clock.now() + 1))
+    for node in nodes:
+        receipt.ask(node)
+    end(nodes[2])
+    await settled()
+    receipt.receipts[1].withdraw()
+    await passes(1)
+    await settled()
+    end(nodes[0], nodes[1])
+    assert [each.outcome for each in receipt.receipts] == ["escalated", "withdrawn", "finished_first"]
+    assert await receipt.wait() == "escalated"
+
+
+@virtual
+async def test_waiting_for_a_group_may_be_limited() -> None:
+    group = Group()
+    node = joined(group)
+    receipt = group.ask(ask(), keep=False)
+    with pytest.raises(TimeoutError):
+        await receipt.wait(timeout=1)
+    errors: list[str] = []
+
+    def wait() -> None:
+        with pytest.raises(TimeoutError) as caught:
+            receipt.wait_sync(timeout=0.001)
+        errors.append(str(caught.value))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join()
+    assert errors == ["run has not ended within 0.001 s"]
+    end(node)
+    assert receipt.wait_sync() == "finished_first"
+
+
+# -- crossing in two threads -------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_an_ask_and_a_start_that_cross_meet_exactly_once() -> None:
+    loop = asyncio.get_running_loop()
+    for _ in range(100):
+        group, node = Group(), new_run()
+        receipts: list[GroupReceipt] = []
+        together = threading.Barrier(2)
+
+        def asks(
+            group: Group = group, receipts: list[GroupReceipt] = receipts, together: threading.Barrier = together
+        ) -> None:
+            together.wait()
+            receipts.append(group.ask(ask(SafePoint.NOW), keep=True))
+
+        thread = threading.Thread(target=asks)
+        thread.start()
+        together.wait()
+        group.join(node)
+        thread.join()
+        assert len(receipts[0].receipts) == 1
+        assert len(node.log.standing().asks) == 1
+        node.attach(loop, node.clock)
+        assert node.pushed is Level.NOW
+        end(node)
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_token_asks_every_run_under_it_and_no_other() -> None:
+    token = CancelToken()
+    first, second, free = run("first"), run("second"), run("free")
+    token.admit(first)
+    token.admit(second)
+    assert not token.cancel_requested
+    receipt = token.cancel(SAFE, within=5, recursive=True, reason="bye")
+    assert token.cancel_requested
+    assert [each.node for each in receipt.receipts] == [first, second]
+    assert free.request() is None
+    request = second.request()
+    assert request is not None
+    assert (request.at, request.recursive, request.reason.text) == (SAFE, True, "bye")
+    assert request.deadline == first.clock.now() + 5
+    for node in (first, second):
+        node.judge("after_tools")
+    end(first, second, free)
+    assert await receipt.wait() == "stopped"
+
+
+@virtual
+async def test_a_token_that_was_left_cancelled_refuses_new_runs_loudly() -> None:
+    token, silent = CancelToken(), CancelToken()
+    token.refuse_if_cancelled()
+    token.cancel(reason="closing time")
+    silent.cancel()
+    with pytest.raises(
+        TokenCancelled, match=r"^this token is cancelled \(closing time\): make a new CancelToken for a new run$"
+    ):
+        token.refuse_if_cancelled()
+    with pytest.raises(TokenCancelled, match=r"^this token is cancelled: make a new CancelToken for a new run$"):
+        silent.refuse_if_cancelled()
+
+
+@virtual
+async def test_a_token_without_runs_keeps_nothing() -> None:
+    token = CancelToken()
+    receipt = token.cancel()
+    assert not receipt.accepted
+    assert await receipt.wait() == "finished_first"
+
+
+@virtual
+async def test_a_cancel_that_crosses_a_start_in_another_thread_is_taken_by_the_run() -> None:
+    token, node = CancelToken(), run()
+    token.cancel(reason="in between")
+    token.admit(node)
+    await settled()
+    assert node.stop is not None
+    assert node.stop.reason.text == "in between"
+    end(node)
+
+
+@pytest.mark.parametrize("at", ["now", None])
+def test_a_token_refuses_what_is_no_safe_point_and_stays_usable(at: object) -> None:
+    token = CancelToken()
+    with pytest.raises(ValueError, match="is not a safe point"):
+        token.cancel(at)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # that is the point
+    assert not token.cancel_requested

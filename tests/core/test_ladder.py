@@ -1,0 +1,122 @@
+"""One declared escalation: a plan is computed from what the work is, and never takes longer than the cap."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import FrozenInstanceError, fields
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from safepoint._core.ladder import CUT_AT_ONCE, Climb, Ladder, Manner, Rung, WorkKind, plan
+
+ABANDON = Climb(Rung.ABANDON, 0.0)
+DEFAULT = Ladder()
+
+
+def untyped(value: object) -> Any:  # Any: what a caller without a type checker passes
+    return value
+
+
+def test_the_defaults_are_the_declared_ones() -> None:
+    assert (DEFAULT.task, DEFAULT.thread, DEFAULT.kill, DEFAULT.undo, DEFAULT.cap) == (1.0, 0.25, 1.0, 2.0, 10.0)
+
+
+def test_a_ladder_is_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        DEFAULT.cap = 20.0  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]  # that is the point
+
+
+PLANS = {
+    "a task is cancelled": (Manner(), [Climb(Rung.CANCEL, 1.0)]),
+    "a task with a grace": (Manner(grace=3.0), [Climb(Rung.CANCEL, 3.0)]),
+    "a thread is flagged": (Manner(WorkKind.THREAD), [Climb(Rung.FLAG, 0.25)]),
+    "a thread with a grace": (Manner(WorkKind.THREAD, grace=3.0), [Climb(Rung.FLAG, 3.0)]),
+    "a child is asked, and has all the time there is": (Manner(WorkKind.CHILD), [Climb(Rung.ASK, 10.0)]),
+    "a task that is to finish": (Manner(finish=True), [Climb(Rung.FINISH, 1.0), Climb(Rung.CANCEL, 1.0)]),
+    "a thread that is to finish": (
+        Manner(WorkKind.THREAD, finish=True, grace=2.0),
+        [Climb(Rung.FINISH, 2.0), Climb(Rung.FLAG, 0.25)],
+    ),
+    "finishing takes nearly the whole cap": (
+        Manner(finish=True, grace=9.5),
+        [Climb(Rung.FINISH, 9.5), Climb(Rung.CANCEL, 0.5)],
+    ),
+    "finishing takes the whole cap": (
+        Manner(finish=True, grace=10.0),
+        [Climb(Rung.FINISH, 10.0), Climb(Rung.CANCEL, 0.0)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_has_the_rungs_that_apply(name: str) -> None:
+    manner, climbs = PLANS[name]
+    assert plan(manner, DEFAULT, force=False) == (*climbs, ABANDON)
+
+
+FORCED = {
+    WorkKind.TASK: Climb(Rung.CANCEL, 0.0),
+    WorkKind.THREAD: Climb(Rung.FLAG, 0.0),
+    WorkKind.CHILD: Climb(Rung.ASK, 1.0),
+}
+
+
+@pytest.mark.parametrize("kind", WorkKind)
+@pytest.mark.parametrize("finish", [False, True])
+def test_force_ignores_grace_and_finish_and_leaves_a_child_a_moment_to_record(kind: WorkKind, finish: bool) -> None:
+    assert plan(Manner(kind, finish=finish, grace=5.0), DEFAULT, force=True) == (FORCED[kind], ABANDON)
+
+
+def test_work_is_cut_at_once_unless_it_says_otherwise() -> None:
+    assert Manner(WorkKind.TASK, finish=False, grace=None) == CUT_AT_ONCE
+
+
+seconds = st.floats(0.01, 30)
+RUNGS = [each.name for each in fields(Ladder) if each.name != "cap"]
+
+
+@st.composite
+def ladders(draw: st.DrawFn) -> Ladder:
+    cap = draw(st.floats(1, 30))
+    return Ladder(**{rung: min(draw(seconds), cap) for rung in RUNGS}, cap=cap)
+
+
+manners = st.builds(Manner, st.sampled_from(WorkKind), finish=st.booleans(), grace=st.none() | seconds)
+
+
+@settings(deadline=None)
+@given(manners, ladders(), st.booleans())
+def test_no_plan_takes_longer_than_the_cap_and_each_ends_in_abandoning(
+    manner: Manner, ladder: Ladder, force: bool
+) -> None:
+    climbs = plan(manner, ladder, force=force)
+    assert sum(climb.seconds for climb in climbs) <= ladder.cap + 1e-9
+    assert all(climb.seconds >= 0 for climb in climbs)
+    assert [climb for climb in climbs if climb.rung is Rung.ABANDON] == [climbs[-1]] == [ABANDON]
+    assert len(climbs) == (3 if manner.finish and not force else 2)
+
+
+@pytest.mark.parametrize("rung", [each.name for each in fields(Ladder)])
+@pytest.mark.parametrize("value", [0, -1, math.inf, math.nan, "2", None, True])
+def test_every_rung_is_a_positive_number_of_seconds(rung: str, value: object) -> None:
+    with pytest.raises(ValueError, match="write a number of seconds above 0") as caught:
+        Ladder(**{rung: untyped(value)})
+    assert str(caught.value).startswith(f"Ladder({rung}={value!r}): ")
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_no_rung_is_longer_than_the_cap(rung: str) -> None:
+    assert Ladder(**{rung: 10.0}) is not None
+    with pytest.raises(ValueError, match=r"above the ladder's cap of 10.0 s: shorten it or raise Ladder\(cap=…\)"):
+        Ladder(**{rung: 10.1})
+
+
+def test_what_is_declared_is_bounded_by_the_cap() -> None:
+    assert DEFAULT.bound(10.0, "grace") == 10.0
+    with pytest.raises(ValueError, match=r"^grace is 10.5 s, above the ladder's cap of 10.0 s: shorten it or raise"):
+        DEFAULT.bound(10.5, "grace")
+    with pytest.raises(ValueError, match=r"^ctx.shield\(0\) is 0: write a number of seconds above 0$"):
+        DEFAULT.bound(0, "ctx.shield(0)")

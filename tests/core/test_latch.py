@@ -1,0 +1,155 @@
+"""A switch that is set once: nobody who waits for it, in whatever thread or loop, misses it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from safepoint._core.latch import Latch
+from tests.virtual import passes, rounds, virtual
+
+
+def in_thread(call: Callable[[], object]) -> None:
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+def test_it_is_set_once_and_stays_set() -> None:
+    latch = Latch()
+    assert not latch.is_set
+    latch.set()
+    latch.set()
+    assert latch.is_set
+
+
+def test_calls_are_made_once_when_it_is_set_in_the_order_they_came() -> None:
+    latch, made = Latch(), list[int]()
+    latch.when_set(lambda: made.append(1))
+    latch.when_set(lambda: made.append(2))
+    assert made == []
+    latch.set()
+    latch.set()
+    assert made == [1, 2]
+    latch.when_set(lambda: made.append(3))
+    assert made == [1, 2, 3], "at once, if it was set before"
+
+
+def test_a_call_that_sets_it_again_is_harmless() -> None:
+    latch, made = Latch(), list[int]()
+    latch.when_set(latch.set)
+    latch.when_set(lambda: made.append(1))
+    latch.set()
+    assert made == [1]
+
+
+@virtual
+async def test_every_waiting_task_is_woken() -> None:
+    latch = Latch()
+    waiting = [asyncio.create_task(latch.wait()) for _ in range(3)]
+    await rounds(3)
+    assert not any(task.done() for task in waiting)
+    latch.set()
+    await asyncio.gather(*waiting)
+    await latch.wait()
+
+
+@virtual
+async def test_a_waiter_that_leaves_takes_nobody_along() -> None:
+    latch = Latch()
+    leaves, stays = asyncio.create_task(latch.wait()), asyncio.create_task(latch.wait())
+    await rounds(2)
+    leaves.cancel()
+    await asyncio.wait({leaves})
+    assert leaves.cancelled()
+    latch.set()
+    await stays
+
+
+@virtual
+async def test_a_waiter_cancelled_just_after_the_latch_was_set_does_not_break_the_loop() -> None:
+    latch = Latch()
+    waiting = asyncio.create_task(latch.wait())
+    await rounds(2)
+    latch.set()
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    await rounds(3)
+
+
+@virtual
+async def test_it_may_be_set_from_another_thread() -> None:
+    latch = Latch()
+    waiting = asyncio.create_task(latch.wait())
+    await rounds(2)
+    in_thread(latch.set)
+    await waiting
+
+
+def test_a_thread_waits_until_it_is_set_or_its_time_is_up() -> None:
+    latch = Latch()
+    assert latch.wait_sync(0.001) is False
+    threading.Thread(target=latch.set).start()
+    assert latch.wait_sync() is True
+    assert latch.wait_sync(0) is True
+
+
+def test_a_waiter_on_a_closed_loop_is_left_out() -> None:
+    latch, told = Latch(), threading.Event()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(latch.wait())
+    loop.run_until_complete(asyncio.sleep(0))
+    latch.when_set(told.set)
+    loop.close()
+    latch.set()
+    assert told.is_set(), "those after it are told all the same"
+    coroutine = task.get_coro()
+    assert coroutine is not None
+    coroutine.close()  # pyright: ignore[reportAttributeAccessIssue]  # a coroutine, here
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]  # left on purpose
+
+
+class Race:
+    """Two threads set one latch at the same moment, each with a call of its own."""
+
+    def __init__(self) -> None:
+        self.latch = Latch()
+        self.made: list[int] = []
+        self._together = threading.Barrier(2)
+        for number in range(20):
+            self.latch.when_set(partial(self.made.append, number))
+
+    def run(self) -> None:
+        threads = [threading.Thread(target=self._set) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _set(self) -> None:
+        self._together.wait()
+        self.latch.when_set(partial(self.made.append, 99))
+        self.latch.set()
+
+
+def test_two_threads_that_set_it_at_once_make_every_call_once() -> None:
+    for _ in range(50):
+        race = Race()
+        race.run()
+        assert sorted(race.made) == [*range(20), 99, 99]
+
+
+@virtual
+async def test_waiting_takes_no_time_once_it_is_set() -> None:
+    latch = Latch()
+    asyncio.get_running_loop().call_later(5, latch.set)
+    async with asyncio.timeout(6):
+        await latch.wait()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await Latch().wait()
+    await passes(0)

@@ -1,0 +1,118 @@
+"""One supervisor per loop owns every task and knows every root that is live."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from contextvars import ContextVar, copy_context
+
+from safepoint._core.endings import Ending
+from safepoint._core.ladder import Ladder
+from safepoint._core.supervisor import Supervisor
+from safepoint._core.tree import Node, NodeState, Passing
+from safepoint._core.work import Done
+from tests.core.piece import Piece, for_ever, settled
+from tests.virtual import now, virtual
+
+ENDED = Ending(cancelled=False, stopped_at=0.0)
+
+
+def node(name: str, parent: Node | None = None) -> Node:
+    return Node(name, name, "run", parent=parent, passing=Passing.TO_CALLS)
+
+
+@virtual
+async def test_there_is_one_supervisor_per_loop() -> None:
+    assert Supervisor.current() is Supervisor.current()
+    assert Supervisor.current().clock.now() == now()
+
+
+def test_another_loop_has_another_supervisor_and_a_dead_loop_has_none() -> None:
+    async def current() -> weakref.ref[Supervisor]:
+        return weakref.ref(Supervisor.current())
+
+    first, second = asyncio.run(current()), asyncio.run(current())
+    gc.collect()
+    assert first() is None
+    assert second() is None
+
+
+@virtual
+async def test_a_root_is_listed_from_its_enrolment_to_its_end() -> None:
+    supervisor, root = Supervisor.current(), node("root")
+    assert supervisor.roots == {}
+    supervisor.enrol(root)
+    assert supervisor.roots == {"root": root}
+    assert root.state is NodeState.LIVE
+    child = node("child", parent=root)
+    supervisor.enrol(child)
+    assert supervisor.roots == {"root": root}, "a child is its root's"
+    child.seal()
+    child.finish(ENDED)
+    root.seal()
+    assert supervisor.roots == {"root": root}
+    root.finish(ENDED)
+    assert supervisor.roots == {}
+
+
+@virtual
+async def test_a_node_whose_parent_has_ended_meanwhile_is_a_root() -> None:
+    supervisor, root = Supervisor.current(), node("root")
+    supervisor.enrol(root)
+    child = node("child", parent=root)
+    root.seal()
+    root.finish(ENDED)
+    supervisor.enrol(child)
+    assert child.parent is None
+    assert supervisor.roots == {"child": child}
+    child.seal()
+    child.finish(ENDED)
+
+
+@virtual
+async def test_a_spawned_task_is_kept_until_it_is_done() -> None:
+    gate = asyncio.Event()
+
+    async def work() -> None:
+        await gate.wait()
+
+    task = weakref.ref(Supervisor.current().spawn(work(), "thing", copy_context()))
+    gc.collect()
+    await settled()
+    found = task()
+    assert found is not None
+    assert found.get_name() == "safepoint:thing"
+    del found
+    gate.set()
+    await settled()
+    gc.collect()
+    assert task() is None
+
+
+@virtual
+async def test_work_runs_in_the_context_that_it_is_given() -> None:
+    name: ContextVar[str] = ContextVar("name", default="nobody")
+    context = copy_context()
+    context.run(name.set, "kim")
+    seen: list[str] = []
+
+    async def read() -> None:
+        seen.append(name.get())
+
+    work = Supervisor.current().begin(read, name="w", path="w", ladder=Ladder(), on_end=lambda: None, context=context)
+    await settled()
+    assert work.ended
+    assert seen == ["kim"]
+    assert work.task is not None
+    assert work.task.get_name() == "safepoint:w"
+
+
+@virtual
+async def test_the_outcome_is_there_when_the_end_is_told() -> None:
+    piece = Piece(lambda: asyncio.sleep(1, "done"))
+    assert await piece.outcome() == Done("done")
+    other = Piece(for_ever)
+    await settled()
+    other.work.stop()
+    await other.outcome()

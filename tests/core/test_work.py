@@ -1,0 +1,399 @@
+"""Every arrow of the drawing in `work.py`: how a piece of work ends, is stopped, or is abandoned."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NoReturn
+
+import pytest
+
+from safepoint._core.ladder import Ladder, Manner, Rung, WorkKind
+from safepoint._core.work import Abandoned, Cut, Done, Failed, NeverRan, WorkState
+from safepoint.testing import pass_time
+from tests.core.piece import Piece, for_ever, settled, stubborn
+from tests.virtual import now, passes, virtual
+
+EVERY_MANNER = [Manner(kind, finish=finish) for kind in WorkKind for finish in (False, True)]
+
+
+async def raises(error: BaseException) -> NoReturn:
+    raise error
+
+
+# -- by itself ---------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_work_waits_then_runs_then_ends_with_its_value() -> None:
+    async def answer() -> int:
+        assert piece.work.state is WorkState.RUNNING
+        return 42
+
+    piece = Piece(answer)
+    assert (piece.work.state, piece.work.ended) == (WorkState.WAITING, False)
+    assert await piece.outcome() == Done(42)
+    assert piece.work.state is WorkState.ENDED
+    assert piece.work.ended
+    assert (piece.rungs, piece.work.rung, piece.work.until) == ([], None, None)
+
+
+@virtual
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), StopIteration()]
+)
+async def test_whatever_it_raises_by_itself_is_a_failure_and_stays_inside_its_task(error: BaseException) -> None:
+    piece = Piece(lambda: raises(error))
+    outcome = await piece.outcome()
+    assert isinstance(outcome, Failed)
+    assert outcome.error is error or isinstance(outcome.error.__cause__, StopIteration)
+    assert piece.work.state is WorkState.ENDED
+    assert piece.work.task is not None
+    assert piece.work.task.exception() is None
+
+
+@virtual
+async def test_work_that_ended_is_not_stopped_any_more() -> None:
+    piece = Piece(lambda: asyncio.sleep(0, "done"))
+    await piece.outcome()
+    piece.work.stop()
+    piece.work.stop(force=True)
+    assert piece.work.state is WorkState.ENDED
+    assert piece.work.outcome == Done("done")
+    assert piece.rungs == []
+
+
+# -- before the first step ---------------------------------------------------------------------------------------------
+
+
+@virtual
+@pytest.mark.parametrize("manner", EVERY_MANNER)
+@pytest.mark.parametrize("force", [False, True])
+async def test_work_that_is_stopped_before_its_first_step_never_runs_a_line(manner: Manner, force: bool) -> None:
+    ran: list[bool] = []
+
+    async def work() -> None:
+        ran.append(True)
+
+    piece = Piece(work, manner=manner)
+    piece.work.stop(force=force)
+    assert await piece.outcome() == NeverRan()
+    await passes(20)
+    assert ran == []
+    assert piece.work.state is WorkState.ENDED
+    assert piece.ends == [0.0]
+
+
+# -- stopped while it runs ---------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_task_is_cancelled_at_its_await() -> None:
+    piece = Piece(for_ever)
+    await settled()
+    piece.work.stop()
+    assert piece.work.state is WorkState.STOPPING
+    assert await piece.outcome() == Cut()
+    assert piece.rungs == [("cancel", 0.0)]
+    assert piece.ends == [0.0]
+
+
+@virtual
+async def test_it_may_clean_up_within_its_grace() -> None:
+    cleaned: list[float] = []
+
+    async def work() -> None:
+        try:
+            await for_ever()
+        finally:
+            await pass_time(2.5)
+            cleaned.append(piece.age)
+
+    piece = Piece(work, manner=Manner(grace=3.0))
+    await passes(5)
+    piece.work.stop()
+    assert piece.work.until == now() + 3.0
+    assert await piece.outcome() == Cut()
+    assert cleaned == [7.5]
+    assert piece.work.until is None
+
+
+@virtual
+async def test_a_value_that_it_returns_within_its_grace_is_kept() -> None:
+    async def work() -> str:
+        try:
+            await for_ever()
+        except asyncio.CancelledError:
+            await pass_time(0.5)
+        return "saved"
+
+    piece = Piece(work)
+    await settled()
+    piece.work.stop()
+    assert await piece.outcome() == Done("saved")
+    assert piece.ends == [0.5]
+
+
+@virtual
+async def test_another_error_after_the_cancel_is_attached_to_the_cut() -> None:
+    async def work() -> None:
+        try:
+            await for_ever()
+        except asyncio.CancelledError:
+            raise ValueError("half written") from None
+
+    piece = Piece(work)
+    await settled()
+    piece.work.stop()
+    outcome = await piece.outcome()
+    assert isinstance(outcome, Cut)
+    assert isinstance(outcome.error, ValueError)
+
+
+@virtual
+async def test_a_result_that_is_already_on_its_way_is_kept() -> None:
+    gate: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def work() -> str:
+        try:
+            return await gate
+        except asyncio.CancelledError:
+            return gate.result()
+
+    piece = Piece(work)
+    await settled()
+    gate.set_result("just in time")
+    piece.work.stop()
+    assert await piece.outcome() == Done("just in time")
+
+
+@virtual
+async def test_stopping_twice_does_not_cancel_twice() -> None:
+    cancels = 0
+
+    async def work() -> None:
+        nonlocal cancels
+        try:
+            await for_ever()
+        except asyncio.CancelledError:
+            cancels += 1
+            await pass_time(0.5)
+            raise
+
+    piece = Piece(work)
+    await settled()
+    piece.work.stop()
+    await settled()
+    piece.work.stop()
+    assert await piece.outcome() == Cut()
+    assert cancels == 1
+    assert piece.rungs == [("cancel", 0.0)]
+
+
+@virtual
+async def test_a_thread_is_flagged_and_a_child_is_asked_but_neither_is_cancelled() -> None:
+    for kind, rung, flags in ((WorkKind.THREAD, "flag", 1), (WorkKind.CHILD, "ask", 0)):
+        gate = asyncio.Event()
+
+        async def work(gate: asyncio.Event = gate) -> str:
+            await gate.wait()
+            return "left by itself"
+
+        piece = Piece(work, manner=Manner(kind))
+        await settled()
+        piece.work.stop()
+        await settled()
+        assert piece.rungs == [(rung, 0.0)]
+        assert piece.flags == flags
+        gate.set()
+        assert await piece.outcome() == Done("left by itself")
+
+
+@virtual
+async def test_work_that_is_to_finish_is_left_alone_for_its_grace_and_then_cancelled() -> None:
+    piece = Piece(for_ever, manner=Manner(finish=True, grace=4.0))
+    await passes(1)
+    assert (piece.work.rung, piece.work.rung_since) == (None, piece.began)
+    piece.work.stop()
+    assert (piece.work.rung, piece.work.rung_since) == (Rung.FINISH, piece.began + 1)
+    assert await piece.outcome() == Cut()
+    assert (piece.work.rung, piece.work.rung_since) == (Rung.CANCEL, piece.began + 5)
+    assert piece.rungs == [("finish", 1.0), ("cancel", 5.0)]
+    assert piece.ends == [5.0]
+
+
+@virtual
+async def test_work_that_finishes_in_time_hears_nothing_of_the_stop() -> None:
+    piece = Piece(lambda: asyncio.sleep(3, "whole"), manner=Manner(finish=True, grace=4.0))
+    await settled()
+    piece.work.stop()
+    assert await piece.outcome() == Done("whole")
+    assert piece.rungs == [("finish", 0.0)]
+    assert piece.ends == [3.0]
+
+
+# -- abandoned ---------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_what_does_not_stop_is_abandoned_at_the_end_of_its_plan() -> None:
+    piece = Piece(stubborn(60))
+    await passes(2)
+    piece.work.stop()
+    outcome = await piece.outcome()
+    assert isinstance(outcome, Abandoned)
+    assert piece.work.state is WorkState.ABANDONED
+    assert piece.rungs == [("cancel", 2.0), ("abandon", 3.0)]
+    assert piece.ends == [3.0]
+    orphan = outcome.orphan
+    assert (orphan.name, orphan.path, orphan.still_running) == ("piece", "test/piece", True)
+    assert piece.work.task not in asyncio.all_tasks(), "asyncio.run must not wait for it"
+    await passes(58)
+    assert (orphan.still_running, orphan.result) == (False, "late")
+    assert piece.work.outcome is outcome, "the outcome stays what it was"
+    assert piece.ends == [3.0]
+
+
+@virtual
+async def test_a_task_that_is_abandoned_is_cancelled_once_more() -> None:
+    cancels: list[float] = []
+
+    async def work() -> None:
+        for _ in range(2):
+            try:
+                await for_ever()
+            except asyncio.CancelledError:
+                cancels.append(piece.age)
+
+    piece = Piece(work)
+    await settled()
+    piece.work.stop()
+    outcome = await piece.outcome()
+    assert isinstance(outcome, Abandoned)
+    assert cancels == [0.0, 1.0]
+    assert not outcome.orphan.still_running
+
+
+@virtual
+async def test_a_thread_or_a_child_that_is_abandoned_is_not_cancelled() -> None:
+    for kind, seconds in ((WorkKind.THREAD, 0.25), (WorkKind.CHILD, 10.0)):
+        gate = asyncio.Event()
+
+        async def work(gate: asyncio.Event = gate) -> str:
+            await gate.wait()
+            return "late"
+
+        piece = Piece(work, manner=Manner(kind))
+        await settled()
+        piece.work.stop()
+        outcome = await piece.outcome()
+        assert isinstance(outcome, Abandoned)
+        assert piece.ends == [seconds]
+        gate.set()
+        await settled()
+        assert (outcome.orphan.result, outcome.orphan.error) == ("late", None)
+
+
+@virtual
+async def test_a_late_error_goes_to_the_orphan() -> None:
+    error = ValueError("late")
+
+    async def work() -> None:
+        await stubborn(5)()
+        raise error
+
+    piece = Piece(work)
+    await settled()
+    piece.work.stop()
+    outcome = await piece.outcome()
+    assert isinstance(outcome, Abandoned)
+    await passes(5)
+    assert outcome.orphan.error is error
+    assert outcome.orphan.result is None
+
+
+@virtual
+async def test_stopping_what_is_abandoned_does_nothing() -> None:
+    piece = Piece(stubborn(5))
+    await settled()
+    piece.work.stop()
+    await piece.outcome()
+    piece.work.stop(force=True)
+    assert [rung for rung, _ in piece.rungs] == ["cancel", "abandon"]
+    await passes(5)
+
+
+# -- force -------------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_force_abandons_at_once_what_does_not_stop_at_once() -> None:
+    piece = Piece(stubborn(5), manner=Manner(finish=True, grace=5.0))
+    await settled()
+    piece.work.stop(force=True)
+    assert isinstance(await piece.outcome(), Abandoned)
+    assert piece.rungs == [("cancel", 0.0), ("abandon", 0.0)]
+    await passes(5)
+
+
+@virtual
+async def test_force_still_lets_a_polite_task_end() -> None:
+    piece = Piece(for_ever)
+    await settled()
+    piece.work.stop(force=True)
+    assert await piece.outcome() == Cut()
+
+
+@virtual
+async def test_force_cuts_short_a_grace_that_is_running() -> None:
+    piece = Piece(stubborn(30), manner=Manner(finish=True, grace=5.0))
+    await settled()
+    piece.work.stop()
+    await passes(2)
+    piece.work.stop(force=True)
+    piece.work.stop(force=True)
+    assert isinstance(await piece.outcome(), Abandoned)
+    assert piece.rungs == [("finish", 0.0), ("cancel", 2.0), ("abandon", 2.0)]
+    await passes(30)
+
+
+@virtual
+async def test_force_leaves_a_child_a_moment_to_record() -> None:
+    piece = Piece(lambda: asyncio.sleep(0.9, "recorded"), manner=Manner(WorkKind.CHILD))
+    await settled()
+    piece.work.stop(force=True)
+    assert await piece.outcome() == Done("recorded")
+    assert piece.ends == [0.9]
+
+
+# -- a limit of its own ------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_work_with_a_limit_is_stopped_by_itself() -> None:
+    piece = Piece(for_ever, limit=2.0)
+    assert await piece.outcome() == Cut()
+    assert piece.rungs == [("cancel", 2.0)]
+
+
+@virtual
+async def test_a_limit_does_not_touch_work_that_ended_before_it() -> None:
+    piece = Piece(lambda: asyncio.sleep(1, "done"), limit=2.0)
+    assert await piece.outcome() == Done("done")
+    await passes(5)
+    assert piece.rungs == []
+
+
+@virtual
+async def test_no_plan_takes_longer_than_the_cap_whatever_is_in_it() -> None:
+    ladder = Ladder(task=2.0, cap=3.0)
+
+    async def work() -> None:
+        await stubborn(30)()
+
+    piece = Piece(work, manner=Manner(finish=True, grace=2.5), ladder=ladder)
+    await settled()
+    piece.work.shield(3.0)
+    piece.work.stop()
+    assert isinstance(await piece.outcome(), Abandoned)
+    assert piece.ends == [3.0]
+    await passes(30)

@@ -1,0 +1,101 @@
+"""Wait in run_sync for something that takes half a minute, and see what Ctrl-C does. The argument says for what."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+
+from safepoint import Agent, Hooks, tool
+from safepoint._core.asks import Ask
+from safepoint.agent.hooks import AnyRun
+from safepoint.errors import CtrlC
+from safepoint.testing import ScriptedModel, call, say, stall
+from safepoint.tools.base import BaseTool
+from tests.process.programs.telling import tell, tell_result
+
+LONG = 30.0
+
+
+@tool
+async def task() -> str:
+    tell("READY")
+    await asyncio.sleep(LONG)
+    return "late"
+
+
+@tool
+def thread() -> str:
+    tell("READY")
+    time.sleep(LONG)
+    return "late"
+
+
+@tool(on_cancel="finish", grace=8)
+async def finish() -> str:
+    tell("READY")
+    await asyncio.sleep(LONG)
+    return "late"
+
+
+@tool
+async def busy() -> str:
+    tell("READY")
+    began = time.monotonic()
+    while time.monotonic() - began < LONG:
+        pass
+    return "late"
+
+
+@tool
+async def in_executor() -> str:
+    tell("READY")
+    await asyncio.to_thread(time.sleep, 3)
+    return "late"
+
+
+async def _swallow() -> None:
+    while True:
+        try:
+            await asyncio.sleep(LONG)
+        except asyncio.CancelledError:
+            continue
+
+
+@tool
+async def leaves_a_stubborn_task() -> str:
+    leftovers.append(asyncio.create_task(_swallow()))
+    await asyncio.sleep(0)
+    tell("READY")
+    await asyncio.sleep(LONG)
+    return "late"
+
+
+leftovers: list[asyncio.Task[None]] = []
+
+
+class Listening(Hooks):
+    def on_cancel_requested(self, run: AnyRun, ask: Ask) -> None:
+        tell("ASKED")
+
+
+def main(what: str) -> None:
+    tools: list[BaseTool] = [task, thread, finish, busy, in_executor, leaves_a_stubborn_task]
+    silent = stall(on_reached=lambda: tell("READY"))
+    model = ScriptedModel([say("Once"), silent] if what == "model" else call(what), say("fine"))
+    agent = Agent("patient", model=model, tools=tools, hooks=[Listening()])
+    try:
+        agent.run_sync("go")
+    except KeyboardInterrupt as stopped:
+        if not isinstance(stopped, CtrlC):
+            raise
+        restored = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        tell_result("BACK", stopped.result, restored=restored)
+        again = agent.run_sync("again", history=stopped.result.messages)
+        tell_result("AGAIN", again)
+    else:
+        tell("NOT_STOPPED")
+
+
+main(sys.argv[1])

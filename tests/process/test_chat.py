@@ -1,0 +1,105 @@
+"""The chat as a user meets it: a process, a terminal or a pipe, and a real Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import pytest
+
+if sys.platform == "win32":
+    pytest.skip("pseudo-terminals are a thing of Unix", allow_module_level=True)
+
+COMMAND = [sys.executable, "-W", "error", "-m", "safepoint.cli.chat"]
+SECONDS = 20.0
+
+
+class Terminal:
+    """The user's side of a pseudo-terminal: reads the screen until something is on it."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self.screen = ""
+
+    def type(self, text: str) -> None:
+        os.write(self._file, text.encode())
+
+    def read_until(self, text: str) -> str:
+        """What came up to and including `text`; the rest stays for the next look."""
+        deadline = time.monotonic() + SECONDS
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._file, selectors.EVENT_READ)
+            while text not in self.screen:
+                assert selector.select(deadline - time.monotonic()), f"{text!r} did not come; there is {self.screen!r}"
+                self.screen += os.read(self._file, 4096).decode()
+        found, _, self.screen = self.screen.partition(text)
+        return found + text
+
+
+@contextmanager
+def chat_in_a_terminal(*arguments: str) -> Generator[tuple[subprocess.Popen[bytes], Terminal]]:
+    ours, theirs = os.openpty()
+    try:
+        process = subprocess.Popen([*COMMAND, *arguments], stdin=theirs, stdout=theirs, start_new_session=True)
+    finally:
+        os.close(theirs)
+    with process:
+        try:
+            yield process, Terminal(ours)
+        finally:
+            process.kill()
+            os.close(ours)
+
+
+def test_ctrl_c_stops_the_answer_in_the_middle_and_the_chat_goes_on() -> None:
+    with chat_in_a_terminal("--pause", "0.1") as (process, terminal):
+        assert "no language model is connected" in terminal.read_until("you> ")
+        terminal.type("hello\n")
+        terminal.read_until("I am a script")
+        process.send_signal(signal.SIGINT)
+        answer = terminal.read_until("[stopped]")
+        assert "That was all." not in answer
+
+        terminal.read_until("you> ")
+        terminal.type("what now?\n")
+        terminal.read_until(
+            'You stopped me before I was done, and I can see it in our conversation. You said "what now?".'
+        )
+        process.send_signal(signal.SIGINT)
+        terminal.read_until("you> ")
+
+        process.send_signal(signal.SIGINT)
+        terminal.read_until("ends the chat.)")
+        terminal.read_until("you> ")
+        terminal.type("\x04")
+        assert process.wait(SECONDS) == 0
+
+
+def test_lines_from_a_pipe_are_answered_one_after_the_other() -> None:
+    done = subprocess.run(
+        [*COMMAND, "--pause", "0"], input="hello\nagain\n", capture_output=True, text=True, timeout=SECONDS, check=True
+    )
+    assert done.stderr == ""
+    assert done.stdout.count("That was all.") == 2
+    assert 'you> again\nYou said "again".' in done.stdout
+
+
+def test_an_output_that_nobody_reads_any_more_ends_the_chat_quietly() -> None:
+    with subprocess.Popen(
+        [*COMMAND, "--pause", "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        process.stdin.write("hello\n" * 5)
+        process.stdin.close()
+        assert process.wait(SECONDS) == 1
+        assert process.stderr.read() == ""
