@@ -77,6 +77,8 @@ class Request:
 
     @property
     def reason(self) -> Reason:
+        if len(self.asks) == 1:
+            return self.asks[0].reason
         return max((ask.reason for ask in self.asks), key=lambda reason: reason.strength)
 
     def expired(self, now: float) -> bool:
@@ -88,7 +90,7 @@ class Request:
 
     def alone(self, ask: Ask) -> Request:
         """What one of the asks would amount to without the others."""
-        return Request(ask.at, ask.deadline, ask.recursive, (ask,))
+        return self if len(self.asks) == 1 else Request(ask.at, ask.deadline, ask.recursive, (ask,))
 
     def mildest(self) -> Level:
         return min(ask.at.level for ask in self.asks)
