@@ -9,6 +9,7 @@ import pytest
 
 from safepoint._core.ladder import Ladder, Manner, Rung, WorkKind
 from safepoint._core.work import Abandoned, Cut, Done, Failed, NeverRan, WorkState
+from safepoint.testing import pass_time
 from tests.core.piece import Piece, for_ever, settled, stubborn
 from tests.virtual import now, passes, virtual
 
@@ -104,7 +105,7 @@ async def test_it_may_clean_up_within_its_grace() -> None:
         try:
             await for_ever()
         finally:
-            await asyncio.sleep(2.5)
+            await pass_time(2.5)
             cleaned.append(piece.age)
 
     piece = Piece(work, manner=Manner(grace=3.0))
@@ -122,7 +123,7 @@ async def test_a_value_that_it_returns_within_its_grace_is_kept() -> None:
         try:
             await for_ever()
         except asyncio.CancelledError:
-            await asyncio.sleep(0.5)
+            await pass_time(0.5)
         return "saved"
 
     piece = Piece(work)
@@ -175,7 +176,7 @@ async def test_stopping_twice_does_not_cancel_twice() -> None:
             await for_ever()
         except asyncio.CancelledError:
             cancels += 1
-            await asyncio.sleep(0.5)
+            await pass_time(0.5)
             raise
 
     piece = Piece(work)

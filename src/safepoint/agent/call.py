@@ -70,7 +70,7 @@ class Call:
             names = ", ".join(sorted(self._record.agent.tools)) or "none"
             self._refuse(f"There is no tool named {self.call.name!r}. The tools are: {names}.")
         elif self.call.invalid is not None:
-            self._refuse(f"The arguments are not a JSON object: {self.call.invalid}")
+            self._refuse(f"This call cannot be made: {self.call.invalid}")
         else:
             self.execution = Execution(self._record, self.call, self.tool, self._restored)
 
@@ -107,13 +107,13 @@ class Call:
     def closed(self, reason: str | None) -> ClosedCall:
         """What the conversation says of this call; `reason` is the run's, and the call's own comes first."""
         entry = self.entry
-        stop = self.execution.node.stop if self.execution is not None else None
+        why = self.execution.why if self.execution is not None else None
         return ClosedCall(
             call=self.call,
             state=entry.state,
             content=entry.content or "",
             error=entry.error,
-            reason=(stop.reason.text if stop is not None else reason) or None,
+            reason=(reason if why is None else why) or None,
             point=entry.point,
             still_running=entry.still_running,
         )

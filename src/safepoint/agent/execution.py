@@ -75,6 +75,8 @@ class Execution:
         # What a person is asked, and a sub-agent's own checkpoint: both for the checkpoint of this run.
         self.question: Question | None = None
         self.child: Checkpoint | None = None
+        # Why a sub-agent was stopped that nobody stopped through this call.
+        self._why_inside: str | None = None
         self._args: dict[str, Any] = {}  # Any: typed by the tool's signature
         self._undo: Work[object] | None = None
         self._timeout: asyncio.TimerHandle | None = None
@@ -103,6 +105,11 @@ class Execution:
     def under_way(self) -> Work[object] | None:
         """What is still running of it: the tool, or its undo."""
         return next((work for work in (self.work, self._undo) if work is not None and not work.ended), None)
+
+    @property
+    def why(self) -> str | None:
+        """Why it was stopped, if that was meant for this call or the run inside it."""
+        return self.node.stop.reason.text if self.node.stop is not None else self._why_inside
 
     @property
     def _entry(self) -> LedgerEntry:
@@ -183,8 +190,10 @@ class Execution:
                 verdict: object = getattr(hooks, name)(self._record.run, subject)
                 if inspect.isawaitable(verdict):
                     verdict = await verdict
-                if name == "before_tool" and not isinstance(verdict, Deny | Replace | None):
-                    raise TypeError(f"before_tool returned {verdict!r}: return Deny(…), Replace(…) or None")
+                if name == "before_tool" and not isinstance(verdict, Deny | Replace | AskFirst | None):
+                    raise TypeError(
+                        f"before_tool returned {verdict!r}: return Deny(…), Replace(…), AskFirst(…) or None"
+                    )
             except BaseException as error:
                 if self._being_stopped() or not is_its_own(error):
                     raise
@@ -219,6 +228,7 @@ class Execution:
         self._record.orphans.extend(result.orphans)
         self.child = result.checkpoint
         if result.cancellation is not None:
+            self._why_inside = result.cancellation.reason.text
             self.node.judge(result.cancellation.place)  # what was asked of the call, the run inside has carried out
             self._settle(LedgerState.STOPPED, content=result.text)
         elif result.stop_reason is StopReason.INTERRUPTED:
