@@ -131,7 +131,7 @@ def fold(asks: Iterable[Ask]) -> Request | None:
 
 def _stronger(one: Ask, other: Ask) -> Ask:
     """The same ask on two ways: made of this node itself, and handed down to it."""
-    if one == other:
+    if one is other or one == other:
         return one
     request = fold([one, replace(other, id=f"{one.id} handed down")])
     assert request is not None
