@@ -122,7 +122,7 @@ class Execution:
         if not await self._allowed():
             return None
         # Durable first, true second: a crash in between calls it cut, although it never ran a line. Never the reverse.
-        await self._record.note(Called(replace(self._entry, state=LedgerState.RUNNING), self.memory))
+        await self._make_durable(state=LedgerState.RUNNING)
         if self._being_stopped() or self.node.judge_now() is not None:
             return None
         self._mark_running()
@@ -138,11 +138,16 @@ class Execution:
             if self._late():
                 return value  # abandoned long ago; it goes to the orphan and nowhere else
             self._record_value(value)
-        await self._record.note(Called(self._entry, self.memory))
+        await self._make_durable()
         if not self._being_stopped():
             self.work.manner = CUT_AT_ONCE
             await self._run_hooks("after_tool", self._entry)
         return value
+
+    async def _make_durable(self, **changes: Any) -> None:  # Any: the entry's own fields
+        """Write the entry, with these changes, if there is a journal. Cancellation: it is written whole or not."""
+        if self._record.journal is not None:
+            await self._record.note(Called(replace(self._entry, **changes), self.memory))
 
     async def _allowed(self) -> bool:
         """Run the checks; False if they, or the arguments, have settled what becomes of the call."""
