@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from safepoint._core.supervisor import Supervisor
+from safepoint.testing import pass_time
 from safepoint.testing.clock import run_virtual
 
 P = ParamSpec("P")
@@ -36,7 +37,7 @@ def now() -> float:
 
 async def passes(seconds: float, result: T | None = None) -> T | None:
     """Let virtual time go by; the result, if there is one to give."""
-    await asyncio.sleep(seconds)
+    await pass_time(seconds)
     return result
 
 

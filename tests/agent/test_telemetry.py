@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,14 @@ class Traces(SpanProcessor):
     def __getitem__(self, name: str) -> ReadableSpan:
         (found,) = [span for span in self.ended if span.name == name]
         return found
+
+
+@pytest.fixture(autouse=True)
+def opentelemetry_has_no_complaints(caplog: pytest.LogCaptureFixture) -> Generator[None]:
+    """It never raises: a context that is put back in the wrong task is only logged."""
+    yield
+    complaints = [record for record in caplog.get_records("call") if record.name.startswith("opentelemetry")]
+    assert complaints == []
 
 
 def told(span: ReadableSpan) -> Mapping[str, Any]:  # Any: attribute values of every type

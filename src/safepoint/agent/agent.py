@@ -36,6 +36,7 @@ from safepoint.errors import CheckpointError, RunFailed, StoreError, UsageError
 from safepoint.history.parts import Message, Prompt
 from safepoint.tools.base import BaseTool
 from safepoint.tools.context import DepsT
+from safepoint.tools.rendering import render_error
 
 Instructions: TypeAlias = str | Callable[["Run[DepsT, Any]"], "str | Awaitable[str]"]
 
@@ -252,7 +253,8 @@ def unless_failed(result: RunResult[OutT]) -> RunResult[OutT]:
     if isinstance(result.error, StoreError | CheckpointError):
         raise result.error
     if result.stop_reason is StopReason.ERROR:
-        raise RunFailed(f"the run failed: {result.error!r}", result) from result.error
+        why = render_error(result.error) if result.error is not None else "no error is known"
+        raise RunFailed(f"the run failed: {why}", result) from result.error
     return result
 
 

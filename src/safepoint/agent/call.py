@@ -70,7 +70,7 @@ class Call:
             names = ", ".join(sorted(self._record.agent.tools)) or "none"
             self._refuse(f"There is no tool named {self.call.name!r}. The tools are: {names}.")
         elif self.call.invalid is not None:
-            self._refuse(f"The arguments are not a JSON object: {self.call.invalid}")
+            self._refuse(f"This call cannot be made: {self.call.invalid}")
         else:
             self.execution = Execution(self._record, self.call, self.tool, self._restored)
 

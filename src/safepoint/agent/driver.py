@@ -11,6 +11,7 @@ import inspect
 from functools import partial
 from typing import assert_never
 
+from safepoint._core.asks import is_seconds
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
 from safepoint._core.work import Done, Failed, NeverRan, Outcome
@@ -25,7 +26,7 @@ from safepoint.agent.events import (
     TextStreamed,
 )
 from safepoint.agent.incoming import Incoming
-from safepoint.agent.journal import Ended, Fact, Opened
+from safepoint.agent.journal import Ended, Opened
 from safepoint.agent.model import ModelRequest
 from safepoint.agent.model_call import receive, usage_of
 from safepoint.agent.output import OUTPUT_TRIES, asks_again
@@ -123,7 +124,9 @@ class Driver:
             return None
         resume = self._resume
         continues = resume.checkpoint.id if resume is not None else None
-        entered = await self.stage.perform(partial(session.enter, record.run, continues), "session")
+        # A run that was stopped before its start takes the session all the same, so that its input is in the history.
+        perform = self.stage.perform if self._node.judge_now() is None else self.stage.perform_last
+        entered = await perform(partial(session.enter, record.run, continues), "session")
         if isinstance(entered, Failed):
             return self._fail(entered.error, None)
         if not isinstance(entered, Done):
@@ -131,14 +134,18 @@ class Driver:
         record.join(entered.value, resumed=resume is not None)
         new = tuple(record.messages[record.started_at :])
         opened = Opened(record.node.id, record.agent.name, record.started_at, new, continues, tuple(record.ledger))
-        return await self._save(opened)
+        saved = await perform(partial(record.note, opened), "journal")
+        if not isinstance(saved, Failed):
+            return None
+        record.journal = None  # it never began there, so it can't end there either
+        return self._fail(saved.error, None)
 
-    async def _save(self, *facts: Fact) -> Step | None:
+    async def _save(self) -> Step | None:
         """Make what was recorded durable. A failure to do so is the run's failure, before anything builds on it."""
         record = self._record
         if record.journal is None:
             return None
-        outcome = await self.stage.perform(partial(record.note, *facts, *record.unsaved()), "journal")
+        outcome = await self.stage.perform(partial(record.note, *record.unsaved()), "journal")
         return self._fail(outcome.error, None) if isinstance(outcome, Failed) else None
 
     def _first(self) -> Step:
@@ -295,7 +302,8 @@ class Driver:
             return Close(StopReason.CANCELLED, incoming=incoming)
         agent = self._record.agent
         if incoming.empty and isinstance(error, ModelUnavailable) and step.attempt < agent.retries:
-            seconds = min(error.retry_after or 0.5 * 2**step.attempt, LONGEST_BACK_OFF)
+            wish = error.retry_after
+            seconds = min(wish if wish is not None and is_seconds(wish) else 0.5 * 2**step.attempt, LONGEST_BACK_OFF)
             self._record.emit(RetryScheduled, step=self._record.step, delay=seconds, error=error)
             return BackOff(seconds, CallModel(step.attempt + 1, step.model))
         if incoming.empty and isinstance(error, ModelError) and step.model + 1 < len(agent.models):

@@ -185,8 +185,10 @@ class Execution:
                 verdict: object = getattr(hooks, name)(self._record.run, subject)
                 if inspect.isawaitable(verdict):
                     verdict = await verdict
-                if name == "before_tool" and not isinstance(verdict, Deny | Replace | None):
-                    raise TypeError(f"before_tool returned {verdict!r}: return Deny(…), Replace(…) or None")
+                if name == "before_tool" and not isinstance(verdict, Deny | Replace | AskFirst | None):
+                    raise TypeError(
+                        f"before_tool returned {verdict!r}: return Deny(…), Replace(…), AskFirst(…) or None"
+                    )
             except BaseException as error:
                 if self._being_stopped() or not is_its_own(error):
                     raise

@@ -13,14 +13,14 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, Literal, TypeAlias
 
 from safepoint._core.latch import Latch
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
-from safepoint.agent.agent import NO_DEPS, Agent
+from safepoint.agent.agent import NO_DEPS, Agent, unless_failed
 from safepoint.agent.result import OutT, RunResult
 from safepoint.agent.run import Run
 from safepoint.agent.steering import SteerOutcome
@@ -30,6 +30,7 @@ from safepoint.sessions.session import Session
 from safepoint.tools.context import DepsT
 
 IfBusy: TypeAlias = Literal["reject", "queue", "steer", "preempt", "interrupt", "rollback"]
+_STOPS = {"preempt": SafePoint.ANY, "interrupt": SafePoint.NOW, "rollback": SafePoint.NOW}
 _POLICIES = ("reject", "queue", "steer", "preempt", "interrupt", "rollback")
 
 
@@ -50,12 +51,26 @@ class Sent(Generic[OutT]):
     result: RunResult[OutT]
 
 
+@dataclass(eq=False, slots=True)
+class _Place:
+    """A message that waits for its turn. `at`: where whatever runs before it is asked to stop, if it is."""
+
+    at: SafePoint | None = None
+    granted: Latch = field(default_factory=Latch)
+
+
 class Sender:
-    """Sends messages to one session, by policy. Keep one for each session: it keeps the queue in order."""
+    """Sends messages to one session, by policy. Keep one for each session: it keeps the queue in order.
+
+    Invariant: from the moment a message may run until its run has ended it holds the turn, and one message holds it.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._queue: deque[Latch] = deque()
+        # Those that preempt come first, in their order, then those that wait.
+        self._queue: deque[_Place] = deque()
+        self._held = False
+        self._run: Run[Any, Any] | None = None  # Any: a run of any agent
 
     async def send(
         self, agent: Agent[DepsT, OutT], prompt: Prompt, *, if_busy: IfBusy = "reject", deps: DepsT = NO_DEPS
@@ -67,45 +82,71 @@ class Sender:
         if if_busy not in _POLICIES:
             raise ValueError(f"if_busy={if_busy!r}: write one of {', '.join(map(repr, _POLICIES))}")
         delivery = Delivery.RAN
-        while (live := self.session.live) is not None or self._queue:
+        if self._busy:
+            live = self._live
             if if_busy == "reject":
                 raise SessionBusy(f"a run of the session {self.session.id!r} is live")
-            if if_busy == "steer" and live is not None:
-                if await live.steer(prompt).wait() is SteerOutcome.JOINED:
-                    return Sent(Delivery.JOINED, await live.wait())
-                continue
-            if if_busy == "queue" or live is None:
-                await self._turn()
-                delivery = Delivery.QUEUED
-                break
-            await self._stop(live, if_busy)
-            delivery = Delivery.PREEMPTED
+            if if_busy == "steer" and live is not None and await live.steer(prompt).wait() is SteerOutcome.JOINED:
+                return Sent(Delivery.JOINED, unless_failed(await live.wait()))
+            at = _STOPS.get(if_busy)
+            delivery = Delivery.QUEUED if at is None else Delivery.PREEMPTED
+            await self._turn(_Place(at))
+        else:
+            self._held = True
         try:
-            return Sent(delivery, await agent.run(prompt, session=self.session, deps=deps))
+            if delivery is Delivery.PREEMPTED and if_busy == "rollback":
+                await self.session.rewind()
+            return Sent(delivery, await self._answer(agent.start(prompt, session=self.session, deps=deps)))
         finally:
+            self._held = False
             self._next()
 
-    async def _turn(self) -> None:
-        """Wait in line. Cancellation: leaves the line."""
-        place = Latch()
-        self._queue.append(place)
+    @property
+    def _live(self) -> Run[Any, Any] | None:  # Any: as above
+        """The run that holds the session, also if it came another way, or has only just been sent."""
+        return self._run or self.session.live
+
+    @property
+    def _busy(self) -> bool:
+        return self._held or bool(self._queue) or self.session.live is not None
+
+    async def _answer(self, run: Run[DepsT, OutT]) -> RunResult[OutT]:
+        """Cancellation: stops the run NOW, waits for it to close itself, then goes on."""
+        self._run = run
         try:
-            if self._queue[0] is place and self.session.live is not None:
-                self.session.live.node.ended.when_set(place.set)
-            await place.wait()
+            run.launch()
+            for place in self._queue:
+                _stop(run, place)
+            await run.join()
+        finally:
+            self._run = None
+        return unless_failed(run.result)
+
+    async def _turn(self, place: _Place) -> None:
+        """Wait in line. Cancellation: leaves the line, or hands on the turn that has just come."""
+        ahead = sum(other.at is not None for other in self._queue) if place.at is not None else len(self._queue)
+        self._queue.insert(ahead, place)
+        live = self._live
+        if live is not None:
+            _stop(live, place)
+            live.node.ended.when_set(self._next)
+        self._next()
+        try:
+            await place.granted.wait()
         except BaseException:
-            self._queue.remove(place)
-            self._next()
+            if place in self._queue:
+                self._queue.remove(place)
+            else:
+                self._held = False
+                self._next()
             raise
-        self._queue.remove(place)
 
     def _next(self) -> None:
-        if self._queue and self.session.live is None:
-            self._queue[0].set()
+        if self._queue and not self._held and self.session.live is None:
+            self._held = True
+            self._queue.popleft().granted.set()
 
-    async def _stop(self, live: Run[Any, Any], if_busy: IfBusy) -> None:  # Any: a run of any agent
-        at = SafePoint.ANY if if_busy == "preempt" else SafePoint.NOW
-        why = Reason("a new message came", Source.PREEMPT)
-        await live.cancel(at, recursive=True, reason=why).wait()
-        if if_busy == "rollback":
-            await self.session.rewind()
+
+def _stop(run: Run[Any, Any], place: _Place) -> None:  # Any: a run of any agent
+    if place.at is not None:
+        run.cancel(place.at, recursive=True, reason=Reason("a new message came", Source.PREEMPT))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from safepoint.errors import SessionBusy, SessionExists, SessionNotFound, Superseded
@@ -17,12 +18,14 @@ class MemoryStore:
     def __init__(self) -> None:
         self._sessions: dict[str, Stored] = {}
         self._claimed: dict[str, str] = {}
+        # A session's first epoch is far from any other's: a run of a deleted one can't write into its successor.
+        self._first_epochs = count(0, 2**32)
 
     async def create(self, session_id: str, state: Mapping[str, Any]) -> None:  # Any: JSON values
         """Cancellation: of this and of every other method: there is nothing to wait for."""
         if session_id in self._sessions:
             raise SessionExists(f"the session {session_id!r} is there already: load it")
-        self._sessions[session_id] = Stored((), dict(state))
+        self._sessions[session_id] = Stored((), dict(state), epoch=next(self._first_epochs))
 
     async def load(self, session_id: str) -> Stored:
         return self._get(session_id)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -34,7 +35,17 @@ if TYPE_CHECKING:
     from safepoint.agent.checkpoint import Checkpoint
     from safepoint.agent.run import Run
 
-_HAPPENED = frozenset({LedgerState.FINISHED, LedgerState.FAILED, LedgerState.CUT, LedgerState.STOPPED})
+_HAPPENED = frozenset(
+    {
+        LedgerState.FINISHED,
+        LedgerState.FINISHED_LATE,
+        LedgerState.FAILED,
+        LedgerState.CUT,
+        LedgerState.STOPPED,
+        LedgerState.WAITING,
+    }
+)
+_PATIENCE = 10.0  # seconds for a release that nobody waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +73,12 @@ class Session:
         self._claimant = uuid.uuid4().hex
         # Set before a claim and cleared after a release: whatever happens in between, we may hold it.
         self._may_hold = False
+        self._changing = False
+        # An append was begun and nobody knows yet whether it happened; the store is asked before the next one.
+        self._unsure = False
+        self._appends = 0
+        # How the live run began, in case that is what nobody knows.
+        self._opening: list[Change] = []
 
     # -- making, loading, ending ---------------------------------------------------------------------------------------
 
@@ -92,7 +109,7 @@ class Session:
         """A session of its own with the same messages and state. Cancellation: it may exist, empty."""
         self._refuse_live("fork")
         other = await Session.create(self.store, id, state=self.state)
-        await other._change(*[Said(place, message) for place, message in enumerate(self.messages)])
+        await other._change(lambda: [Said(place, message) for place, message in enumerate(self.messages)])
         other._call_ids = set(self._call_ids)
         return other
 
@@ -102,15 +119,21 @@ class Session:
         Cancellation: it happens whole or not at all.
         """
         self._refuse_live("rewind")
-        if not self._stored.runs:
-            return Rewound((), ())
-        last = self._stored.runs[-1]
-        dropped = self.messages[last.index :]
-        await self._change(Truncated(last.index), StateSet(last.state_before))
-        self.state = _plain(self._stored.state)
-        self._call_ids -= _call_ids(dropped)
-        effects = [entry for entry in last.ledger if entry.state in _HAPPENED and entry.effect is not Effect.PURE]
-        return Rewound(dropped, tuple(effects))
+        rewound = Rewound((), ())
+
+        def take_back() -> list[Change]:
+            nonlocal rewound
+            if not self._stored.runs:
+                return []
+            last = self._stored.runs[-1]
+            rewound = Rewound(self.messages[last.index :], tuple(filter(_has_effect, last.ledger)))
+            return [Truncated(last.index), StateSet(last.state_before)]
+
+        await self._change(take_back)
+        if rewound.messages:
+            self.state = _plain(self._stored.state)
+            self._call_ids -= _call_ids(rewound.messages)
+        return rewound
 
     async def delete(self) -> None:
         """Forget it; a live run is cancelled first. Cancellation: the session may still be there."""
@@ -121,7 +144,7 @@ class Session:
     async def save_state(self) -> None:
         """Make changes of `state` durable that were made outside a run. Cancellation: saved or not."""
         self._refuse_live("save the state of")
-        await self._change(*self._state_change())
+        await self._change(self._state_change)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -133,7 +156,11 @@ class Session:
     @property
     def checkpoint(self) -> Checkpoint | None:
         """From where the last run can go on, if it was stopped: `agent.resume(session.checkpoint, session=session)`."""
-        return self._stored.runs[-1].checkpoint if self._stored.runs else None
+        checkpoint = self._stored.runs[-1].checkpoint if self._stored.runs else None
+        if checkpoint is None or not self.late:
+            return checkpoint
+        came = {(late.call_id, late.name): late.content for late in self.late}
+        return replace(checkpoint, ledger=tuple(_completed(entry, came) for entry in checkpoint.ledger))
 
     @property
     def late(self) -> tuple[LateResult, ...]:
@@ -144,8 +171,9 @@ class Session:
 
     async def enter(self, run: Run[Any, Any], continues: str | None) -> Entered:  # Any: a run of any agent
         """Take the session for a run. Raises `SessionBusy` if another run has it. Cancellation: it is not taken."""
-        if self.live is not None:
-            raise SessionBusy(f"a run of the session {self.id!r} is live: wait for it, or use send(…, if_busy=…)")
+        if self.live is not None or self._changing:
+            what = "a run" if self.live is not None else "a change"
+            raise SessionBusy(f"{what} of the session {self.id!r} is live: wait for it, or use Sender(…).send(…)")
         self.live = run
         try:
             await self._claim()
@@ -158,20 +186,27 @@ class Session:
 
     async def write(self, *facts: Fact) -> None:
         """The facts of the live run, with the state as it is now. Cancellation: written whole or not at all."""
-        changes: list[Change] = [*facts, *self._state_change()]
-        if self.late and isinstance(facts[0], Opened):
-            place = facts[0].index - 1
-            changes += [Said(place, self._with_late_notes()[place]), LateSet(())] if place >= 0 else []
+        changes: list[Change] = [*self._state_change(), *facts]
+        if isinstance(facts[0], Opened):
+            # What was changed before the run is not the run's own change: a rewind keeps it.
+            changes += self._late_change(facts[0])
+            self._opening = changes
+        last = facts[-1]
+        if self._unsure:
+            self._see(await self.store.load(self.id), keep_state=True)
+            if isinstance(last, Ended) and (not self._stored.runs or self._stored.runs[-1].run_id != last.run_id):
+                changes = [*self._opening, *changes]
         await self._append(*changes)
-        if any(isinstance(fact, Ended) for fact in facts):
+        if isinstance(last, Ended):
             await self._release()
 
     def left(self, run: Run[Any, Any]) -> None:  # Any: as above
         """The run has ended; what it left behind reports here if it comes back."""
         if self.live is run:
             self.live = None
-            if self._may_hold:  # its end could not be saved, or it was cut while it took the session
-                Supervisor.current().spawn(self._release(), f"release of {self.id}", copy_context())
+        if self.live is None and not self._changing and self._may_hold:
+            # Its end could not be saved, or it was cut while it took the session.
+            Supervisor.current().spawn(self._release_anyway(), f"release of {self.id}", copy_context())
         for orphan in run.result.orphans:
             orphan.when_late(self._came_back)
 
@@ -185,33 +220,54 @@ class Session:
         except StoreError:
             self._may_hold = False
             raise
-        if epoch != self._stored.epoch + 1:
+        if epoch != self._stored.epoch + 1 or self._unsure:
             self._see(await self.store.load(self.id))
         self._stored = replace(self._stored, epoch=epoch)
         if self._has_open_run():
             await self._append(sealed(self._stored, self._stored.runs[-1]))
 
     async def _release(self) -> None:
+        epoch = self._stored.epoch
         await self.store.release(self.id, self._claimant)
-        self._may_hold = False
+        if epoch == self._stored.epoch:  # not claimed again meanwhile
+            self._may_hold = False
 
-    async def _change(self, *changes: Change) -> None:
-        """Changes from outside any run."""
-        await self._claim()
+    async def _release_anyway(self) -> None:
+        """Bounded, and nobody waits for it. If it fails, this process keeps the session and may use it."""
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                await self._release()
+
+    async def _change(self, make: Callable[[], list[Change]]) -> None:
+        """Changes from outside any run, made from what is stored once the session is ours."""
+        if self._changing:
+            raise SessionBusy(f"another change of the session {self.id!r} is under way: wait for it")
+        self._changing = True
         try:
-            await self._append(*changes)
+            await self._claim()
+            if changes := make():
+                await self._append(*changes)
         finally:
-            await self._release()
+            self._changing = False
+            if self._may_hold:
+                await self._release()
 
     async def _append(self, *changes: Change) -> None:
+        self._appends += 1
+        number, self._unsure = self._appends, True
         await self.store.append(self.id, self._stored.epoch, changes)
+        if number != self._appends:
+            return  # given up long ago; whoever came after has looked for itself
+        self._unsure = False
         for change in changes:
             self._stored = apply(self._stored, change)
 
-    def _see(self, stored: Stored) -> None:
-        self._stored = stored
+    def _see(self, stored: Stored, *, keep_state: bool = False) -> None:
+        """Take over what is stored. Changes of state that were not saved yet stay, unless somebody else changed it."""
+        if not keep_state and dict(stored.state) != dict(self._stored.state):
+            self.state = _plain(stored.state)
+        self._stored, self._unsure = replace(stored, epoch=self._stored.epoch), False
         self._call_ids = _call_ids(stored.messages)
-        self.state = _plain(stored.state)
 
     def _has_open_run(self) -> bool:
         return bool(self._stored.runs) and not self._stored.runs[-1].ended
@@ -226,6 +282,16 @@ class Session:
 
     # -- late results --------------------------------------------------------------------------------------------------
 
+    def _late_change(self, opened: Opened) -> list[Change]:
+        """A new run is told of late results; one that continues takes them for the results of its own calls."""
+        if opened.continues is not None:
+            taken = {entry.call_id for entry in opened.ledger if entry.state is LedgerState.FINISHED_LATE}
+            left = tuple(late for late in self.late if late.call_id not in taken)
+            return [LateSet(left)] if left != self.late else []
+        if not self.late or not self.messages or self.messages[-1].role != "assistant":
+            return []
+        return [Said(opened.index - 1, self._with_late_notes()[-1]), LateSet(())]
+
     def _with_late_notes(self) -> list[Message]:
         """The conversation, its last remark completed with what came back late."""
         messages = list(self.messages)
@@ -239,17 +305,21 @@ class Session:
 
     def _came_back(self, orphan: Orphan) -> None:
         """An orphan has ended; keep what it brought for the next run, and store it if a loop is there to do it."""
-        failed = orphan.error is not None
+        call_id = orphan.path.rpartition(f"/{orphan.name}:")[2]
+        if "/" in call_id or isinstance(orphan.error, asyncio.CancelledError):
+            return  # no tool call but a hook or an undo; or it stopped after all, and brings nothing
         content = f"it failed: {render_error(orphan.error)}" if orphan.error else render_result(orphan.result).text
-        if failed and isinstance(orphan.error, asyncio.CancelledError):
-            return  # it stopped after all, and brings nothing
-        late = LateResult(orphan.path.rpartition(":")[2], orphan.name, content)
+        late = LateResult(call_id, orphan.name, content)
         self._stored = replace(self._stored, late=(*self._stored.late, late))
         try:
             supervisor = Supervisor.current()
         except RuntimeError:
             return  # no loop in this thread: it waits in memory for the next run
-        supervisor.spawn(self.store.add_late(self.id, late), f"late result of {orphan.name}", copy_context())
+        supervisor.spawn(self._store_late(late), f"late result of {orphan.name}", copy_context())
+
+    async def _store_late(self, late: LateResult) -> None:
+        with suppress(StoreError):  # then it waits in memory for the next run; or the session was deleted
+            await self.store.add_late(self.id, late)
 
     def __repr__(self) -> str:
         return f"<Session {self.id!r}, {len(self.messages)} messages>"
@@ -273,3 +343,16 @@ def _plain(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of the us
 
 def _call_ids(messages: tuple[Message, ...]) -> set[str]:
     return {call.id for message in messages for call in message.tool_calls}
+
+
+def _has_effect(entry: LedgerEntry) -> bool:
+    """Did the call reach the world, or may it have? One that was denied or refused never ran a line."""
+    ran = entry.started_at is not None or entry.state not in (LedgerState.FAILED, LedgerState.WAITING)
+    return ran and entry.state in _HAPPENED and entry.effect is not Effect.PURE
+
+
+def _completed(entry: LedgerEntry, came: Mapping[tuple[str, str], str]) -> LedgerEntry:
+    content = came.get((entry.call_id, entry.name))
+    if content is None or entry.state is not LedgerState.CUT:
+        return entry
+    return replace(entry, state=LedgerState.FINISHED_LATE, content=content, still_running=False)

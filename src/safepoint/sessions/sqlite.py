@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
@@ -76,7 +77,9 @@ class SqliteStore:
 
         def work(db: sqlite3.Connection) -> None:
             try:
-                db.execute("INSERT INTO sessions (id, state) VALUES (?, ?)", (session_id, _dump_value(state)))
+                # A first epoch that no session of this name has had: a run of a deleted one can't write here.
+                row = (session_id, _dump_value(state), secrets.randbits(48))
+                db.execute("INSERT INTO sessions (id, state, epoch) VALUES (?, ?, ?)", row)
             except sqlite3.IntegrityError:
                 raise SessionExists(f"the session {session_id!r} is there already: load it") from None
 

@@ -73,7 +73,7 @@ def end(loop: VirtualLoop) -> list[str]:
     except Stuck as stuck:
         for task in asyncio.all_tasks(loop):
             # It is being reported right here; asyncio need not do it again when it collects the task.
-            task._log_destroy_pending = False  # pyright: ignore[reportPrivateUsage]
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # as for an orphan
         return [f"what is left does not end when cancelled: {stuck}"]
     finally:
         loop.close()

@@ -1,0 +1,269 @@
+"""A store that fails or hangs: the run ends with the store's error, the session stays what it was, and usable."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from safepoint import Agent, Message, Text, check_history, tool
+from safepoint.errors import CheckpointError, SessionNotFound, StoreError, Superseded
+from safepoint.sessions import MemoryStore, Session, Store
+from safepoint.testing import ScriptedModel, call, run_virtual, say, stall
+from tests.sessions.stores import Wrapped, both_stores, opened
+
+APPENDS = 5  # opened; said; called twice; ended
+
+
+def worker(done: list[int]) -> Agent:
+    @tool
+    async def act(x: int) -> str:
+        """Change the world."""
+        done.append(x)
+        return f"did {x}"
+
+    return Agent("worker", model=ScriptedModel([say("I act"), call("act", x=1)], say("done")), tools=[act])
+
+
+async def check_usable(store: Store, session: Session) -> None:
+    """Both this object and one that another process would load can go on."""
+    agent = Agent("next", model=ScriptedModel(say("hello"), repeat=True))
+    stored = await store.load(session.id)
+    if stored.runs and stored.runs[0].index == 0 and stored.messages[0].text == "before":
+        assert (stored.runs[0].stop_reason, stored.runs[0].checkpoint) == ("end_turn", None), (
+            "an older turn was changed"
+        )
+        assert [message.text for message in stored.messages[:2]] == ["before", "earlier"]
+    for one in (await Session.load(store, session.id), session, await Session.load(store, session.id)):
+        assert (await agent.run("are you there?", session=one)).text == "hello"
+        check_history(one.messages)
+    seen = await Session.load(store, session.id)
+    assert seen.messages == (await store.load(session.id)).messages
+    while seen.messages:
+        await seen.rewind()
+        check_history(seen.messages or say_something())
+
+
+def say_something() -> list[Message]:
+    return [Message("user", (Text("hi"),))]
+
+
+async def with_a_past(store: Store) -> Session:
+    """A session that has one turn already."""
+    session = await Session.create(store, "s")
+    await Agent("past", model=ScriptedModel(say("earlier"))).run("before", session=session)
+    return session
+
+
+@both_stores
+@pytest.mark.parametrize("past", [False, True])
+@pytest.mark.parametrize("number", range(1, APPENDS))
+def test_a_write_that_fails_ends_the_run_with_that_error_and_leaves_the_session_usable(
+    kind: str, number: int, past: bool, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as inner:
+            store = Wrapped(inner)
+            session = await with_a_past(inner) if past else await Session.create(inner, "s")
+            session.store = store
+            store.fail_at("append", number)
+            done: list[int] = []
+            with pytest.raises(StoreError, match=f"append {number} failed"):
+                await worker(done).run("work", session=session)
+            assert len(done) == (1 if number > 3 else 0)
+            await check_usable(inner, session)
+
+    run_virtual(main)
+
+
+@both_stores
+def test_an_end_that_cannot_be_saved_is_on_the_result_and_on_the_receipt(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as inner:
+            store = Wrapped(inner)
+            session = await Session.create(store, "s")
+            store.fail_at("append", 2)
+            reached = asyncio.Event()
+            agent = Agent("teller", model=ScriptedModel([say("Once"), stall(reached.set)]))
+            async with agent.start("tell", session=session) as run:
+                await reached.wait()
+                receipt = run.cancel()
+                assert await receipt.wait() == "stopped"
+                assert str(receipt.save_error) == "append 2 failed"
+            assert str(run.result.save_error) == "append 2 failed"
+            assert run.result.stop_reason == "cancelled"
+            await check_usable(inner, session)
+
+    run_virtual(main)
+
+
+@both_stores
+@pytest.mark.parametrize("what", ["claim", "load", "release"])
+def test_a_store_that_fails_around_a_run_leaves_the_session_usable(kind: str, what: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as inner:
+            await Session.create(inner, "s")
+            store = Wrapped(inner)
+            session = await Session.load(store, "s")
+            other = await Session.load(inner, "s")
+            await Agent("first", model=ScriptedModel(say("one"))).run("hi", session=other)
+            store.fail_at(what, 2 if what == "load" else 1)
+            agent = Agent("second", model=ScriptedModel(say("two")))
+            if what == "release":
+                result = await agent.run("hi", session=session)
+                assert result.text == "two"
+            else:
+                with pytest.raises(StoreError, match="failed"):
+                    await agent.run("hi", session=session)
+            await asyncio.sleep(0)
+            await check_usable(inner, session)
+
+    run_virtual(main)
+
+
+@both_stores
+@pytest.mark.parametrize("where", [("claim", 1), ("append", 1), ("append", 2), ("append", 3)])
+@pytest.mark.parametrize("past", [False, True])
+def test_now_cuts_a_write_that_hangs(kind: str, where: tuple[str, int], past: bool, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as inner:
+            store = Wrapped(inner)
+            session = await with_a_past(inner) if past else await Session.create(inner, "s")
+            session.store = store
+            store.hangs_at = where
+            loop = asyncio.get_running_loop()
+            async with worker([]).start("work", session=session) as run:
+                await store.reached.wait()
+                before = loop.time()
+                assert await run.cancel().wait() == "stopped"
+                assert loop.time() - before <= 10.0
+            assert run.result.stop_reason == "cancelled"
+            check_history(run.result.messages)
+            assert run.result.save_error is None
+            if where[0] == "append":
+                assert session.messages == tuple(run.result.messages)
+                assert session.checkpoint == run.result.checkpoint
+            await check_usable(inner, session)
+
+    run_virtual(main)
+
+
+@both_stores
+def test_an_end_that_hangs_is_given_up_in_time_and_told(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as inner:
+            store = Wrapped(inner)
+            session = await Session.create(store, "s")
+            store.hangs_at = ("append", 2)
+            before = asyncio.get_running_loop().time()
+            result = await Agent("teller", model=ScriptedModel(say("one"))).run("tell", session=session)
+            assert asyncio.get_running_loop().time() - before <= 2.0
+            assert (result.text, type(result.save_error)) == ("one", StoreError)
+            await check_usable(inner, session)
+
+    run_virtual(main)
+
+
+@both_stores
+def test_a_run_whose_session_was_taken_over_is_refused_and_changes_nothing(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as store:
+            session = await Session.create(store, "s")
+            reached = asyncio.Event()
+            agent = Agent("old", model=ScriptedModel([say("Once"), stall(reached.set)]))
+            async with agent.start("tell", session=session) as run:
+                await reached.wait()
+                epoch = await _take_over(store, session)
+                run.cancel()
+            assert isinstance(run.result.save_error, Superseded)
+            assert epoch > 0
+            check_history((await Session.load(store, "s")).messages)
+
+    run_virtual(main)
+
+
+async def _take_over(store: Store, session: Session) -> int:
+    """What a process does that takes the owner for dead."""
+    await store.release("s", session._claimant)  # pyright: ignore[reportPrivateUsage]  # as if its lease had run out
+    return await store.claim("s", "somebody else")
+
+
+@both_stores
+def test_a_resume_that_the_store_refuses_changes_nothing(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as store:
+            session = await Session.create(store, "s")
+            reached = asyncio.Event()
+            model = ScriptedModel([say("Once"), stall(reached.set)], say("new"))
+            agent = Agent("teller", model=model)
+            async with agent.start("tell", session=session) as run:
+                await reached.wait()
+                run.cancel()
+            old = run.result.checkpoint
+            assert old is not None
+            await agent.run("another thing", session=session)
+            before = session.messages
+            with pytest.raises(CheckpointError, match="moved on"):
+                await agent.resume(old, session=session, fork=True)
+            assert session.messages == before == (await Session.load(store, "s")).messages
+            assert session.checkpoint is None
+            await check_usable(store, session)
+
+    run_virtual(main)
+
+
+@both_stores
+def test_a_session_that_was_deleted_under_a_live_run_ends_it_with_not_found(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as store:
+            session = await Session.create(store, "s")
+
+            @tool
+            async def removes() -> str:
+                """Delete the session from elsewhere."""
+                await store.delete("s")
+                return "gone"
+
+            agent = Agent("worker", model=ScriptedModel(call("removes")), tools=[removes])
+            with pytest.raises(SessionNotFound):
+                await agent.run("work", session=session)
+            assert await store.list_ids() == []
+
+    run_virtual(main)
+
+
+@both_stores
+def test_a_run_of_a_deleted_session_cannot_write_into_a_new_one_of_the_same_name(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as store:
+            session = await Session.create(store, "s")
+            reached = asyncio.Event()
+            agent = Agent("old", model=ScriptedModel([say("Once"), stall(reached.set)]))
+            async with agent.start("tell", session=session) as run:
+                await reached.wait()
+                await store.delete("s")
+                new = await Session.create(store, "s")
+                await Agent("new", model=ScriptedModel(say("hello"))).run("hi", session=new)
+                run.cancel()
+            assert isinstance(run.result.save_error, StoreError)
+            assert [message.text for message in (await Session.load(store, "s")).messages] == ["hi", "hello"]
+
+    run_virtual(main)
+
+
+def test_deleting_a_session_stops_its_live_run_first() -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        session = await Session.create(store, "s")
+        reached = asyncio.Event()
+        agent = Agent("teller", model=ScriptedModel([say("Once"), stall(reached.set)]))
+        async with agent.start("tell", session=session) as run:
+            await reached.wait()
+            await session.delete()
+            assert run.result.stop_reason == "cancelled"
+        assert await store.list_ids() == []
+        with pytest.raises(SessionNotFound):
+            await Session.load(store, "s")
+
+    run_virtual(main)

@@ -1,0 +1,252 @@
+"""What happens to a message for a session whose run is live, by policy, in an order that gates force."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from safepoint import Agent, check_history, tool
+from safepoint.errors import SessionBusy
+from safepoint.sessions import Delivery, MemoryStore, Sender, Session
+from safepoint.testing import RuleModel, ScriptedModel, call, say, stall
+from safepoint.testing.models import Reply
+from tests.sessions.stores import Wrapped
+from tests.virtual import rounds, virtual
+
+
+class Gated:
+    """An agent that, told `wait`, runs a tool until its gate opens, and answers everything else at once."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.inside = asyncio.Event()
+
+        @tool
+        async def hold() -> str:
+            """Wait for the gate."""
+            self.inside.set()
+            await self.gate.wait()
+            return "held"
+
+        rules: dict[str, Reply] = {"wait": call("hold"), **{name: say(f"answer to {name}") for name in "abcdef"}}
+        self.model = RuleModel(rules, otherwise=say("done"))
+        self.agent = Agent("gated", model=self.model, tools=[hold])
+
+
+async def begin(gated: Gated) -> tuple[Session, Sender, asyncio.Task[object]]:
+    session = await Session.create(MemoryStore(), "s")
+    sender = Sender(session)
+    first = asyncio.ensure_future(sender.send(gated.agent, "wait"))
+    await gated.inside.wait()
+    return session, sender, first
+
+
+def texts(session: Session) -> list[str]:
+    check_history(session.messages)
+    return [message.text for message in session.messages if message.role == "user"]
+
+
+@virtual
+async def test_reject_raises_and_leaves_the_live_run_alone() -> None:
+    gated = Gated()
+    session, sender, first = await begin(gated)
+    with pytest.raises(SessionBusy, match="live"):
+        await sender.send(gated.agent, "a")
+    gated.gate.set()
+    await first
+    assert texts(session) == ["wait"]
+
+
+@virtual
+async def test_an_idle_session_runs_the_message_under_every_policy() -> None:
+    gated = Gated()
+    sender = Sender(await Session.create(MemoryStore(), "s"))
+    for policy in ("reject", "queue", "steer", "preempt", "interrupt", "rollback"):
+        sent = await sender.send(gated.agent, "a", if_busy=policy)
+        assert (sent.delivery, sent.result.text) == (Delivery.RAN, "answer to a")
+
+
+@virtual
+async def test_queued_messages_run_in_the_order_they_came() -> None:
+    gated = Gated()
+    session, sender, first = await begin(gated)
+    waiting = [asyncio.ensure_future(sender.send(gated.agent, name, if_busy="queue")) for name in "abc"]
+    await rounds(5)
+    gated.gate.set()
+    sent = await asyncio.gather(*waiting)
+    assert [one.delivery for one in sent] == [Delivery.QUEUED] * 3
+    assert [one.result.text for one in sent] == ["answer to a", "answer to b", "answer to c"]
+    assert texts(session) == ["wait", "a", "b", "c"]
+    await first
+
+
+@virtual
+async def test_messages_that_come_at_once_to_an_idle_session_are_queued_too() -> None:
+    gated = Gated()
+    session = await Session.create(MemoryStore(), "s")
+    sender = Sender(session)
+    sent = await asyncio.gather(*(sender.send(gated.agent, name, if_busy="queue") for name in "abc"))
+    assert [one.result.text for one in sent] == ["answer to a", "answer to b", "answer to c"]
+    assert texts(session) == ["a", "b", "c"]
+
+
+@virtual
+async def test_a_queue_waits_for_a_run_that_did_not_come_through_the_sender() -> None:
+    gated = Gated()
+    session = await Session.create(MemoryStore(), "s")
+    sender = Sender(session)
+    async with gated.agent.start("wait", session=session):
+        await gated.inside.wait()
+        waiting = [asyncio.ensure_future(sender.send(gated.agent, name, if_busy="queue")) for name in "ab"]
+        await rounds(5)
+        gated.gate.set()
+        await asyncio.gather(*waiting)
+    assert texts(session) == ["wait", "a", "b"]
+
+
+@virtual
+async def test_a_queued_message_whose_sender_is_cancelled_leaves_the_line() -> None:
+    gated = Gated()
+    session, sender, first = await begin(gated)
+    waiting = [asyncio.ensure_future(sender.send(gated.agent, name, if_busy="queue")) for name in "abc"]
+    await rounds(5)
+    waiting[0].cancel()
+    await rounds(2)
+    gated.gate.set()
+    await asyncio.gather(*waiting[1:])
+    assert waiting[0].cancelled()
+    assert texts(session) == ["wait", "b", "c"]
+    await first
+
+
+@virtual
+async def test_a_message_whose_turn_has_just_come_is_cancelled_and_the_next_one_runs() -> None:
+    gated = Gated()
+    session, sender, first = await begin(gated)
+    waiting = [asyncio.ensure_future(sender.send(gated.agent, name, if_busy="queue")) for name in "ab"]
+    await rounds(5)
+    first.add_done_callback(lambda task: waiting[0].cancel())
+    gated.gate.set()
+    assert (await waiting[1]).result.text == "answer to b"
+    assert texts(session)[-1] == "b"
+
+
+@virtual
+async def test_a_run_that_fails_does_not_hold_the_queue() -> None:
+    gated = Gated()
+    sender = Sender(await Session.create(MemoryStore(), "s"))
+    broken = Agent("broken", model=ScriptedModel())
+    results = await asyncio.gather(
+        sender.send(broken, "x", if_busy="queue"),
+        sender.send(gated.agent, "a", if_busy="queue"),
+        return_exceptions=True,
+    )
+    assert isinstance(results[0], Exception)
+    assert not isinstance(results[1], BaseException)
+    assert results[1].result.text == "answer to a"
+
+
+@virtual
+async def test_a_steered_message_joins_and_its_sender_gets_the_result_of_the_live_run() -> None:
+    gated = Gated()
+    session, sender, first = await begin(gated)
+    steered = asyncio.ensure_future(sender.send(gated.agent, "a", if_busy="steer"))
+    await rounds(3)
+    gated.gate.set()
+    sent = await steered
+    assert (sent.delivery, sent.result.text) == (Delivery.JOINED, "answer to a")
+    assert gated.model.calls == 2
+    await first
+
+
+@virtual
+async def test_a_message_that_is_too_late_to_join_runs_next() -> None:
+    store = Wrapped(MemoryStore())
+    session = await Session.create(store, "s")
+    sender = Sender(session)
+    gated = Gated()
+    late: list[asyncio.Task[object]] = []
+
+    def before(name: str, number: int) -> None:
+        if (name, number) == ("append", 2):  # the answer is complete and the run's end is being written
+            late.append(asyncio.ensure_future(sender.send(gated.agent, "b", if_busy="steer")))
+
+    store.before = before
+    await sender.send(gated.agent, "a")
+    await late[0]
+    assert texts(session) == ["a", "b"]
+
+
+@virtual
+async def test_preempt_stops_at_a_safe_point_and_then_runs() -> None:
+    gated = Gated()
+    session, sender, first = await begin(gated)
+    sent = asyncio.ensure_future(sender.send(gated.agent, "a", if_busy="preempt"))
+    await rounds(5)
+    assert not first.done()
+    gated.gate.set()
+    assert (await sent).delivery is Delivery.PREEMPTED
+    result = (await first).result  # type: ignore[attr-defined]  # a Sent
+    assert (result.stop_reason, [entry.state for entry in result.ledger]) == ("cancelled", ["finished"])
+    assert result.cancellation.reason.source == "preempt"
+    assert texts(session) == ["wait", "a"]
+
+
+@virtual
+async def test_interrupt_stops_now_and_goes_before_the_queue() -> None:
+    gated = Gated()
+    session, sender, first = await begin(gated)
+    queued = asyncio.ensure_future(sender.send(gated.agent, "b", if_busy="queue"))
+    await rounds(3)
+    sent = await sender.send(gated.agent, "a", if_busy="interrupt")
+    assert (sent.delivery, sent.result.text) == (Delivery.PREEMPTED, "answer to a")
+    assert (await first).result.stop_reason == "cancelled"  # type: ignore[attr-defined]  # a Sent
+    await queued
+    assert texts(session) == ["wait", "a", "b"]
+
+
+@virtual
+async def test_rollback_takes_the_stopped_turn_back_also_with_a_queue_behind_it() -> None:
+    gated = Gated()
+    session, sender, first = await begin(gated)
+    queued = asyncio.ensure_future(sender.send(gated.agent, "b", if_busy="queue"))
+    await rounds(3)
+    sent = await sender.send(gated.agent, "a", if_busy="rollback")
+    assert sent.result.text == "answer to a"
+    await queued
+    await first
+    assert texts(session) == ["a", "b"]
+
+
+@virtual
+async def test_of_two_interrupts_the_later_one_has_the_last_word() -> None:
+    gated = Gated()
+    session, sender, first = await begin(gated)
+    sends = [asyncio.ensure_future(sender.send(gated.agent, name, if_busy="interrupt")) for name in "ab"]
+    a, b = await asyncio.gather(*sends)
+    assert (a.result.stop_reason, b.result.stop_reason) == ("cancelled", "end_turn")
+    assert texts(session) == ["wait", "a", "b"]
+    await first
+
+
+@virtual
+async def test_an_interrupt_reaches_a_run_that_has_only_just_been_sent() -> None:
+    session = await Session.create(MemoryStore(), "s")
+    sender = Sender(session)
+    agent = Agent("slow", model=ScriptedModel(stall(), say("b")))
+    first = asyncio.ensure_future(sender.send(agent, "a"))
+    await rounds(1)
+    fast = Agent("fast", model=ScriptedModel(say("b")))
+    sent = await sender.send(fast, "b", if_busy="interrupt")
+    assert sent.result.text == "b"
+    assert (await first).result.stop_reason == "cancelled"
+    assert texts(session) == ["a", "b"]
+
+
+@virtual
+async def test_a_policy_with_a_typing_error_is_refused_by_name() -> None:
+    gated = Gated()
+    sender = Sender(await Session.create(MemoryStore(), "s"))
+    with pytest.raises(ValueError, match="if_busy='que': write one of 'reject', 'queue'"):
+        await sender.send(gated.agent, "a", if_busy="que")  # type: ignore[arg-type]  # that is the point
