@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,12 +26,3 @@ class CallMemory:
 
     def with_approval(self, value: Any) -> CallMemory:  # Any: as above
         return CallMemory(self.saved, self.answers, dict(self.once), value)
-
-
-def as_fields(memory: CallMemory) -> Mapping[str, Any]:  # Any: as above
-    return {
-        "saved": memory.saved,
-        "answers": list(memory.answers),
-        "once": dict(memory.once),
-        "approval": memory.approval,
-    }
