@@ -62,7 +62,11 @@ parts = st.one_of(
 )
 messages = st.builds(Message, st.sampled_from(["user", "assistant", "tool"]), st.lists(parts, max_size=3).map(tuple))
 memories = st.builds(
-    CallMemory, values, st.lists(values, max_size=2).map(tuple), st.dictionaries(words, values, max_size=2), values
+    CallMemory,
+    values,
+    st.lists(values, max_size=2).map(tuple),
+    st.dictionaries(words, values, max_size=2),
+    st.lists(values, max_size=2).map(tuple),
 )
 questions = st.builds(Question, words, words, values, st.sampled_from(["interrupt", "check", "unknown"]))
 entries = st.builds(
@@ -97,6 +101,8 @@ def checkpoints(child: st.SearchStrategy[Checkpoint | None]) -> st.SearchStrateg
         st.integers(0, 99),
         st.builds(Usage, st.integers(0), st.integers(0), model_calls=st.integers(0), estimated=st.booleans()),
         st.none() | st.builds(Reason, words, st.sampled_from(Source), maybe),
+        few,
+        st.dictionaries(words, st.floats(0, 1e9), max_size=2),
     )
 
 
@@ -175,8 +181,8 @@ def test_arguments_without_a_json_form_do_not_lose_the_checkpoint() -> None:
 
 
 def test_a_tuple_comes_back_as_a_list_and_a_lost_value_stays_lost() -> None:
-    memory = memory_of(remembering(saved=(1, (2,)), approval=Lost("gone")))
-    assert (memory.saved, memory.approval) == ([1, [2]], Lost("gone"))
+    memory = memory_of(remembering(saved=(1, (2,)), approvals=(Lost("gone"),)))
+    assert (memory.saved, memory.approvals) == ([1, [2]], (Lost("gone"),))
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------

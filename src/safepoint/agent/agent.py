@@ -98,7 +98,7 @@ class Agent(Generic[DepsT, OutT]):
             raise UsageError("a session has its own history: leave out history=…, or leave out session=…")
         messages = RunOptions.opening(prompt, history, resume)
         if resume is not None:
-            resume.check_agent(self.name)
+            resume.check(self.name)
         options = RunOptions(
             messages,
             deps,

@@ -65,8 +65,10 @@ def _checkpoint(checkpoint: Checkpoint) -> Json:
         "open_messages": [encode_message(message) for message in checkpoint.open_messages],
         "ledger": [encode_entry(entry) for entry in checkpoint.ledger],
         "calls": [_open_call(call) for call in checkpoint.calls.values()],
+        "pending": [encode_message(message) for message in checkpoint.pending],
         "step": checkpoint.step,
         "spent": encode_usage(checkpoint.spent),
+        "used": {kind: float(amount) for kind, amount in checkpoint.used.items()},
         "reason": None if checkpoint.reason is None else _reason(checkpoint.reason),
     }
 
@@ -85,6 +87,8 @@ def _read_checkpoint(data: Json) -> Checkpoint:
         int(data["step"]),
         decode_usage(data["spent"]),
         None if data["reason"] is None else _read_reason(data["reason"]),
+        tuple(decode_message(message) for message in data["pending"]),
+        {str(kind): float(amount) for kind, amount in data["used"].items()},
     )
 
 
@@ -124,13 +128,13 @@ def encode_memory(memory: CallMemory) -> Json:
         "saved": encode_value(memory.saved),
         "answers": [encode_value(answer) for answer in memory.answers],
         "once": encode_values(memory.once),
-        "approval": encode_value(memory.approval),
+        "approvals": [encode_value(answer) for answer in memory.approvals],
     }
 
 
 def decode_memory(data: Json) -> CallMemory:
     fields = {key: decode_value(value) for key, value in data.items()}
-    return CallMemory(fields["saved"], tuple(fields["answers"]), fields["once"], fields["approval"])
+    return CallMemory(fields["saved"], tuple(fields["answers"]), fields["once"], tuple(fields["approvals"]))
 
 
 def encode_entry(entry: LedgerEntry) -> Json:
