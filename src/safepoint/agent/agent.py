@@ -63,7 +63,7 @@ class Agent(Generic[DepsT, OutT]):
         self.output_tool = None if output in (None, str) else OutputTool(output)
         extra = () if self.output_tool is None else (self.output_tool,)
         self.tools: Mapping[str, BaseTool] = MappingProxyType(_by_name((*tools, *extra)))
-        self.budget = budget
+        self.budget = self._checked_budget(budget)
         self.settings = settings or ModelSettings()
         self.retries = _count("retries", retries, least=0)
         limit = max_parallel_tools
@@ -105,7 +105,7 @@ class Agent(Generic[DepsT, OutT]):
             resume,
             token=token,
             ladder=ladder or self.ladder,
-            budget=budget or self.budget,
+            budget=self._checked_budget(budget) or self.budget,
             session=session,
             parent=parent_of(parent),
         )
@@ -210,6 +210,11 @@ class Agent(Generic[DepsT, OutT]):
             parent=parent,
         )
         return Streamed(run, on_close)
+
+    def _checked_budget(self, budget: Budget | None) -> Budget | None:
+        if budget is not None:
+            budget.check_models(model.name for model in self.models)
+        return budget
 
     def as_tool(self, *, name: str | None = None, description: str | None = None) -> AgentTool:
         """This agent as a tool of another one; the model hands it its task as `input`."""

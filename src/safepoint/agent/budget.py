@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,11 @@ class Price:
     input: float
     output: float
 
+    def __post_init__(self) -> None:
+        for name, price in (("input", self.input), ("output", self.output)):
+            if price != 0 and not is_seconds(price):  # zero, or any positive, finite number
+                raise ValueError(f"Price({name}={price!r}): write a number from 0 up")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
@@ -78,6 +83,14 @@ class Budget:
                 object.__setattr__(self, option.name, Limit(hard=value))
         if self.cost is not None and not self.prices:
             raise ValueError("Budget(cost=…) needs prices: write prices={'model name': Price(input=…, output=…)}")
+
+    def check_models(self, names: Iterable[str]) -> None:
+        """A cost can't be counted for a model without a price."""
+        for name in names if self.cost is not None else ():
+            if name not in self.prices:
+                raise ValueError(
+                    f"Budget(cost=…) has no price for the model {name!r}: write prices={{{name!r}: Price(…)}}"
+                )
 
     def limit(self, kind: str) -> Limit | None:
         found: Limit | None = getattr(self, kind)
@@ -128,13 +141,17 @@ class Meter:
             timer.cancel()
 
     def allows_step(self) -> bool:
-        """May another step begin? The soft mark asks; beyond the hard one the run ends by itself."""
-        done, limit = self._record.steps_done, self._budget.limit("steps")
-        if limit is None:
-            return True
-        if limit.soft is not None and done >= limit.soft:
-            self._ask("steps", SafePoint.ANY, limit.soft)
-        return limit.hard is None or done < limit.hard
+        """May another step begin? Beyond the hard mark the run ends by itself."""
+        limit = self._budget.limit("steps")
+        return limit is None or limit.hard is None or self._record.steps_done < limit.hard
+
+    def asks_before_step(self) -> bool:
+        """Ask if the soft mark is reached; True if it is."""
+        limit = self._budget.limit("steps")
+        if limit is None or limit.soft is None or self._record.steps_done < limit.soft:
+            return False
+        self._ask("steps", SafePoint.ANY, limit.soft)
+        return True
 
     def spent(self, model: str, usage: Usage) -> None:
         """A model call is over."""

@@ -104,7 +104,9 @@ class Driver:
             case Begin():
                 return await self._begin()
             case CallModel():
-                return await self._call_model(step) if self._may_step(step) else self._last_step()
+                if not self._may_step(step):
+                    return self._last_step()
+                return Close(StopReason.CANCELLED) if self._at_soft_mark(step) else await self._call_model(step)
             case BackOff(seconds, then):
                 await self.stage.perform(partial(asyncio.sleep, seconds), "back-off")
                 return self._unless_stopped(then)
@@ -181,6 +183,12 @@ class Driver:
     def _may_step(self, step: CallModel) -> bool:
         meter = self._record.meter
         return meter is None or step != CallModel() or meter.allows_step()
+
+    def _at_soft_mark(self, step: CallModel) -> bool:
+        """Has the budget just asked, and does the run stop between these two steps?"""
+        meter = self._record.meter
+        asked = meter is not None and step == CallModel() and meter.asks_before_step()
+        return asked and self._node.judge("after_tools") is not None
 
     def _last_step(self) -> Step:
         return Close(StopReason.MAX_STEPS if self._node.answer() is None else StopReason.CANCELLED)
