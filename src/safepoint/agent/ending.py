@@ -12,6 +12,7 @@ from safepoint.agent.batch import Batch
 from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.record import Record
 from safepoint.agent.result import RunResult, StopReason
+from safepoint.agent.steering import joined
 from safepoint.agent.steps import Close
 from safepoint.errors import StoreError
 from safepoint.history.closing import Draft, close_history, notice_text, quoted
@@ -38,9 +39,9 @@ def close(record: Record, step: Close, batch: Batch | None) -> Closed:
     """Everything that is left of a run, computed from what was recorded. `batch`: calls whose results are open."""
     stop = record.node.stop if step.stop_reason is StopReason.CANCELLED else None
     draft = Draft(step.incoming.kept_text, step.incoming.kept_reasoning) if step.incoming is not None else None
+    calls = batch.closed(stop.reason.text if stop is not None else None) if batch is not None else ()
     messages = close_history(
-        record.messages,
-        batch=batch.closed(stop.reason.text if stop is not None else None) if batch is not None else (),
+        joined(list(close_history(record.messages, batch=calls)), list(record.pending)),
         draft=draft,
         notice=_notice(step, stop, incomplete=draft is not None and draft.incomplete),
     )
@@ -54,7 +55,7 @@ def close(record: Record, step: Close, batch: Batch | None) -> Closed:
         tuple(record.ledger),
         record.usage,
         cancellation=stop.recorded(now) if stop is not None else None,
-        checkpoint=_checkpoint(record, step, batch, messages),
+        checkpoint=_checkpoint(record, step, batch, messages, budget=budget),
         value=_value(record, step, messages),
         orphans=tuple(record.orphans),
         error=step.error,
@@ -62,7 +63,9 @@ def close(record: Record, step: Close, batch: Batch | None) -> Closed:
     return Closed(result, _ending(record, result, batch, now, cancelled=stop is not None))
 
 
-def _checkpoint(record: Record, step: Close, batch: Batch | None, closed: tuple[Message, ...]) -> Checkpoint | None:
+def _checkpoint(
+    record: Record, step: Close, batch: Batch | None, closed: tuple[Message, ...], *, budget: bool
+) -> Checkpoint | None:
     """From where the run can go on; None if there is nothing left to do."""
     if step.stop_reason is StopReason.END_TURN:
         return None
@@ -71,7 +74,7 @@ def _checkpoint(record: Record, step: Close, batch: Batch | None, closed: tuple[
         f"checkpoint_{uuid.uuid4().hex}",
         record.agent.name,
         record.node.id,
-        step.stop_reason,
+        StopReason.BUDGET if budget else step.stop_reason,
         closed,
         tuple(record.messages),
         tuple(record.ledger),
@@ -79,6 +82,8 @@ def _checkpoint(record: Record, step: Close, batch: Batch | None, closed: tuple[
         record.steps_done,
         record.spent,
         stop.reason if stop is not None else None,
+        record.pending,
+        record.meter.used() if record.meter is not None else {},
     )
 
 
