@@ -150,7 +150,7 @@ async def test_a_run_that_fails_does_not_hold_the_queue() -> None:
 @virtual
 async def test_a_steered_message_joins_and_its_sender_gets_the_result_of_the_live_run() -> None:
     gated = Gated()
-    session, sender, first = await begin(gated)
+    _, sender, first = await begin(gated)
     steered = asyncio.ensure_future(sender.send(gated.agent, "a", if_busy="steer"))
     await rounds(3)
     gated.gate.set()

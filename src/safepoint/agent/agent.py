@@ -72,7 +72,7 @@ class Agent(Generic[DepsT, OutT]):
         self.output_tool = None if output in (None, str) else OutputTool(output)
         extra = () if self.output_tool is None else (self.output_tool,)
         self.tools: Mapping[str, BaseTool] = MappingProxyType(_by_name((*listed("tools", tools), *extra)))
-        self.budget = budget
+        self.budget = self._checked_budget(budget)
         self.settings = checked_kind("settings", settings or ModelSettings(), ModelSettings, "ModelSettings(…)")
         self.retries = _count("retries", retries, least=0)
         limit = max_parallel_tools
@@ -105,14 +105,14 @@ class Agent(Generic[DepsT, OutT]):
             raise UsageError("a session has its own history: leave out history=…, or leave out session=…")
         messages = RunOptions.opening(prompt, history, resume)
         if resume is not None:
-            resume.check_agent(self.name)
+            resume.check(self.name)
         options = RunOptions(
             messages,
             deps,
             resume,
             token=checked_kind("token", token, (CancelToken, NoneType), "CancelToken()"),
             ladder=checked_ladder(ladder, self.tools.values()) or self.ladder,
-            budget=budget or self.budget,
+            budget=self._checked_budget(budget) or self.budget,
             session=session,
             parent=parent_of(parent),
         )
@@ -218,6 +218,11 @@ class Agent(Generic[DepsT, OutT]):
             parent=parent,
         )
         return Streamed(run, on_close)
+
+    def _checked_budget(self, budget: Budget | None) -> Budget | None:
+        if budget is not None:
+            budget.check_models(model.name for model in self.models)
+        return budget
 
     def as_tool(self, *, name: str | None = None, description: str | None = None) -> AgentTool:
         """This agent as a tool of another one; the model hands it its task as `input`."""

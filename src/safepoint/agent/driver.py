@@ -37,13 +37,14 @@ from safepoint.agent.stage import Stage
 from safepoint.agent.steering import joined
 from safepoint.agent.steps import BackOff, Begin, CallModel, Close, Over, RunTools, Settle, Step
 from safepoint.agent.usage import Usage
-from safepoint.errors import ModelError, ModelMisbehaved, ModelUnavailable
+from safepoint.errors import CheckpointError, ModelError, ModelMisbehaved, ModelUnavailable
 from safepoint.history.closing import close_history
 from safepoint.history.parts import Message, Text
 from safepoint.history.wellformed import well_formed
 from safepoint.tools.bad_arguments import BadArguments
 
 LONGEST_BACK_OFF = 30.0
+_CUT_OFF = (StopReason.MAX_TOKENS, StopReason.REFUSED)
 
 
 class Driver:
@@ -73,8 +74,18 @@ class Driver:
         if last is not None and last.tool_calls:
             self.batch = Batch(record, last, resume)
         amendment = resume.amendment()
-        if amendment is not None:
-            record.steering.add(amendment)
+        for message in (*checkpoint.pending, *((amendment,) if amendment is not None else ())):
+            record.amendments.append(record.steering.add(message))
+        if checkpoint.stop_reason in _CUT_OFF and not record.amendments and last is not None and self.batch is None:
+            self._take_back(last)
+        if record.meter is not None:
+            record.meter.carry(checkpoint.used)
+
+    def _take_back(self, last: Message) -> None:
+        """The reply was cut off by a limit or refused: it is no answer, and the call is made again."""
+        if last.role == "assistant":
+            self._record.messages.pop()
+            self._record.steps_done -= 1
 
     async def drive(self) -> None:
         """Run to the end. Cancellation: taken for the caller's; the run closes itself and returns."""
@@ -94,7 +105,9 @@ class Driver:
             case Begin():
                 return await self._begin()
             case CallModel():
-                return await self._call_model(step) if self._may_step(step) else self._last_step()
+                if not self._may_step(step):
+                    return self._last_step()
+                return Close(StopReason.CANCELLED) if self._at_soft_mark(step) else await self._call_model(step)
             case BackOff(seconds, then):
                 await self.stage.perform(partial(asyncio.sleep, seconds), "back-off")
                 return self._unless_stopped(then)
@@ -131,6 +144,11 @@ class Driver:
             return self._fail(entered.error, None)
         if not isinstance(entered, Done):
             return Close(StopReason.CANCELLED)
+        older = entered.value.messages[: entered.value.index]
+        if resume is not None and resume.edit is not None and record.messages[: len(older)] != older:
+            return self._fail(
+                CheckpointError("edit=… may not rewrite an older turn of a session: leave it as it is"), None
+            )
         record.join(entered.value, resumed=resume is not None)
         new = tuple(record.messages[record.started_at :])
         opened = Opened(record.node.id, record.agent.name, record.started_at, new, continues, tuple(record.ledger))
@@ -152,7 +170,11 @@ class Driver:
         """Where to begin: with the model, or wherever the run was stopped."""
         if self.batch is not None:
             return RunTools(self.batch)
-        if self._record.messages[-1].role == "assistant" and not self._record.steering.waiting:
+        last = self._record.messages[-1]
+        if last.role == "assistant" and not self._record.steering.waiting:
+            again = self._unfit(last)
+            if again is not None:
+                return again
             return Settle(StopReason.END_TURN) if self._node.answer() is None else Close(StopReason.CANCELLED)
         return CallModel()
 
@@ -162,6 +184,12 @@ class Driver:
     def _may_step(self, step: CallModel) -> bool:
         meter = self._record.meter
         return meter is None or step != CallModel() or meter.allows_step()
+
+    def _at_soft_mark(self, step: CallModel) -> bool:
+        """Has the budget just asked, and does the run stop between these two steps?"""
+        meter = self._record.meter
+        asked = meter is not None and step == CallModel() and meter.asks_before_step()
+        return asked and self._node.judge("after_tools") is not None
 
     def _last_step(self) -> Step:
         return Close(StopReason.MAX_STEPS if self._node.answer() is None else StopReason.CANCELLED)
@@ -276,9 +304,12 @@ class Driver:
             again = self._unfit(message)
             if again is not None:
                 return again
-        if self._node.answer() is not None:
-            return Close(StopReason.CANCELLED)
         reason = incoming.stop_reason
+        if self._node.answer() is not None:
+            if message is None or reason is StopReason.END_TURN:
+                return Close(StopReason.CANCELLED)
+            self._take_back(message)
+            return Close(StopReason.CANCELLED, incoming=incoming)
         return Settle(reason) if message is not None else Close(reason)
 
     def _unfit(self, message: Message) -> Step | None:
@@ -331,7 +362,8 @@ class Driver:
         if batch.waits:
             return Close(StopReason.INTERRUPTED if self._node.pause() is None else StopReason.CANCELLED)
         answer = batch.answer() if self._node.stop is None else None
-        if answer is None and (self._node.judge("after_tool") or self._node.judge("after_tools")):
+        goes_on = answer is None or self._record.steering.waiting
+        if goes_on and (self._node.judge("after_tool") or self._node.judge("after_tools")):
             return Close(StopReason.CANCELLED)
         messages = self._record.messages
         messages[:] = close_history(messages, batch=batch.closed(None))

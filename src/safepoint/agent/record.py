@@ -19,7 +19,7 @@ from safepoint.agent.conversation import Entered
 from safepoint.agent.events import Event, Place
 from safepoint.agent.journal import Fact, Journal, Said
 from safepoint.agent.ledger import Ledger
-from safepoint.agent.steering import Steering
+from safepoint.agent.steering import Steering, SteerOutcome, SteerReceipt
 from safepoint.agent.stream import Hub
 from safepoint.agent.usage import Usage
 from safepoint.errors import StoreError
@@ -62,6 +62,8 @@ class Record:
         self.step = 0
         self.steps_done = 0
         self.steering = Steering()
+        # What a resumed run was given to say, until it has joined the conversation.
+        self.amendments: list[SteerReceipt] = []
         # Where facts go that must outlive the process; `unsaved` knows which messages it has not seen.
         self.journal: Journal | None = None
         # What a journal raised: nothing new may build on facts that were not saved.
@@ -118,6 +120,11 @@ class Record:
         except StoreError as error:
             self.broken = error
             raise
+
+    @property
+    def pending(self) -> tuple[Message, ...]:
+        """Messages that were added to a resumed run and have not joined the conversation."""
+        return tuple(one.message for one in self.amendments if one.outcome is not SteerOutcome.JOINED)
 
     @property
     def spent(self) -> Usage:

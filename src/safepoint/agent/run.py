@@ -251,7 +251,7 @@ class Run(Generic[DepsT, OutT]):
         options = self._options
         if options.token is not None:
             options.token.refuse_if_cancelled()
-        if options.resume is not None:
+        if options.resume is not None and options.session is None:  # in a session, its store decides
             continued.claim(options.resume)
         record = Record(self, self.node, self.hub, options.messages, options.ladder, options.budget)
         record.steering = self._steering

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from safepoint.agent.checkpoint import Checkpoint
-from safepoint.agent.codec import decode_entry, encode_entry
+from safepoint.agent.codec import decode_entry, decode_memory, encode_entry, encode_memory
 from safepoint.agent.journal import Called, Ended, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import (
@@ -27,12 +27,12 @@ from safepoint.errors import (
     StoreCorrupt,
     Superseded,
 )
-from safepoint.history.encoding import decode_message, decode_value, encode_message, encode_value
+from safepoint.history.encoding import decode_message, decode_value, encode_message, encode_values
 from safepoint.history.parts import Message
 from safepoint.sessions.owners import Owner
 from safepoint.sessions.store import Change, LateResult, LateSet, StateSet, Stored, StoredRun, Truncated
 from safepoint.sessions.worker import Worker
-from safepoint.tools.memory import CallMemory, as_fields
+from safepoint.tools.memory import CallMemory
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS sessions (
@@ -249,7 +249,7 @@ def _insert_messages(db: sqlite3.Connection, session_id: str, index: int, messag
 def _insert_call(
     db: sqlite3.Connection, session_id: str, run_id: str, entry: LedgerEntry, memory: CallMemory | None
 ) -> None:
-    remembered = None if memory is None else _dump({key: encode_value(v) for key, v in as_fields(memory).items()})
+    remembered = None if memory is None else _dump(encode_memory(memory))
     db.execute(
         "INSERT INTO calls (session, run_id, call_id, entry, memory) VALUES (?, ?, ?, ?, ?) "
         "ON CONFLICT (session, run_id, call_id) DO UPDATE SET entry = excluded.entry, "
@@ -298,18 +298,13 @@ def _read_run(db: sqlite3.Connection, session_id: str, row: tuple[Any, ...]) -> 
         stop_reason,
         None if checkpoint is None else Checkpoint.from_bytes(checkpoint),
         tuple(entry for entry, _ in entries),
-        {entry.call_id: _read_memory(json.loads(memory)) for entry, memory in entries if memory is not None},
+        {entry.call_id: decode_memory(json.loads(memory)) for entry, memory in entries if memory is not None},
         decode_value(json.loads(state_before)),
     )
 
 
-def _read_memory(data: dict[str, Any]) -> CallMemory:  # Any: decoded JSON
-    fields = {key: decode_value(value) for key, value in data.items()}
-    return CallMemory(fields["saved"], tuple(fields["answers"]), fields["once"], fields["approval"])
-
-
 def _dump_value(state: Mapping[str, Any]) -> str:  # Any: values of the user's own
-    return _dump(encode_value(dict(state)))
+    return _dump(encode_values(state))
 
 
 def _dump(value: Any) -> str:  # Any: JSON
