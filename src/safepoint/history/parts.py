@@ -84,7 +84,7 @@ class ToolResult:
 
     @property
     def is_error(self) -> bool:
-        return self.state != "finished"
+        return self.state not in ("finished", "finished_late")
 
 
 @dataclass(frozen=True, slots=True)
