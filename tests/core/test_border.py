@@ -214,7 +214,7 @@ async def test_a_failing_sibling_in_a_task_group_cancels_the_wait_and_its_error_
     closing = Closing(3)
 
     async def fail() -> None:
-        await asyncio.sleep(1)
+        await passes(1)
         raise LookupError("sibling")
 
     async def both() -> None:

@@ -139,9 +139,54 @@ def test_each_kind_of_character_has_its_price(text: str, tokens: int) -> None:
 
 
 @pytest.mark.parametrize("byte", range(128))
-def test_every_ascii_character_has_a_price_but_the_space(byte: int) -> None:
-    price = estimate_tokens(f"{chr(byte)}," * 100) - 36
-    assert (price > 0) == (chr(byte) != " ")
+def test_every_ascii_character_has_the_price_of_its_kind(byte: int) -> None:
+    char = chr(byte)
+    word, digit = 70, 88
+    match char:
+        case " ":
+            price = 0
+        case "\n" | "\r":
+            price = 97
+        case "\t":
+            price = 60
+        case _ if char.isupper():
+            price = 21 + word
+        case _ if char.islower():
+            price = 13 + word
+        case _ if char.isdigit():
+            price = digit
+        case _:
+            price = 36 if char.isprintable() else 100
+    assert estimate_tokens(f"{char}," * 100) == price + 36
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "price"),
+    [
+        ("\u0080", "\u037f", 83 + 70),
+        ("\u0380", "\u03ff", 60 + 70),
+        ("\u0400", "\u04ff", 27 + 70),
+        ("\u0500", "\u05ff", 57 + 70),
+        ("\u0600", "\u06ff", 44 + 70),
+        ("\u0700", "\u07ff", 57 + 70),
+        ("\u0800", "\u0fff", 60),
+        ("\u1000", "\u1fff", 40 + 70),
+        ("\u2000", "\u2fff", 138),
+        ("\u3000", "\u3fff", 68),
+        ("\u4000", "\u9fff", 83),
+        ("\ua000", "\udfff", 94),
+        ("\ue000", "\uffff", 160),
+        ("\U00010000", "\U0010ffff", 200),
+    ],
+)
+def test_beyond_ascii_the_price_is_that_of_the_script(first: str, last: str, price: int) -> None:
+    assert estimate_tokens(f"{first}," * 100) == price + 36
+    assert estimate_tokens(f"{last}," * 100) == price + 36
+
+
+@pytest.mark.parametrize("ruler", "-=_*#~")
+def test_a_ruler_is_cheap_whatever_it_is_made_of(ruler: str) -> None:
+    assert estimate_tokens(ruler * 400) == 14
 
 
 def test_every_part_of_a_message_is_counted() -> None:

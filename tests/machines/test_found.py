@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from safepoint import Agent, Outcome, SafePoint, ToolContext, Usage, tool
 from safepoint._core.tree import Node
@@ -14,6 +15,15 @@ from tests.virtual import virtual
 
 def child(run: Run[None, str], name: str) -> Node:
     return next(node for node in run.tree.walk() if node.name == name)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Let the loop go on, round by round, until it does."""
+    for _ in range(100):
+        if holds():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came")
 
 
 async def rounds(count: int) -> None:
@@ -53,9 +63,8 @@ async def test_a_model_call_that_never_began_costs_nothing() -> None:
     model = ScriptedModel(say("never"))
     agent = Agent("stopped early", model=model)
     async with agent.start("go") as run:
-        while not any(type(event).__name__ == "ModelCallStarted" for event in run.kept_events()):
-            await asyncio.sleep(0)
-        run.cancel()  # the call is announced, and its first step has yet to come
+        await rounds(1)
+        run.cancel()  # the call is on its way, and its first step has yet to come
         result = await run.wait()
     assert model.calls == 0
     assert result.usage == Usage()
@@ -91,8 +100,7 @@ async def test_a_call_that_was_stopped_before_its_first_line_was_stopped() -> No
 
     agent = Agent("quick", model=ScriptedModel(call("never"), say("done")), tools=[never])
     async with agent.start("go") as run:
-        while len(list(run.tree.walk())) < 2:
-            await asyncio.sleep(0)
+        await until(lambda: len(list(run.tree.walk())) == 2)
         receipt = child(run, "never").cancel()
         result = await run.wait()
     assert result.ledger[0].state is LedgerState.NOT_STARTED
@@ -110,9 +118,29 @@ async def test_a_sub_agent_that_stops_for_an_ask_of_its_call_is_told_on_the_rece
     inner = Agent("inner", model=ScriptedModel(call("work"), say("too far")), tools=[work])
     outer = Agent("outer", model=ScriptedModel(call("inner", input="go"), say("done")), tools=[inner.as_tool()])
     async with outer.start("go") as run:
-        while len(list(run.tree.walk())) < 2:
-            await asyncio.sleep(0)
+        await until(lambda: len(list(run.tree.walk())) == 2)
         receipt = child(run, "inner").cancel(SafePoint.AFTER_TOOLS)
         result = await run.wait()
     assert result.ledger[0].state is LedgerState.STOPPED
     assert (receipt.outcome, receipt.contributed) == (Outcome.STOPPED, True)
+
+
+@virtual
+async def test_a_deadline_that_cuts_what_a_safe_stop_waits_for_has_escalated_it() -> None:
+    @tool
+    async def quick() -> str:
+        """Be done at once."""
+        return "done"
+
+    @tool
+    async def endless() -> None:
+        """Never be done."""
+        await asyncio.Event().wait()
+
+    agent = Agent("waiter", model=ScriptedModel([call("quick"), call("endless")]), tools=[quick, endless])
+    async with agent.start("go") as run:
+        receipt = run.cancel(SafePoint.AFTER_TOOL, within=5)
+        result = await run.wait()
+    assert result.cancellation is not None
+    assert (result.cancellation.place, result.cancellation.timed_out) == ("after_tool", True)
+    assert (receipt.outcome, receipt.contributed) == (Outcome.ESCALATED, True)

@@ -15,6 +15,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from safepoint._core.clock import current_clock
 from safepoint.errors import UsageError
 from safepoint.testing.clock import EPOCH, START, Deadlock, Endless, OutsideWork, VirtualLoop, run_virtual
 
@@ -474,3 +475,11 @@ def test_run_virtual_inside_a_loop_says_what_to_write(as_coroutine: bool) -> Non
 def test_run_virtual_refuses_what_is_not_a_coroutine() -> None:
     with pytest.raises(UsageError, match="async function"):
         run_virtual(lambda: 3)  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]
+
+
+def test_the_watchdog_keeps_away_because_its_real_time_would_disturb_the_order() -> None:
+    async def main() -> bool:
+        return current_clock().is_virtual
+
+    assert run_virtual(main)
+    assert not asyncio.run(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import queue
 import subprocess
 import sys
 import threading
@@ -162,11 +163,12 @@ def test_a_child_that_was_there_before_is_not_left() -> None:
 
 
 def test_a_child_that_ends_a_little_later_is_waited_for() -> None:
+    started: queue.Queue[subprocess.Popen[bytes]] = queue.Queue()
+    reaper = threading.Thread(target=lambda: started.get().communicate(b""))
+    reaper.start()
     outside = leftovers.Outside()
     with start_child() as process:
-        reaper = threading.Thread(target=process.communicate, args=(b"",))
-        reaper.start()
-        # The reaper is a new thread too, so a pass means that both were waited for.
+        started.put(process)
         assert outside.left() == []
         reaper.join()
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from safepoint._core.ladder import Ladder
 from safepoint._core.work import Work
-from safepoint.agent.checkpoint import OpenCall
+from safepoint.agent.checkpoint import OpenCall, Question
 from safepoint.agent.events import ToolCallEnded
 from safepoint.agent.execution import Execution, Phase
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.record import Record
-from safepoint.agent.resume import Restored, fingerprint
+from safepoint.agent.resume import Restored
 from safepoint.errors import InternalError
 from safepoint.history.closing import ClosedCall
 from safepoint.history.parts import ToolCall
@@ -72,7 +72,7 @@ class Call:
             names = ", ".join(sorted(self._record.agent.tools)) or "none"
             self._refuse(f"There is no tool named {self.call.name!r}. The tools are: {names}.")
         elif self.call.invalid is not None:
-            self._refuse(f"The arguments are not a JSON object: {self.call.invalid}")
+            self._refuse(f"This call cannot be made: {self.call.invalid}")
         else:
             self.execution = Execution(self._record, self.call, self.tool, self._restored)
 
@@ -88,11 +88,16 @@ class Call:
     @property
     def waits(self) -> bool:
         """A person is asked about it."""
-        return self.entry.state is LedgerState.WAITING or self.opened().question is not None
+        return self.entry.state is LedgerState.WAITING or self._question is not None
+
+    @property
+    def _question(self) -> Question | None:
+        asked = self.execution or self._restored
+        return asked.question if asked is not None else None
 
     def opened(self) -> OpenCall:
         """What this call needs to go on after the run has stopped."""
-        tool = fingerprint(self.tool) if self.tool is not None else ""
+        tool = self.tool.fingerprint if self.tool is not None else ""
         execution, restored = self.execution, self._restored
         if execution is not None:
             return OpenCall(self.call.id, tool, execution.memory, execution.question, execution.child)
@@ -106,13 +111,13 @@ class Call:
     def closed(self, reason: str | None) -> ClosedCall:
         """What the conversation says of this call; `reason` is the run's, and the call's own comes first."""
         entry = self.entry
-        stop = self.execution.node.stop if self.execution is not None else None
+        why = self.execution.why if self.execution is not None else None
         return ClosedCall(
             call=self.call,
             state=entry.state,
             content=entry.content or "",
             error=entry.error,
-            reason=(stop.reason.text if stop is not None else reason) or None,
+            reason=(reason if why is None else why) or None,
             point=entry.point,
             still_running=entry.still_running,
         )

@@ -11,6 +11,7 @@ import inspect
 from functools import partial
 from typing import assert_never
 
+from safepoint._core.asks import is_seconds
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
 from safepoint._core.work import Done, Failed, NeverRan, Outcome
@@ -339,7 +340,8 @@ class Driver:
             return Close(StopReason.CANCELLED, incoming=incoming)
         agent = self._record.agent
         if incoming.empty and isinstance(error, ModelUnavailable) and step.attempt < agent.retries:
-            seconds = min(error.retry_after or 0.5 * 2**step.attempt, LONGEST_BACK_OFF)
+            wish = error.retry_after
+            seconds = min(wish if wish is not None and is_seconds(wish) else 0.5 * 2**step.attempt, LONGEST_BACK_OFF)
             self._record.emit(RetryScheduled, step=self._record.step, delay=seconds, error=error)
             return BackOff(seconds, CallModel(step.attempt + 1, step.model))
         if incoming.empty and isinstance(error, ModelError) and step.model + 1 < len(agent.models):

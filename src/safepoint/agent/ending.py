@@ -15,7 +15,7 @@ from safepoint.agent.result import NO_VALUE, RunResult, StopReason
 from safepoint.agent.steering import joined
 from safepoint.agent.steps import Close
 from safepoint.errors import StoreError
-from safepoint.history.closing import Draft, close_history, notice_text, quoted
+from safepoint.history.closing import Draft, close_history, notice_text, quoted, remark
 from safepoint.history.parts import Message
 from safepoint.tools.rendering import render_error
 
@@ -112,19 +112,19 @@ def _notice(step: Close, stop: Stop | None, *, incomplete: bool) -> str | None:
     if stop is not None:
         why = stop.reason
         return notice_text(reason=why.text, source=why.source, by=why.by, incomplete=incomplete)
-    match step.stop_reason:
-        case StopReason.ERROR:
-            return f"This run failed before it was done: {quoted(render_error(step.error or Exception('unknown')))}."
-        case StopReason.MAX_TOKENS:
-            return "The answer was cut off: the limit of tokens was reached."
-        case StopReason.MAX_STEPS:
-            return "This run ended before it was done: it has made all the steps that it may make."
-        case StopReason.INTERRUPTED:
-            return "This run waits for the answer of a person."
-        case StopReason.REFUSED:
-            return "The model refused to answer."
-        case _:
-            return None
+    if step.stop_reason is StopReason.ERROR:
+        error = quoted(render_error(step.error or Exception("unknown")))
+        return remark(f"This run failed before it was done: {error}.")
+    told = _REMARKS.get(step.stop_reason)
+    return remark(told) if told is not None else None
+
+
+_REMARKS = {
+    StopReason.MAX_TOKENS: "The answer was cut off: the limit of tokens was reached.",
+    StopReason.MAX_STEPS: "This run ended before it was done: it has made all the steps that it may make.",
+    StopReason.INTERRUPTED: "This run waits for the answer of a person.",
+    StopReason.REFUSED: "The model refused to answer.",
+}
 
 
 def _last_words(messages: tuple[Message, ...]) -> str:

@@ -77,6 +77,8 @@ class Execution:
         self.question: Question | None = None
         resume = restored.child if restored is not None else None
         self.child: Checkpoint | None = resume.checkpoint if resume is not None else None
+        # Why a sub-agent was stopped that nobody stopped through this call.
+        self._why_inside: str | None = None
         self._args: dict[str, Any] = {}  # Any: typed by the tool's signature
         self._undo: Work[object] | None = None
         self._timeout: asyncio.TimerHandle | None = None
@@ -107,6 +109,11 @@ class Execution:
         return next((work for work in (self.work, self._undo) if work is not None and not work.ended), None)
 
     @property
+    def why(self) -> str | None:
+        """Why it was stopped, if that was meant for this call or the run inside it."""
+        return self.node.stop.reason.text if self.node.stop is not None else self._why_inside
+
+    @property
     def _entry(self) -> LedgerEntry:
         return self._record.ledger[self._call.id]
 
@@ -117,7 +124,7 @@ class Execution:
         if not await self._allowed():
             return None
         # Durable first, true second: a crash in between calls it cut, although it never ran a line. Never the reverse.
-        await self._record.note(Called(replace(self._entry, state=LedgerState.RUNNING), self.memory))
+        await self._make_durable(state=LedgerState.RUNNING)
         if self._being_stopped() or self.node.judge_now() is not None:
             return None
         self._mark_running()
@@ -133,11 +140,16 @@ class Execution:
             if self._late():
                 return value  # abandoned long ago; it goes to the orphan and nowhere else
             self._record_value(value)
-        await self._record.note(Called(self._entry, self.memory))
+        await self._make_durable()
         if not self._being_stopped():
             self.work.manner = CUT_AT_ONCE
             await self._run_hooks("after_tool", self._entry)
         return value
+
+    async def _make_durable(self, **changes: Any) -> None:  # Any: the entry's own fields
+        """Write the entry, with these changes, if there is a journal. Cancellation: it is written whole or not."""
+        if self._record.journal is not None:
+            await self._record.note(Called(replace(self._entry, **changes), self.memory))
 
     async def _allowed(self) -> bool:
         """Run the checks; False if they, or the arguments, have settled what becomes of the call."""
@@ -222,6 +234,7 @@ class Execution:
         self._record.orphans.extend(result.orphans)
         self.child = result.checkpoint
         if result.cancellation is not None:
+            self._why_inside = result.cancellation.reason.text
             self.node.judge(result.cancellation.place)  # what was asked of the call, the run inside has carried out
             self._settle(LedgerState.STOPPED, content=result.text)
         elif result.stop_reason is StopReason.INTERRUPTED:

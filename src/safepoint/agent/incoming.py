@@ -6,6 +6,7 @@ and thinking that its provider has sealed. Tool calls count only in a complete r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ from typing import Any
 from safepoint.agent.model import CallDelta, Chunk, Finish, ReasoningDelta, TextDelta
 from safepoint.agent.result import StopReason
 from safepoint.errors import ModelMisbehaved
+from safepoint.history.check import TOOL_NAME
 from safepoint.history.parts import Message, Part, Reasoning, Text, ToolCall
-from safepoint.history.wellformed import well_formed
+from safepoint.history.wellformed import is_well_formed, well_formed
 from safepoint.tools.json_args import decode_arguments
 
 
@@ -51,6 +53,8 @@ class Incoming:
             return False
         if self.finish is not None:
             raise ModelMisbehaved(f"the model went on after its end, with {chunk!r}")
+        if not _is_chunk(chunk):
+            raise ModelMisbehaved(f"the model sent {chunk!r}, which is no chunk")
         match chunk:
             case TextDelta(text):
                 self.chars += len(text)
@@ -59,15 +63,19 @@ class Incoming:
                 self.chars += len(text)
                 self._thinking.append(text)
                 if signature is not None:
-                    self._reasoning.append(Reasoning("".join(self._thinking), signature))
-                    self._thinking.clear()
+                    self._seal(signature)
             case CallDelta():
                 self._add_call(chunk)
             case Finish():
                 self.finish = chunk
-            case _:  # pyright: ignore[reportUnnecessaryComparison]  # a model is outside code
-                raise ModelMisbehaved(f"the model sent {chunk!r}, which is no chunk")
         return True
+
+    def _seal(self, signature: str) -> None:
+        """Thinking that cannot be sent again as it was signed is dropped: the seal is over its exact text."""
+        thought = "".join(self._thinking)
+        self._thinking.clear()
+        if signature.strip() and is_well_formed(thought + signature):
+            self._reasoning.append(Reasoning(thought, signature))
 
     def _add_call(self, chunk: CallDelta) -> None:
         call = self._calls.setdefault(chunk.index, _Call())
@@ -120,7 +128,7 @@ class Incoming:
         """
         parts: list[Part] = list(self._reasoning)
         if thinking := "".join(self._thinking):
-            parts.append(Reasoning(thinking))
+            parts.append(Reasoning(well_formed(thinking)))
         if (text := self.kept_text).strip():
             parts.append(Text(well_formed(text)))
         used = set(taken)
@@ -139,9 +147,32 @@ class Incoming:
         call = self._calls[index]
         if not call.name:
             raise ModelMisbehaved(f"tool call {index} of the reply has no name")
-        id = call.id or f"call_{len(used) + 1}"
+        id = call.id if call.id and call.id.strip() and is_well_formed(call.id) else f"call_{len(used) + 1}"
         while id in used:
             id += "_"
+        if not TOOL_NAME.fullmatch(call.name):
+            # Models make names up. Another spelling can be sent again; it must not become a call of a tool that exists.
+            legal = _ILLEGAL.sub("_", call.name)[:64]
+            return ToolCall(id, legal, {}, f"the name {well_formed(call.name)!r} is none that a tool can have")
         args: Mapping[str, Any]  # Any: decoded JSON
         args, invalid = decode_arguments(call.arguments)
         return ToolCall(id, call.name, args, invalid)
+
+
+_ILLEGAL = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def _is_chunk(chunk: object) -> bool:
+    """A model is outside code: what it sends is looked at before anything is built on it."""
+    match chunk:
+        case TextDelta():
+            return isinstance(chunk.text, str)  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped models
+        case ReasoningDelta():
+            return isinstance(chunk.text, str) and isinstance(chunk.signature, str | None)  # pyright: ignore[reportUnnecessaryIsInstance]  # as above
+        case CallDelta():
+            words = (chunk.id or "", chunk.name or "", chunk.arguments)
+            return isinstance(chunk.index, int) and all(isinstance(word, str) for word in words)  # pyright: ignore[reportUnnecessaryIsInstance]  # as above
+        case Finish():
+            return isinstance(chunk.reason, str)  # pyright: ignore[reportUnnecessaryIsInstance]  # as above
+        case _:
+            return False

@@ -64,11 +64,16 @@ def _tell(record: Record, chunk: Chunk) -> None:
 def usage_of(request: ModelRequest, incoming: Incoming) -> Usage:
     """What this call cost: the provider's own count where it said, our estimate where it could not."""
     finish = incoming.finish
-    spent_in = finish.input_tokens if finish is not None else None
-    spent_out = finish.output_tokens if finish is not None else None
+    spent_in = _count(finish.input_tokens) if finish is not None else None
+    spent_out = _count(finish.output_tokens) if finish is not None else None
     estimated = spent_in is None or spent_out is None
     if spent_in is None:
         spent_in = estimate_messages(request.messages, request.instructions, request.tools)
     if spent_out is None:
         spent_out = estimate_tokens(incoming.all_received)
     return Usage(spent_in, spent_out, model_calls=1, estimated=estimated)
+
+
+def _count(tokens: object) -> int | None:
+    """A provider's count, unless it is none."""
+    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0 else None

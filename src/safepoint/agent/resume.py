@@ -14,8 +14,6 @@ A call that would run and whose tool is gone or has other parameters now gets a 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -129,7 +127,7 @@ def _unknown(resume: Resume, entry: LedgerEntry, saved: OpenCall, tool: BaseTool
 def _again(resume: Resume, entry: LedgerEntry, saved: OpenCall, tool: BaseTool | None) -> Restored:
     if tool is None:
         return _refused(entry, saved, f"This call was not run again: there is no tool named {entry.name!r} any more.")
-    if saved.tool and saved.tool != fingerprint(tool):
+    if saved.tool and saved.tool != tool.fingerprint:
         return _refused(
             entry, saved, f"This call was not run again: the parameters of {entry.name!r} have changed since."
         )
@@ -156,11 +154,6 @@ def _child(resume: Resume, saved: OpenCall) -> Resume | None:
 
 def _refused(entry: LedgerEntry, saved: OpenCall, why: str) -> Restored:
     return Restored(replace(entry, state=LedgerState.FAILED, error=why), False, saved)
-
-
-def fingerprint(tool: BaseTool) -> str:
-    """What a tool's parameters are, in short."""
-    return hashlib.sha256(json.dumps(dict(tool.spec.parameters), sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 class Continued:

@@ -312,5 +312,7 @@ def parent_of(parent: Run[Any, Any] | Inherit | None) -> Node | None:  # Any: a 
     """The node a new run is to live under."""
     if parent is None:
         return None
+    if not isinstance(parent, Run | Inherit):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ValueError(f"parent={parent!r}: write parent=run, or parent=None to detach it")
     node = parent.node if isinstance(parent, Run) else current_node.get()
     return node if node is not None and node.state in (NodeState.LIVE, NodeState.STOPPING) else None

@@ -6,8 +6,9 @@
        └─ invoke_agent NAME            a sub-agent, and likewise any span that the tool makes itself, also in a thread
 
 Starts and ends are paired on every path, so every span is ended. Nesting comes from where a start is told: inside the
-task that starts. There the span becomes the current one, and what that task begins inherits it. A cancel is no error:
-it leaves the status unset and is told in attributes `safepoint.cancel.*`.
+task that starts. There the span becomes the current one, and what that task begins inherits it. The task of a model
+call or a tool call ends with it, so nothing has to be put back. A cancel is no error: it leaves the status unset and
+is told in attributes `safepoint.cancel.*`.
 
 Imported only where OpenTelemetry is installed: see `telemetry`.
 """
@@ -57,7 +58,7 @@ def make_listener() -> Callable[[Event], None] | None:
 
 @dataclass(slots=True)
 class _Open:
-    """A span under way. `token` puts back the span that was current before, in the same task."""
+    """A span under way. `token` puts back what was current before, in the task where it started."""
 
     name: str
     span: Span
@@ -108,20 +109,20 @@ class Spans:
             work.rungs.append(event.rung)
 
     def _end_run(self, event: RunEnded) -> None:
+        for key in [key for key in self._open if key[0] == event.run_id and key[1] is not None]:
+            _end(self._open.pop(key), event.cancellation, event.error)  # a run that broke told no other end
         opened = self._open.pop((event.run_id, None))
-        current.detach(opened.token)
+        current.detach(opened.token)  # a sub-agent's run has the task of its call, whose span is current again
         opened.span.set_attribute("safepoint.stop_reason", str(event.stop_reason))
         _tell_usage(opened.span, event.usage)
         _end(opened, event.cancellation, event.error)
 
     def _end_model_call(self, event: ModelCallEnded) -> None:
         opened = self._open.pop((event.run_id, _MODEL))
-        current.detach(opened.token)
         _tell_usage(opened.span, event.usage)
         _end(opened, event.cancellation, event.error)
 
     def _end_tool_call(self, event: ToolCallEnded) -> None:
-        """Told by the run and not in the call's own task, whose context is gone: there is nothing to put back."""
         opened = self._open.pop((event.run_id, event.entry.call_id), None)
         if opened is None:
             return  # it never started

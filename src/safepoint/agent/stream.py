@@ -153,8 +153,9 @@ class Hub:
     def _take(self, event: Event) -> None:
         if not isinstance(event, _PIECES):
             self._kept.append(event)
-        for reader in self._live_readers():
-            reader.put(event)
+        if self._readers:
+            for reader in self._live_readers():
+                reader.put(event)
         for listener in self._listeners:
             try:
                 listener(event)

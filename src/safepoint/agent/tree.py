@@ -25,12 +25,12 @@ class RunTree:
         if not self._root.holds(keep):
             raise ValueError(f"{keep!r} is not a node of this run: take one from run.tree.walk()")
         receipts: list[Receipt] = []
-        branch = self._root
-        while branch is not keep:
-            inside = next(child for child in branch.children if child.holds(keep))
+        branch: Node | None = self._root
+        while branch is not None and branch is not keep:
+            inside = next((child for child in branch.children if child.holds(keep)), None)
             others = [child for child in branch.children if child is not inside]
             receipts += [child.cancel(SafePoint.NOW, reason=reason) for child in others]
-            branch = inside
+            branch = inside  # None: it has ended meanwhile, and there is nothing left to keep
         return receipts
 
     def __repr__(self) -> str:

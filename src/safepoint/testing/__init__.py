@@ -3,6 +3,7 @@
 from safepoint.testing.clock import Deadlock, VirtualLoop, run_virtual
 from safepoint.testing.injector import check_cancellable
 from safepoint.testing.models import RuleModel, ScriptedModel, call, fail, raw, say, stall, think
+from safepoint.testing.passing import pass_time
 from safepoint.testing.report import Failure, Report
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "call",
     "check_cancellable",
     "fail",
+    "pass_time",
     "raw",
     "run_virtual",
     "say",

@@ -73,7 +73,7 @@ def end(loop: VirtualLoop) -> list[str]:
     except Stuck as stuck:
         for task in asyncio.all_tasks(loop):
             # It is being reported right here; asyncio need not do it again when it collects the task.
-            task._log_destroy_pending = False  # pyright: ignore[reportPrivateUsage]
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # as for an orphan
         return [f"what is left does not end when cancelled: {stuck}"]
     finally:
         loop.close()
@@ -91,10 +91,8 @@ class Outside:
         threads = [thread for thread in threading.enumerate() if thread not in self._threads]
         for thread in threads:
             thread.join(max(0.0, deadline - monotonic()))
-        children = _children() - self._children
-        while children and monotonic() < deadline:
+        while (children := _children() - self._children) and monotonic() < deadline:
             sleep(0.005)
-            children = _children() - self._children
         left = [f"a thread is left: {thread.name}" for thread in threads if thread.is_alive()]
         return left + [f"a child process is left: {pid}" for pid in sorted(children)]
 

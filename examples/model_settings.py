@@ -1,0 +1,20 @@
+"""Say how the model is to answer, and how long it may be silent."""
+
+import asyncio
+
+from safepoint import Agent, ModelSettings, RunFailed
+from safepoint.testing import ScriptedModel, say, stall
+
+
+async def main() -> None:
+    settings = ModelSettings(temperature=0.2, max_tokens=200, timeout_first_token=0.05, timeout_idle=0.05)
+    model = ScriptedModel(stall(), [say("Let me think"), stall()])
+    agent = Agent("thinker", model=model, settings=settings, retries=1)
+    try:
+        await agent.run("Well?")
+    except RunFailed as failed:
+        print(failed.result.text, "…", failed.result.error)
+    print(model.requests[0].settings.temperature)
+
+
+asyncio.run(main())

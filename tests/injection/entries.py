@@ -1,0 +1,107 @@
+"""Every scenario there is, by name.
+
+A scenario is a public async function in one of these modules. One that takes a store is run with each kind of store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import tempfile
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias
+
+from safepoint import check_history
+from safepoint.errors import SessionBusy
+from safepoint.sessions import MemoryStore, SqliteStore, Store
+from tests.injection import answers, asking, callers, hooked, resuming, stored, tool_calls
+from tests.injection.parts import SlowStore
+
+Scenario: TypeAlias = Callable[[], Coroutine[Any, Any, None]]  # Any: what a coroutine yields
+
+MODULES = (answers, tool_calls, hooked, asking, callers, resuming, stored)
+
+
+class Shelf:
+    """The stores that scenarios have used, until somebody has looked at what they contain."""
+
+    def __init__(self) -> None:
+        self._memory: list[MemoryStore] = []
+        self._folders: list[tempfile.TemporaryDirectory[str]] = []
+
+    async def in_memory(self, scenario: Callable[[Store], Awaitable[None]]) -> None:
+        store = MemoryStore()
+        self._memory.append(store)
+        await scenario(SlowStore(store))
+
+    async def in_sqlite(self, scenario: Callable[[Store], Awaitable[None]]) -> None:
+        folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self._folders.append(folder)
+        store = SqliteStore(Path(folder.name) / "sessions.db")
+        try:
+            await scenario(store)
+        finally:
+            await store.aclose()
+
+    def is_sound(self) -> None:
+        """The oracle: every session has a valid conversation, no open run, and is free for the next one."""
+        memory, self._memory = self._memory, []
+        folders, self._folders = self._folders, []
+        for store in memory:
+            asyncio.run(_is_sound(store))
+        for folder in folders:
+            asyncio.run(_is_sound_in(Path(folder.name)))
+            folder.cleanup()
+
+
+async def _is_sound_in(folder: Path) -> None:
+    store = SqliteStore(folder / "sessions.db")
+    try:
+        await _is_sound(store)
+    finally:
+        await store.aclose()
+
+
+async def _is_sound(store: Store) -> None:
+    for id in await store.list_ids():
+        found = await store.load(id)
+        if found.messages:
+            check_history(found.messages)
+        assert all(run.ended for run in found.runs), f"the session {id} has an open run"
+        try:
+            await store.claim(id, "somebody else")
+        except SessionBusy as busy:
+            raise AssertionError(f"the session {id} is not free: {busy}") from busy
+
+
+SHELF = Shelf()
+
+
+def scenarios_of(module: ModuleType) -> dict[str, Scenario]:
+    return dict(_found(module))
+
+
+def _found(module: ModuleType) -> Iterator[tuple[str, Scenario]]:
+    for name, value in vars(module).items():
+        if name.startswith("_") or not inspect.iscoroutinefunction(value) or value.__module__ != module.__name__:
+            continue
+        parameters = list(inspect.signature(value).parameters)
+        if not parameters:
+            yield name, value
+        elif parameters == ["store"]:
+            yield f"{name}_in_memory", _renamed(functools.partial(SHELF.in_memory, value), f"{name}_in_memory")
+            yield f"{name}_in_sqlite", _renamed(functools.partial(SHELF.in_sqlite, value), f"{name}_in_sqlite")
+
+
+def _renamed(scenario: Scenario, name: str) -> Scenario:
+    async def renamed() -> None:
+        await scenario()
+
+    renamed.__name__ = renamed.__qualname__ = name
+    return renamed
+
+
+ENTRIES = {name: scenario for module in MODULES for name, scenario in scenarios_of(module).items()}

@@ -1,0 +1,209 @@
+"""Sessions: made, run, resumed, rewound, forked, deleted, and sent to while busy. Each with every store.
+
+A scenario here takes its store as an argument; `entries` runs it with each kind of store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from safepoint import Agent, Ladder, SafePoint, ToolContext, tool
+from safepoint.agent.journal import Called, Opened, Said
+from safepoint.agent.ledger import LedgerEntry
+from safepoint.errors import SessionBusy
+from safepoint.history.parts import Message, Text, ToolCall, user_message
+from safepoint.history.states import LedgerState
+from safepoint.sessions import LateResult, Sender, Session, Store
+from safepoint.sessions.busy import IfBusy
+from safepoint.testing import call, say
+from tests.injection.parts import A_MOMENT, A_WHILE, LONG, SlowHooks, agent, look, pages, post
+from tests.injection.resuming import asks
+from tests.injection.tool_calls import three_deep
+
+
+async def _resumed(one: Agent, session: Session) -> None:
+    """Go on from wherever the session stands, until there is nothing left to do."""
+    while (checkpoint := session.checkpoint) is not None:
+        answers = {question.id: True for question in checkpoint.questions}
+        await one.resume(checkpoint, answers=answers, session=session)
+
+
+@tool
+async def remembers(ctx: ToolContext, word: str = "x") -> str:
+    """Writes into the state of its session."""
+    assert isinstance(ctx.session, Session)
+    ctx.session.state[word] = len(ctx.session.state)
+    await asyncio.sleep(A_MOMENT)
+    return word
+
+
+async def two_turns(store: Store) -> None:
+    one = agent(call("look"), say("done"), call("remembers"), say("done again"), tools=[look, remembers])
+    session = await Session.create(store, "s", state={"n": 1})
+    await one.run("first", session=session)
+    await one.run("second", session=session)
+
+
+async def turn_with_hooks(store: Store) -> None:
+    session = await Session.create(store, "s")
+    one = agent(call("post"), say("done"), tools=[post], hooks=[SlowHooks()])
+    async with one.start("go", session=session) as run:
+        async for _ in run.text():
+            pass
+
+
+async def loaded_again(store: Store) -> None:
+    one = agent(call("look"), say("done"), say("more"), tools=[look])
+    await one.run("first", session=await Session.create(store, "s"))
+    await one.run("second", session=await Session.load(store, "s"))
+
+
+async def two_views_of_one_session(store: Store) -> None:
+    one = agent(say("done"), say("more"), say("and more"))
+    here = await Session.create(store, "s")
+    there = await Session.load(store, "s")
+    await one.run("first", session=here)
+    await one.run("second", session=there)
+    await one.run("third", session=here)
+
+
+async def resumed_in_its_session(store: Store) -> None:
+    one = agent([call("look"), call("pages"), call("post")], say("done"), tools=[look, pages, post])
+    session = await Session.create(store, "s")
+    async with one.start("go", session=session) as run:
+        run.cancel(SafePoint.named("page") | SafePoint.BEFORE_EFFECT)
+    await _resumed(one, session)
+
+
+async def resumed_three_deep_in_its_session(store: Store) -> None:
+    one = three_deep()
+    session = await Session.create(store, "s")
+    async with one.start("go", session=session) as run:
+        await run.cancel(SafePoint.AFTER_MODEL, recursive=True).wait()
+    await _resumed(one, session)
+
+
+async def answered_in_its_session(store: Store) -> None:
+    one = agent([call("asks"), call("look")], say("done"), tools=[asks, look])
+    session = await Session.create(store, "s")
+    await one.run("go", session=session)
+    await _resumed(one, session)
+
+
+async def rewound(store: Store) -> None:
+    one = agent(call("remembers"), say("done"), say("more"), tools=[remembers])
+    session = await Session.create(store, "s")
+    await one.run("first", session=session)
+    await one.run("second", session=session)
+    await session.rewind()
+    await session.rewind()
+    session.state["by hand"] = True
+    await session.save_state()
+    await one.run("other", session=session)
+
+
+async def forked(store: Store) -> None:
+    one = agent(call("look"), say("done"), say("more"), tools=[look])
+    session = await Session.create(store, "s")
+    await one.run("first", session=session)
+    other = await session.fork("t")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(one.run("second", session=session))
+        group.create_task(one.run("other second", session=other))
+
+
+async def deleted(store: Store) -> None:
+    session = await Session.create(store, "s")
+    await agent(say("done")).run("go", session=session)
+    await session.delete()
+
+
+async def deleted_while_live(store: Store) -> None:
+    one = agent(call("post"), say("done"), tools=[post])
+    session = await Session.create(store, "s")
+    async with one.start("go", session=session):
+        await asyncio.sleep(A_WHILE)
+        await session.delete()
+
+
+async def taken_over_from_a_dead_process(store: Store) -> None:
+    """What a process that died has written is closed by whoever comes next, and can go on from there."""
+    await store.create("s", {})
+    epoch = await store.claim("s", "the dead one")
+    calls = (ToolCall("c1", "look", {"x": 1}), ToolCall("c2", "post", {"x": 2}))
+    cut = LedgerEntry("c2", "post", {"x": 2}, state=LedgerState.RUNNING)
+    opened = Opened("run_dead", "agent", 0, (user_message("go"),))
+    await store.append("s", epoch, [opened, Said(1, Message("assistant", (Text("Well."), *calls))), Called(cut)])
+    await store.release("s", "the dead one")
+    session = await Session.load(store, "s")
+    await _resumed(agent(call("look"), say("done"), tools=[look, post]), session)
+
+
+async def told_of_a_late_result(store: Store) -> None:
+    """A call that did not stop comes back after its run; the next turn is told."""
+
+    @tool(ladder=Ladder(task=A_MOMENT))
+    async def deaf() -> str:
+        """Does not care about being cut."""
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(LONG)
+        await asyncio.sleep(A_WHILE)
+        return "after all"
+
+    one = agent(call("deaf"), say("done"), say("more"), tools=[deaf])
+    session = await Session.create(store, "s")
+    async with one.start("first", session=session) as run:
+        await asyncio.sleep(A_WHILE)
+        run.cancel()
+    await asyncio.sleep(LONG)
+    await one.run("second", session=session)
+
+
+async def late_results_kept(store: Store) -> None:
+    await store.create("s", {})
+    await store.add_late("s", LateResult("c1", "post", "posted"))
+    await store.list_ids()
+    session = await Session.load(store, "s")
+    await agent(say("done")).run("go", session=session)
+
+
+async def _sent_while_busy(store: Store, if_busy: IfBusy) -> None:
+    """Three messages at once: the second and third find the first one's run live."""
+    one = agent(call("post"), say("done"), call("look"), say("more"), say("and more"), tools=[post, look])
+    session = await Session.create(store, "s")
+    sender = Sender(session)
+
+    async def later(seconds: float, prompt: str) -> None:
+        await asyncio.sleep(seconds)
+        with suppress(SessionBusy):
+            await sender.send(one, prompt, if_busy=if_busy)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(sender.send(one, "first"))
+        group.create_task(later(A_WHILE / 2, "second"))
+        group.create_task(later(A_WHILE, "third"))
+
+
+async def sent_while_busy_and_queued(store: Store) -> None:
+    await _sent_while_busy(store, "queue")
+
+
+async def sent_while_busy_and_joined(store: Store) -> None:
+    await _sent_while_busy(store, "steer")
+
+
+async def sent_while_busy_and_preempting(store: Store) -> None:
+    await _sent_while_busy(store, "preempt")
+
+
+async def sent_while_busy_and_interrupting(store: Store) -> None:
+    await _sent_while_busy(store, "interrupt")
+
+
+async def sent_while_busy_and_rolling_back(store: Store) -> None:
+    await _sent_while_busy(store, "rollback")
+
+
+async def sent_while_busy_and_refused(store: Store) -> None:
+    await _sent_while_busy(store, "reject")

@@ -1,0 +1,121 @@
+"""Short plays that together take every drawn arrow, so that none depends on what an example happens to find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from safepoint import Source
+from tests.machines.gates import End, Manner, Wanted
+from tests.machines.machine import AT_REST, Opening, StopMachine
+from tests.machines.one_run import OneRun
+from tests.machines.reference import Push, Wish
+from tests.machines.tree import Tree
+from tests.machines.world import Plan
+
+AT_P: Final = Wish(Push.SAFE, frozenset({"point:p"}))
+
+
+def _one(opening: Opening = (), *, hooks: bool = False) -> OneRun:
+    machine = OneRun()
+    machine.begin(Plan(hooks=hooks), opening)
+    return machine
+
+
+def _with(*names: str, hooks: bool = False) -> OneRun:
+    return _one((tuple(Wanted(name) for name in names),), hooks=hooks)
+
+
+def an_answer() -> StopMachine:
+    machine = _one()
+    machine.model_says(0, "Well, ", AT_REST)
+    machine.model_answers(0, True, AT_REST)
+    return machine
+
+
+def a_tool_that_finishes_and_one_that_fails() -> StopMachine:
+    machine = _with("look", "write")
+    machine.tool_finishes(0, AT_REST)
+    machine.tool_fails(0, "value", AT_REST)
+    return machine
+
+
+def a_tool_that_nobody_knows() -> StopMachine:
+    return _with("nobody")
+
+
+def a_stop_at_a_named_point() -> StopMachine:
+    machine = _with("look")
+    machine.ask_at_safe_point(AT_P, None, False, Source.USER, 0, AT_REST)
+    machine.tool_reaches_point(0, "p", AT_REST)
+    return machine
+
+
+def a_tool_that_asks_a_person() -> StopMachine:
+    machine = _with("look")
+    machine.tool_asks_somebody(0, AT_REST)
+    return machine
+
+
+def a_check_that_asks_a_person() -> StopMachine:
+    return _with("sign", hooks=True)
+
+
+def a_cut_that_is_undone() -> StopMachine:
+    machine = _with("pay")
+    machine.ask_now(Source.USER, 0, AT_REST)
+    machine.undo_or_hook_ends(0, False, AT_REST)
+    return machine
+
+
+def a_tool_that_does_not_stop() -> StopMachine:
+    machine = _with("look")
+    machine.change_manner(0, Manner.SWALLOW)
+    machine.ask_now(Source.USER, 0, AT_REST)
+    machine.let_time_pass(1.0)
+    return machine
+
+
+def now_before_the_first_step_of_a_model_call() -> StopMachine:
+    """The second round makes the work; NOW is recorded before the third, and heard of after the work's first step."""
+    machine = _one(None)
+    machine.start(True, 2)
+    machine.world.ask(machine.world.nodes()[0], Wish(Push.NOW), None, False, Source.USER)
+    machine.go(AT_REST)
+    assert not machine.world.gates.models
+    return machine
+
+
+def now_heard_of_before_the_first_step_of_a_tool() -> StopMachine:
+    """In one round: the driver starts the tool, the cancelled caller says NOW, and a mild ask has the log looked at."""
+    machine = _one()
+    machine.models()[0].give(End((Wanted("look"),)))
+    machine.go(1)
+    machine.cancel_caller(0)
+    machine.ask_at_safe_point(AT_P, None, False, Source.USER, 0, AT_REST)
+    assert not machine.world.gates.tools
+    return machine
+
+
+def a_tool_that_leaves_an_agent_behind() -> StopMachine:
+    machine = Tree()
+    machine.begin(Plan(tree=True), ((Wanted("kick_off"),),))
+    machine.change_manner(0, Manner.SWALLOW)
+    machine.tool_finishes(0, AT_REST)
+    machine.let_time_pass(1.0)
+    return machine
+
+
+SCENARIOS: Final[tuple[Callable[[], StopMachine], ...]] = (
+    an_answer,
+    a_tool_that_finishes_and_one_that_fails,
+    a_tool_that_nobody_knows,
+    a_stop_at_a_named_point,
+    a_tool_that_asks_a_person,
+    a_check_that_asks_a_person,
+    a_cut_that_is_undone,
+    a_tool_that_does_not_stop,
+    now_before_the_first_step_of_a_model_call,
+    now_heard_of_before_the_first_step_of_a_tool,
+    a_tool_that_leaves_an_agent_behind,
+)

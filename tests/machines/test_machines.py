@@ -1,0 +1,74 @@
+"""Whatever is done to a run, in whatever order, every promise of the contract is kept and every drawn arrow is taken.
+
+`make test` plays a modest number of examples, always the same ones; `make proof` plays ten thousand of each machine
+from a seed that it prints. Both end with the table of arrows; `pytest -s` shows it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.machines.arrows import Arrow, drawn_arrows, never_taken, table, way
+from tests.machines.machine import StopMachine
+from tests.machines.one_run import OneRun
+from tests.machines.scenarios import SCENARIOS
+from tests.machines.tree import Tree
+
+STEPS = 40
+ORDINARY = settings(
+    max_examples=80,
+    stateful_step_count=STEPS,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+PROOF = settings(ORDINARY, max_examples=10_000, derandomize=False)
+
+machines = pytest.mark.parametrize("machine", [OneRun, Tree], ids=["one run", "a tree of runs"])
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_each_scenario_agrees_with_the_reference(scenario: Callable[[], StopMachine]) -> None:
+    scenario().teardown()
+
+
+@machines
+def test_every_promise_is_kept_in_any_order(machine: type[StopMachine]) -> None:
+    run_state_machine_as_test(machine, settings=ORDINARY)
+
+
+def test_every_drawn_arrow_is_taken() -> None:
+    for scenario in SCENARIOS:
+        scenario().teardown()
+    print(f"\n{table(StopMachine.counts)}")
+    assert never_taken(StopMachine.counts) == []
+
+
+def test_an_arrow_that_nobody_takes_is_named() -> None:
+    arrows = drawn_arrows()
+    counts = Counter[Arrow](arrows[1:])
+    assert never_taken(counts) == arrows[:1]
+    assert way("node", "ended", "live") is None
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(5400)
+@machines
+def test_every_promise_is_kept_in_ten_thousand_examples(machine: type[StopMachine]) -> None:
+    number, begun = random.SystemRandom().randrange(2**32), time.monotonic()
+    print(f"\n{machine.__name__}: {PROOF.max_examples:,} examples of {STEPS} steps, seed {number}", flush=True)
+    run_state_machine_as_test(seed(number)(machine), settings=PROOF)
+    print(f"{machine.__name__}: {time.monotonic() - begun:.0f} s")
+
+
+@pytest.mark.proof
+def test_every_drawn_arrow_is_taken_in_the_proof() -> None:
+    test_every_drawn_arrow_is_taken()
