@@ -490,9 +490,9 @@ async def anyio_groups() -> None:
     async with receive, anyio.create_task_group() as group:
         group.start_soon(produce)
         async for _ in receive:
-            await anyio.sleep(0.1)
+            await anyio.sleep(0.1 * SECOND)
     with anyio.move_on_after(1) as scope:
-        await anyio.sleep(5)
+        await anyio.sleep(5 * SECOND)
     assert scope.cancelled_caught
 
 

@@ -266,7 +266,7 @@ def test_an_anyio_task_group_works(loop: Callable[[], VirtualLoop]) -> None:
             await anyio.sleep_forever()
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.sleep(1)
+                await anyio.sleep(1 * SECOND)
             ended.append(name)
 
     async def main() -> None:
@@ -274,7 +274,7 @@ def test_an_anyio_task_group_works(loop: Callable[[], VirtualLoop]) -> None:
             async with anyio.create_task_group() as group:
                 await group.start(child, "first")
                 group.start_soon(child, "second")
-                await anyio.sleep(3)
+                await anyio.sleep(3 * SECOND)
                 group.cancel_scope.cancel()
 
     run_on(loop, main())
