@@ -17,6 +17,7 @@ import pytest
 
 from safepoint.testing import leftovers, pass_time
 from safepoint.testing.clock import START, Endless, VirtualLoop
+from safepoint.testing.passing import pass_time
 
 
 @pytest.fixture
