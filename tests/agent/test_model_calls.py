@@ -103,7 +103,7 @@ async def test_words_that_came_before_an_error_are_kept_and_marked() -> None:
     assert run.result.text == "Once upon"
     last = run.result.messages[-1]
     assert [part.incomplete for part in last.parts if part.kind == "text"] == [True]
-    assert notices(run.result.messages) == ['This run failed before it was done: "ModelUnavailable: busy".']
+    assert notices(run.result.messages) == ['[Safepoint: This run failed before it was done: "ModelUnavailable: busy".]']
 
 
 @virtual
@@ -436,7 +436,7 @@ async def test_an_answer_that_ended_badly_says_so(reason: str, stop: str, notice
     finish = replace(Finish("end_turn"), reason=reason)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # one of them
     run = await ended(Agent("a", model=ScriptedModel(raw(*chunks, finish))))
     assert (run.result.stop_reason, run.result.text) == (stop, words)
-    assert notices(run.result.messages) == [notice]
+    assert notices(run.result.messages) == [f"[Safepoint: {notice}]"]
 
 
 @virtual
