@@ -263,7 +263,7 @@ async def test_a_verdict_that_is_none_is_a_check_that_broke(verdict: object) -> 
     assert states(run) == {"double": "failed"}
     ((hook, error),) = failures(run)
     assert hook == "before_tool"
-    assert f"before_tool returned {verdict!r}: return Deny(…), Replace(…) or None" in error
+    assert f"before_tool returned {verdict!r}: return Deny(…), Replace(…), AskFirst(…) or None" in error
 
 
 # -- hooks that break --------------------------------------------------------------------------------------------------
