@@ -21,6 +21,9 @@ from safepoint.testing.points import Aim, Moment, Watch, WatchedLoop
 
 T = TypeVar("T")
 
+# Of the virtual clock; nothing in here really waits.
+SECOND = 1.0
+
 
 def watched(watch: Watch | None = None) -> WatchedLoop:
     return WatchedLoop(watch or Watch("main"), complaints=[], max_rounds=10_000)
@@ -57,7 +60,7 @@ both_loops = pytest.mark.parametrize("loop", [VirtualLoop, watched], ids=["plain
 @both_loops
 def test_a_task_shows_its_own_coroutine(loop: Callable[[], VirtualLoop]) -> None:
     async def child() -> None:
-        await asyncio.sleep(1)
+        await asyncio.sleep(SECOND)
 
     async def main() -> None:
         coro = child()
@@ -145,10 +148,10 @@ def test_cancelling_is_counted_and_can_be_taken_back(loop: Callable[[], VirtualL
         assert me is not None
         seen: list[object] = []
         try:
-            await asyncio.sleep(1)
+            await asyncio.sleep(SECOND)
         except asyncio.CancelledError as cancelled:
             seen += [cancelled.args, me.cancelling(), me.uncancel()]
-        await asyncio.sleep(1)
+        await asyncio.sleep(SECOND)
         return seen
 
     async def main() -> list[object]:
@@ -164,7 +167,7 @@ def test_cancelling_is_counted_and_can_be_taken_back(loop: Callable[[], VirtualL
 def test_a_time_out_inside_a_cancel_stays_a_cancel(loop: Callable[[], VirtualLoop]) -> None:
     async def child() -> None:
         async with asyncio.timeout(5):
-            await asyncio.sleep(10)
+            await asyncio.sleep(10 * SECOND)
 
     async def main() -> bool:
         task = asyncio.create_task(child())
@@ -263,7 +266,7 @@ def test_an_anyio_task_group_works(loop: Callable[[], VirtualLoop]) -> None:
             await anyio.sleep_forever()
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.sleep(1)
+                await anyio.sleep(1 * SECOND)
             ended.append(name)
 
     async def main() -> None:
@@ -271,7 +274,7 @@ def test_an_anyio_task_group_works(loop: Callable[[], VirtualLoop]) -> None:
             async with anyio.create_task_group() as group:
                 await group.start(child, "first")
                 group.start_soon(child, "second")
-                await anyio.sleep(3)
+                await anyio.sleep(3 * SECOND)
                 group.cancel_scope.cancel()
 
     run_on(loop, main())
@@ -282,11 +285,11 @@ class Waits:
     """An awaitable written by hand."""
 
     def __await__(self) -> Generator[Any, None, None]:
-        yield from asyncio.sleep(1).__await__()
+        yield from asyncio.sleep(SECOND).__await__()
 
 
 async def ticks() -> AsyncIterator[int]:
-    await asyncio.sleep(1)
+    await asyncio.sleep(SECOND)
     yield 1
 
 
@@ -346,7 +349,7 @@ def test_places_of_an_ended_coroutine_are_none() -> None:
 
 async def family() -> None:
     async def grandchild() -> None:
-        await asyncio.sleep(2)
+        await asyncio.sleep(2 * SECOND)
 
     async def child() -> None:
         await asyncio.gather(grandchild(), grandchild())
@@ -374,7 +377,7 @@ def test_points_are_named_by_family_line_and_visit_and_not_by_task_name() -> Non
 
 def test_a_task_made_by_a_callback_belongs_to_the_loop() -> None:
     async def child() -> None:
-        await asyncio.sleep(1)
+        await asyncio.sleep(SECOND)
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -388,7 +391,7 @@ def test_a_task_made_by_a_callback_belongs_to_the_loop() -> None:
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks are new in 3.12")
 def test_a_child_of_an_eager_task_belongs_to_that_task_and_the_next_to_its_parent() -> None:
     async def leaf() -> None:
-        await asyncio.sleep(1)
+        await asyncio.sleep(SECOND)
 
     async def child() -> None:
         await asyncio.create_task(leaf())
@@ -444,7 +447,7 @@ def test_each_moment_comes_at_its_own_time(point: str, moment: Moment, seen: lis
 
         async def child() -> None:
             events.append("child began")
-            await asyncio.sleep(1)
+            await asyncio.sleep(SECOND)
             parcel.set_result("sent")
             events.append("child sent")
 
@@ -464,7 +467,7 @@ def test_each_moment_comes_at_its_own_time(point: str, moment: Moment, seen: lis
 def test_a_bare_yield_has_one_moment_because_its_wake_up_is_already_scheduled() -> None:
     async def main() -> None:
         await asyncio.sleep(0)
-        await asyncio.sleep(1)
+        await asyncio.sleep(SECOND)
 
     assert [point.moments for point in record(main).points] == [
         (Moment.BLOCKED,),
@@ -478,14 +481,14 @@ def test_a_cancel_is_seen_where_it_lands_and_only_after_the_shot() -> None:
         await asyncio.wait([task])
 
     async def waits() -> None:
-        await asyncio.sleep(5)
+        await asyncio.sleep(5 * SECOND)
 
     async def main() -> None:
         await stops_early(asyncio.create_task(waits()))
         unstarted = asyncio.create_task(waits())
         unstarted.cancel()
         started = asyncio.create_task(waits())
-        await asyncio.sleep(1)
+        await asyncio.sleep(SECOND)
         await stops_early(started)
 
     wait = line_of(stops_early, "asyncio.wait")
@@ -502,14 +505,14 @@ def test_a_line_that_is_cancelled_twice_is_one_landing() -> None:
     async def stubborn() -> None:
         for _ in range(3):
             try:
-                await asyncio.sleep(5)
+                await asyncio.sleep(5 * SECOND)
             except asyncio.CancelledError:
                 continue
 
     async def main() -> None:
         task = asyncio.create_task(stubborn())
         for _ in range(2):
-            await asyncio.sleep(1)
+            await asyncio.sleep(SECOND)
             task.cancel()
         await task
 

@@ -231,6 +231,8 @@ class Driver:
         if callable(instructions):
             made = instructions(self._record.run)
             instructions = await made if inspect.isawaitable(made) else made
+            if not isinstance(instructions, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+                raise TypeError(f"instructions returned {instructions!r}, which is no str")
         request = self._request(instructions)
         await self.stage.call_hooks("before_model", request)
         return request
