@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,4 +132,4 @@ def test_the_types_follow_the_output() -> None:
         text: str = (await Agent("a", model=ScriptedModel(say("x"))).run("go")).output
         return point.x, text
 
-    assert asyncio.iscoroutinefunction(typed)
+    assert inspect.iscoroutinefunction(typed)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
-from safepoint import Agent, Hooks, check_history, tool
+from safepoint import Agent, Hooks, Run, check_history, tool
 from safepoint.agent.steering import SteerReceipt
 from safepoint.sessions import MemoryStore, Session
 from safepoint.testing import ScriptedModel, call, say, stall
@@ -75,8 +76,7 @@ async def test_a_message_that_comes_while_the_last_answer_streams_is_too_late() 
     class Steers(Hooks):
         receipt: SteerReceipt | None = None
 
-        def after_run(self, run: object, text: str) -> None:
-            assert hasattr(run, "steer")
+        def after_run(self, run: Run[Any, Any], text: str) -> None:  # Any: a run of any agent
             self.receipt = run.steer("more")
 
     hooks = Steers()
