@@ -1,4 +1,4 @@
-"""What the scenarios are made of: tools and hooks that wait, a model that answers by step, a store that answers late."""
+"""What the scenarios are made of: tools and hooks that wait, a model that answers by step, a store that is late."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from safepoint._core.ladder import Ladder
 from safepoint._core.work import Work
 from safepoint.agent.checkpoint import OpenCall, Question
@@ -101,6 +103,8 @@ class Call:
             return OpenCall(self.call.id, tool, execution.memory, execution.question, execution.child)
         if restored is None:
             return OpenCall(self.call.id, tool)
+        if not restored.runs:
+            return replace(restored.saved, question=restored.question)
         child = restored.child.checkpoint if restored.child is not None else None
         return OpenCall(self.call.id, tool, restored.memory, restored.question, child)
 

@@ -127,7 +127,12 @@ def notice_text(
         _told("Reason:", reason),
         "The answer above is incomplete." if incomplete else "",
     )
-    return f"[Safepoint: {told}]"
+    return remark(told)
+
+
+def remark(text: str) -> str:
+    """A sentence of ours, so marked that nobody takes it for the model's."""
+    return f"[Safepoint: {text}]"
 
 
 def quoted(text: str, limit: int = QUOTE_LIMIT) -> str:
