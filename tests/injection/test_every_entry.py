@@ -1,4 +1,4 @@
-"""Every public way into Safepoint, cancelled at every place where it waits, in every moment, by us and by the caller."""
+"""Every public way into Safepoint, cancelled wherever it waits, in every moment, by us and by the caller."""
 
 from __future__ import annotations
 

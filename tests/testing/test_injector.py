@@ -21,6 +21,7 @@ import anyio.to_thread
 import pytest
 
 from safepoint.testing.injector import check_cancellable
+from safepoint.testing.passing import pass_time
 from safepoint.testing.points import Moment
 from safepoint.testing.report import Report
 from safepoint.testing.subject import NullSubject
@@ -58,7 +59,7 @@ def test_a_permit_that_is_lost_at_an_unguarded_await_is_found_where_the_cancel_l
 
     async def leaks() -> None:
         permits.held += 1
-        await asyncio.sleep(1)
+        await pass_time(1)
         permits.held -= 1
 
     async def scenario() -> None:
@@ -74,7 +75,7 @@ def test_a_permit_that_is_lost_at_an_unguarded_await_is_found_where_the_cancel_l
 def test_a_swallowed_cancellation_is_found_in_both_moments() -> None:
     async def scenario() -> None:
         with suppress(asyncio.CancelledError):
-            await asyncio.sleep(1)
+            await pass_time(1)
 
     report = check(scenario)
     assert moments_of(report) == {Moment.BLOCKED, Moment.WOKEN}
@@ -84,7 +85,7 @@ def test_a_swallowed_cancellation_is_found_in_both_moments() -> None:
 def test_a_replaced_cancellation_is_found_with_the_line_that_raised() -> None:
     async def scenario() -> None:
         try:
-            await asyncio.sleep(1)
+            await pass_time(1)
         finally:
             if asyncio.current_task() in asyncio.all_tasks() and asyncio.get_running_loop().time() < 1001:
                 raise LookupError("in the clean-up")
@@ -132,7 +133,7 @@ def test_a_connection_lost_in_the_hand_off_is_found_only_when_woken(gives_back: 
     async def uses(pool: Pool) -> None:
         connection = await pool.acquire()
         try:
-            await asyncio.sleep(1)
+            await pass_time(1)
         finally:
             pool.release(connection)
 
@@ -158,7 +159,7 @@ def test_a_handler_that_never_ran_is_found_only_before_the_first_step(guarded_by
 
     async def child() -> None:
         try:
-            await asyncio.sleep(1)
+            await pass_time(1)
         finally:
             permits.held -= guarded_by == "child"
 
@@ -180,15 +181,15 @@ def test_a_task_that_outlives_the_scenario_is_found_and_named() -> None:
 
     async def straggles() -> None:
         try:
-            await asyncio.sleep(1)
+            await pass_time(1)
         except asyncio.CancelledError:
-            await asyncio.sleep(1)
+            await pass_time(1)
             cleaned_up.append("after a while")
             raise
 
     async def scenario() -> None:
         task = asyncio.create_task(straggles(), name="the straggler")
-        await asyncio.sleep(2)
+        await pass_time(2)
         assert task.done()
 
     report = check(scenario)
@@ -207,7 +208,7 @@ def test_a_thread_that_outlives_the_scenario_is_found() -> None:
         gate = threading.Event()
         gates.append(gate)
         threading.Thread(target=gate.wait, name="the sleeper", daemon=True).start()
-        await asyncio.sleep(1)
+        await pass_time(1)
         gate.set()
 
     try:
@@ -223,7 +224,7 @@ def test_a_thread_that_ends_a_little_later_is_waited_for() -> None:
         gate = threading.Event()
         threading.Thread(target=gate.wait).start()
         try:
-            await asyncio.sleep(1)
+            await pass_time(1)
         finally:
             gate.set()
 
@@ -234,8 +235,8 @@ def test_a_child_process_that_outlives_the_scenario_is_found() -> None:
     started: list[subprocess.Popen[bytes]] = []
 
     async def scenario() -> None:
-        started.append(subprocess.Popen(["cat"], stdin=subprocess.PIPE))  # noqa: ASYNC220
-        await asyncio.sleep(1)
+        started.append(subprocess.Popen(["cat"], stdin=subprocess.PIPE))  # noqa: ASYNC220 (the leak is the point)
+        await pass_time(1)
         started.pop().communicate(b"")
 
     report = check(scenario, moments=[Moment.BLOCKED])
@@ -252,7 +253,7 @@ def test_a_connection_that_is_still_watched_is_found() -> None:
         ends.extend([left, right])
         loop = asyncio.get_running_loop()
         loop.add_reader(left, print)
-        await asyncio.sleep(1)
+        await pass_time(1)
         loop.remove_reader(left)
 
     report = check(scenario, moments=[Moment.BLOCKED])
@@ -265,7 +266,7 @@ def test_an_anyio_scope_that_is_still_open_is_found() -> None:
     async def scenario() -> None:
         scope = anyio.CancelScope()
         scope.__enter__()
-        await asyncio.sleep(1)
+        await pass_time(1)
         scope.__exit__(None, None, None)
 
     assert "an AnyIO scope is left open" in problems_of(check(scenario))
@@ -275,7 +276,7 @@ def test_a_scenario_that_hangs_after_the_cancel_is_found_at_once() -> None:
     async def scenario() -> None:
         answered = asyncio.Event()
         try:
-            await asyncio.sleep(1)
+            await pass_time(1)
             answered.set()
         finally:
             await answered.wait()
@@ -294,7 +295,7 @@ async def _again_and_again(seconds: float) -> None:
 def test_a_scenario_that_goes_on_for_ever_after_the_cancel_is_found(pause: float) -> None:
     async def scenario() -> None:
         try:
-            await asyncio.sleep(1)
+            await pass_time(1)
         except asyncio.CancelledError:
             await _again_and_again(pause)
 
@@ -305,9 +306,9 @@ def test_a_scenario_that_goes_on_for_ever_after_the_cancel_is_found(pause: float
 def test_a_scenario_that_takes_longer_than_it_may_is_found() -> None:
     async def scenario() -> None:
         try:
-            await asyncio.sleep(1)
+            await pass_time(1)
         except asyncio.CancelledError:
-            await asyncio.sleep(100)
+            await pass_time(100)
             raise
 
     assert "past the horizon" in problems_of(check(scenario))
@@ -317,14 +318,14 @@ def test_a_scenario_that_takes_longer_than_it_may_is_found() -> None:
 def test_an_exception_that_nobody_retrieved_is_found() -> None:
     async def fails() -> None:
         try:
-            await asyncio.sleep(2)
+            await pass_time(2)
         except asyncio.CancelledError:
             raise LookupError("unseen") from None
 
     async def scenario() -> None:
         task = asyncio.create_task(fails())
         try:
-            await asyncio.sleep(1)
+            await pass_time(1)
             await task
         except asyncio.CancelledError:
             task.cancel()
@@ -339,7 +340,7 @@ def test_a_coroutine_that_was_never_awaited_is_found() -> None:
 
     async def scenario() -> None:
         closing = closes()
-        await asyncio.sleep(1)
+        await pass_time(1)
         await closing
 
     assert re.search(r"RuntimeWarning: coroutine '.*closes' was never awaited", problems_of(check(scenario)))
@@ -351,7 +352,7 @@ def test_a_socket_that_is_not_closed_is_found_even_in_a_cycle() -> None:
         keeps: list[object] = [left]
         keeps.append(keeps)
         with right:
-            await asyncio.sleep(1)
+            await pass_time(1)
         left.close()
 
     assert "ResourceWarning: unclosed <socket" in problems_of(check(scenario, moments=[Moment.BLOCKED]))
@@ -361,7 +362,7 @@ def test_an_error_in_a_thread_is_found() -> None:
     async def scenario() -> None:
         failing = threading.Thread(target=deque[int]().pop)
         try:
-            await asyncio.sleep(1)
+            await pass_time(1)
         except asyncio.CancelledError:
             failing.start()
             failing.join()
@@ -382,7 +383,7 @@ def test_an_error_where_nobody_can_catch_it_is_found() -> None:
         nonlocal run_time
         run_time = 0.0
         fragile = Fragile()
-        await asyncio.sleep(1)
+        await pass_time(1)
         run_time = 1.0
         del fragile
 
@@ -393,7 +394,7 @@ def test_an_error_where_nobody_can_catch_it_is_found() -> None:
 def test_a_warning_is_a_failure_unless_it_only_announces_a_change(category: type[Warning], failures: int) -> None:
     async def scenario() -> None:
         try:
-            await asyncio.sleep(1)
+            await pass_time(1)
         except asyncio.CancelledError:
             warnings.warn("look here", category, stacklevel=1)
             raise
@@ -411,7 +412,7 @@ def test_a_scenario_that_cannot_run_again_is_found() -> None:
     async def scenario() -> None:
         assert not broken, "broken by an earlier cancel"
         try:
-            await asyncio.sleep(1)
+            await pass_time(1)
         except asyncio.CancelledError:
             broken.append("")
             raise
@@ -439,7 +440,7 @@ async def plain_tasks() -> None:
         for _ in range(2):
             group.create_task(worker(queue))
         for item in (1, 2, 3, None, None):
-            await asyncio.sleep(0.05)
+            await pass_time(0.05)
             queue.put_nowait(item)
 
 
@@ -458,14 +459,14 @@ async def generators() -> None:
     async def numbers() -> AsyncGenerator[int, None]:
         try:
             for number in range(3):
-                await asyncio.sleep(0.1)
+                await pass_time(0.1)
                 yield number
         finally:
-            await asyncio.sleep(0.1)
+            await pass_time(0.1)
 
     async with aclosing(numbers()) as stream:
         async for _ in stream:
-            await asyncio.sleep(0.1)
+            await pass_time(0.1)
 
 
 async def gathered() -> None:
@@ -487,9 +488,9 @@ async def anyio_groups() -> None:
     async with receive, anyio.create_task_group() as group:
         group.start_soon(produce)
         async for _ in receive:
-            await anyio.sleep(0.1)
+            await pass_time(0.1)
     with anyio.move_on_after(1) as scope:
-        await anyio.sleep(5)
+        await pass_time(5)
     assert scope.cancelled_caught
 
 
@@ -510,7 +511,7 @@ def test_code_that_cleans_up_has_no_failures(scenario: Callable[[], Coroutine[An
 
 def test_the_race_in_wait_for_of_python_3_11_is_found_and_that_of_3_12_is_gone() -> None:
     async def scenario() -> None:
-        await asyncio.wait_for(asyncio.sleep(1), 4)
+        await asyncio.wait_for(pass_time(1), 4)
 
     report = check(scenario)
     assert moments_of(report) == (set() if sys.version_info >= (3, 12) else {Moment.WOKEN})
@@ -524,7 +525,7 @@ def test_the_collector_rests_while_a_scenario_runs_and_everything_is_as_before_a
 
     async def scenario() -> None:
         seen.add((gc.isenabled(), gc.get_freeze_count() > 0))
-        await asyncio.sleep(1)
+        await pass_time(1)
 
     hooks = sys.unraisablehook, threading.excepthook
     if not enabled:
@@ -541,7 +542,7 @@ def test_the_collector_rests_while_a_scenario_runs_and_everything_is_as_before_a
 
 def test_a_cancelled_gather_that_wait_for_forgets_is_not_an_error() -> None:
     async def scenario() -> None:
-        await asyncio.wait_for(asyncio.gather(asyncio.sleep(1), asyncio.sleep(2)), 4)
+        await asyncio.wait_for(asyncio.gather(pass_time(1), pass_time(2)), 4)
 
     check(scenario, moments=[Moment.BLOCKED]).raise_for_failures()
 
@@ -553,7 +554,7 @@ def test_an_exception_handler_of_the_user_s_hears_what_it_should() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: heard.append(str(context["exception"])))
         loop.call_soon(lambda: int("not a number"))
-        await asyncio.sleep(1)
+        await pass_time(1)
 
     check(scenario).raise_for_failures()
     assert "not a number" in heard[0]
@@ -578,6 +579,6 @@ def test_a_task_that_is_about_to_end_is_not_left_and_what_it_does_then_is_no_poi
 
 def test_a_shielded_task_that_is_left_alone_is_found() -> None:
     async def scenario() -> None:
-        await asyncio.shield(asyncio.sleep(1))
+        await asyncio.shield(pass_time(1))
 
     assert "a task is left" in problems_of(check(scenario))

@@ -15,8 +15,9 @@ from typing import Any
 import anyio
 import pytest
 
-from safepoint.testing import leftovers
+from safepoint.testing import leftovers, pass_time
 from safepoint.testing.clock import START, Endless, VirtualLoop
+from safepoint.testing.passing import pass_time
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_settling_runs_what_is_ready_and_does_not_move_the_clock(loop: VirtualLo
         for _ in range(5):
             await asyncio.sleep(0)
 
-    soon, later = loop.create_task(ending()), loop.create_task(asyncio.sleep(1))
+    soon, later = loop.create_task(ending()), loop.create_task(pass_time(1))
     leftovers.settle(loop)
     assert (soon.done(), later.done(), loop.time()) == (True, False, START)
     assert leftovers.end(loop) == []
@@ -67,7 +68,7 @@ def test_the_end_cancels_tasks_closes_generators_and_joins_threads(loop: Virtual
         try:
             await never()
         finally:
-            await asyncio.sleep(1)
+            await pass_time(1)
             ended.append("task")
 
     async def generator() -> AsyncGenerator[int, None]:
@@ -109,7 +110,7 @@ async def _deaf(wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
     ("wait", "complaint"),
     [
         (never, "nothing can happen any more"),
-        (lambda: asyncio.sleep(1), "past the horizon"),
+        (lambda: pass_time(1), "past the horizon"),
         (lambda: asyncio.sleep(0), "rounds"),
     ],
     ids=["waits", "naps", "spins"],

@@ -13,6 +13,7 @@ from safepoint.errors import UsageError
 from safepoint.testing.clock import run_virtual
 from safepoint.testing.injector import check_cancellable
 from safepoint.testing.kinds import CALLER, Injection, Shot, clock_jump, may_raise, must_return
+from safepoint.testing.passing import pass_time
 from safepoint.testing.points import Moment
 from safepoint.testing.report import Report
 from safepoint.testing.runs import SafepointRuns
@@ -30,7 +31,7 @@ def problems_of(report: Report) -> str:
 
 async def two_waits() -> None:
     async def child() -> None:
-        await asyncio.sleep(1)
+        await pass_time(1)
 
     await asyncio.create_task(child())
     await asyncio.sleep(0)
@@ -107,7 +108,7 @@ def test_a_point_that_a_later_run_does_not_reach_is_listed_as_missed() -> None:
         nonlocal runs
         runs += 1
         if runs <= 2:
-            await asyncio.sleep(1)
+            await pass_time(1)
 
     report = check(scenario)
     assert [missed.rpartition("@")[0] for missed in report.missed] == [
@@ -123,9 +124,9 @@ def test_two_recordings_that_differ_are_a_failure_that_says_where() -> None:
     async def scenario() -> None:
         nonlocal runs
         runs += 1
-        await asyncio.sleep(1)
+        await pass_time(1)
         if runs % 2:
-            await asyncio.sleep(1)
+            await pass_time(1)
 
     report = check(scenario)
     assert re.search(r"two recordings differ at point 1: the end, then scenario@test_rep\S+#0", problems_of(report))
@@ -136,9 +137,9 @@ def test_a_first_run_that_fills_a_cache_is_not_held_against_the_scenario() -> No
 
     async def scenario() -> None:
         if not cache:
-            await asyncio.sleep(1)
+            await pass_time(1)
             cache.append("filled")
-        await asyncio.sleep(1)
+        await pass_time(1)
 
     report = check(scenario)
     assert (report.injections, report.failures) == (2, [])
@@ -146,8 +147,8 @@ def test_a_first_run_that_fills_a_cache_is_not_held_against_the_scenario() -> No
 
 def test_what_is_wrong_without_any_cancel_is_said_once_and_nothing_is_injected() -> None:
     async def scenario() -> None:
-        tasks.append(asyncio.create_task(asyncio.sleep(5)))
-        await asyncio.sleep(1)
+        tasks.append(asyncio.create_task(pass_time(5)))
+        await pass_time(1)
 
     tasks: list[asyncio.Task[None]] = []
     report = check(scenario)
@@ -235,7 +236,7 @@ class Runs:
 
     async def _work(self) -> str:
         try:
-            await asyncio.sleep(1)
+            await pass_time(1)
             self.log.append("whole")
         except asyncio.CancelledError:
             self.log.append("cut")
@@ -276,7 +277,7 @@ def test_a_clock_jump_is_injected() -> None:
         begun = loop.time()
         try:
             async with asyncio.timeout(10):
-                await asyncio.sleep(1)
+                await pass_time(1)
         finally:
             jumps.append(loop.time() - begun)
 
@@ -290,8 +291,8 @@ def test_a_long_scenario_may_take_as_long_after_an_injection_as_it_takes_anyway(
     harmless = Injection("harmless", lambda shot: True, must_return)
 
     async def scenario() -> None:
-        await asyncio.sleep(1000)
-        await asyncio.sleep(1000)
+        await pass_time(1000)
+        await pass_time(1000)
 
     report = check(scenario, kinds=[harmless], within=1)
     assert (report.injections, report.failures) == (4, [])

@@ -34,7 +34,6 @@ from safepoint.agent.record import Record
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.resume import Resume
 from safepoint.agent.stage import Stage
-from safepoint.agent.steering import joined
 from safepoint.agent.steps import BackOff, Begin, CallModel, Close, Over, RunTools, Settle, Step
 from safepoint.agent.usage import Usage
 from safepoint.errors import CheckpointError, ModelError, ModelMisbehaved, ModelUnavailable
@@ -199,6 +198,9 @@ class Driver:
     async def _call_model(self, step: CallModel) -> Step:
         record = self._record
         record.step = record.steps_done + 1
+        failed = await self._save() if record.hear() else None
+        if failed is not None:
+            return failed
         instructions = record.agent.instructions
         if callable(instructions) or self.stage.has_hooks("before_model"):
             prepared = await self.stage.perform(self._prepare, "prepare")
@@ -237,7 +239,7 @@ class Driver:
 
     def _request(self, instructions: str | None) -> ModelRequest:
         agent = self._record.agent
-        self._record.messages[:] = joined(self._record.messages, self._record.steering.take())
+        self._record.hear()
         specs = tuple(tool.spec for tool in agent.tools.values())
         return ModelRequest(tuple(self._record.messages), instructions, specs, agent.settings)
 
@@ -320,14 +322,19 @@ class Driver:
         try:
             output.read(message.text)
         except BadArguments as problem:
-            self._unfit_answers += 1
-            if self._unfit_answers >= OUTPUT_TRIES:
-                return self._fail(
-                    ModelMisbehaved(f"no answer of the required form in {OUTPUT_TRIES} tries: {problem}"), None
-                )
+            failed = self._tried_in_vain(str(problem))
+            if failed is not None:
+                return failed
             self._record.messages.append(Message("user", (Text(asks_again(str(problem))),)))
             return self._unless_stopped(CallModel())
         return None
+
+    def _tried_in_vain(self, problem: str) -> Step | None:
+        """One more answer does not fit: how the run fails if that was one too many."""
+        self._unfit_answers += 1
+        if self._unfit_answers < OUTPUT_TRIES:
+            return None
+        return self._fail(ModelMisbehaved(f"no answer of the required form in {OUTPUT_TRIES} tries: {problem}"), None)
 
     def _after_error(self, step: CallModel, incoming: Incoming, error: BaseException) -> Step:
         """Try again, try the next model, or fail. Only before the first token, and never once somebody said NOW."""
@@ -368,7 +375,11 @@ class Driver:
         messages = self._record.messages
         messages[:] = close_history(messages, batch=batch.closed(None))
         self.batch = None
-        if answer is None or self._record.steering.waiting:
+        problem = batch.unfit_answer() if answer is None else None
+        failed = self._tried_in_vain(problem) if problem is not None else None
+        if failed is not None:
+            return failed
+        if answer is None or goes_on:
             return CallModel()
         messages.append(Message("assistant", (Text(well_formed(answer)),)))
         return Settle(StopReason.END_TURN) if self._node.answer() is None else Close(StopReason.CANCELLED)

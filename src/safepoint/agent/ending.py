@@ -11,7 +11,7 @@ from safepoint._core.work import Done, Failed, Outcome
 from safepoint.agent.batch import Batch
 from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.record import Record
-from safepoint.agent.result import RunResult, StopReason
+from safepoint.agent.result import NO_VALUE, RunResult, StopReason
 from safepoint.agent.steering import joined
 from safepoint.agent.steps import Close
 from safepoint.errors import StoreError
@@ -91,7 +91,7 @@ def _value(record: Record, step: Close, messages: tuple[Message, ...]) -> object
     """The typed answer of a run that has one."""
     output = record.agent.output_tool
     if step.stop_reason is not StopReason.END_TURN or output is None:
-        return None
+        return NO_VALUE
     return output.read(_last_words(messages))
 
 

@@ -28,6 +28,7 @@ from safepoint.agent.events import HookFailed, RungReached, ToolCallEnded, ToolC
 from safepoint.agent.hooks import AskFirst, Deny, Replace, is_its_own, overridden
 from safepoint.agent.journal import Called
 from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.output import OutputTool
 from safepoint.agent.record import Record
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.resume import Restored
@@ -223,6 +224,8 @@ class Execution:
     def _record_value(self, value: object) -> None:
         if issubclass(type(value), RunResult):  # isinstance would ask the value for its class, and it may raise
             self._record_run(cast("RunResult[Any]", value))  # Any: of any output type
+        elif isinstance(self._tool, OutputTool):
+            self._settle(LedgerState.FINISHED, content=str(value))  # an answer is never shortened
         else:
             self._settle(LedgerState.FINISHED, content=render_result(value).text)
 

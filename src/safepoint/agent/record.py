@@ -19,7 +19,7 @@ from safepoint.agent.conversation import Entered
 from safepoint.agent.events import Event, Place
 from safepoint.agent.journal import Fact, Journal, Said
 from safepoint.agent.ledger import Ledger
-from safepoint.agent.steering import Steering, SteerOutcome, SteerReceipt
+from safepoint.agent.steering import Steering, SteerOutcome, SteerReceipt, joined
 from safepoint.agent.stream import Hub
 from safepoint.agent.usage import Usage
 from safepoint.errors import StoreError
@@ -96,6 +96,15 @@ class Record:
         facts: list[Fact] = [Said(place, self.messages[place]) for place in range(self._saved, len(self.messages))]
         self._saved = len(self.messages)
         return facts
+
+    def hear(self) -> bool:
+        """Take the messages that wait to join the conversation; True if there were any."""
+        new = self.steering.take()
+        if new:
+            # The last message may have become a longer one, which the journal has not seen.
+            self._saved = min(self._saved, len(self.messages) - (self.messages[-1].role == "user"))
+            self.messages[:] = joined(self.messages, new)
+        return bool(new)
 
     def join(self, entered: Entered, *, resumed: bool) -> None:
         """Continue a stored conversation. A resumed run brings its own, which begins with the same messages."""

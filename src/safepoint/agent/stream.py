@@ -156,8 +156,9 @@ class Hub:
         if not self._ended:  # a sub-agent that was abandoned may go on telling, but not here
             if not isinstance(event, _PIECES):
                 self._kept.append(event)
-            for reader in self._live_readers():
-                reader.put(event)
+            if self._readers:
+                for reader in self._live_readers():
+                    reader.put(event)
             self._ended = isinstance(event, RunEnded) and event.run_id == self.run_id
         for listener in self._listeners:
             try:

@@ -44,6 +44,7 @@ def encode_values(values: Mapping[str, Any]) -> Json:  # Any: values of the user
 
 def _encode(value: object, above: tuple[int, ...]) -> Any:  # Any: JSON
     """`above`: the containers around it, so that one inside itself is found."""
+    original = value  # matching narrows `value` to types that say less
     try:
         match value:
             case None | bool() | str():
@@ -56,13 +57,13 @@ def _encode(value: object, above: tuple[int, ...]) -> Any:  # Any: JSON
                 return {_BYTES: base64.b64encode(value).decode()}
             case Lost(description):
                 return {_LOST: description}
-            case list() | tuple() | dict() if id(cast("object", value)) not in above and len(above) < _DEEPEST:
-                return _encode_items(cast("object", value), (*above, id(cast("object", value))))
+            case list() | tuple() | dict() if id(original) not in above and len(above) < _DEEPEST:
+                return _encode_items(original, (*above, id(original)))
             case _:
                 pass
     except Exception:  # a container of the user's own may raise anything
         pass
-    return {_LOST: render_result(value).text[:500]}
+    return {_LOST: render_result(original).text[:500]}
 
 
 def _encode_items(value: object, above: tuple[int, ...]) -> Any:  # Any: JSON
