@@ -249,6 +249,8 @@ class Execution:
         self.work.stop(force=force)
         if self._undo is not None and force:
             self._undo.stop(force=True)
+        if self._leave_by is not None and force:
+            self._arm_leaving(min(self._leave_by.when(), self.node.clock.now() + self.ladder.kill))
 
     def _tell_rung(self, rung: Rung) -> None:
         self._record.emit(RungReached, name=self._call.name, rung=rung, call_id=self._call.id)
@@ -337,7 +339,7 @@ class Execution:
         """The call is over once every run that the tool started inside itself has ended, or has had its time."""
         clock = self._record.supervisor.clock
         if self.node.children and self._leave_by is None:
-            self._leave_by = clock.call_at(clock.now() + self.ladder.cap, self._record.bell.ring)
+            self._arm_leaving(min(clock.now() + self.ladder.cap, self.work.last_moment))
             for child in tuple(self.node.children):
                 child.cancel(reason=Reason("the tool that started it has ended", Source.PARENT))
                 child.ended.when_set(lambda: self.node.call_soon(self._record.bell.ring))
@@ -345,6 +347,8 @@ class Execution:
             if self.node.children and clock.now() < self._leave_by.when():
                 return
             self._leave_by.cancel()
+            for child in tuple(self.node.children):
+                self._record.leave(child)
         self.phase = Phase.OVER
         self.node.seal()
         now, cancelled = clock.wall(), self._entry.state in _CANCELLED
@@ -352,6 +356,11 @@ class Execution:
         self._record.emit(ToolCallEnded, entry=self._entry, cancellation=cut)
         orphans = (self.work.orphan,) if self.work.orphan is not None else ()
         self.node.finish(Ending(cancelled, now, orphans=orphans))
+
+    def _arm_leaving(self, when: float) -> None:
+        if self._leave_by is not None:
+            self._leave_by.cancel()
+        self._leave_by = self.node.clock.call_at(when, self._record.bell.ring)
 
 
 def _unasked(error: BaseException) -> str:

@@ -131,6 +131,7 @@ class Hub:
         # What each run that streams right now has said so far, for readers that come late.
         self._under_way: dict[str, Callable[[], Event | None]] = {}
         self._last = 0
+        self._ended = False
 
     @property
     def is_topmost(self) -> bool:
@@ -151,10 +152,13 @@ class Hub:
             hub = hub._parent
 
     def _take(self, event: Event) -> None:
-        if not isinstance(event, _PIECES):
-            self._kept.append(event)
-        for reader in self._live_readers():
-            reader.put(event)
+        """Nothing follows this run's own end, also if a run below goes on; only listeners hear of that."""
+        if not self._ended:
+            if not isinstance(event, _PIECES):
+                self._kept.append(event)
+            for reader in self._live_readers():
+                reader.put(event)
+            self._ended = isinstance(event, RunEnded) and event.run_id == self.run_id
         for listener in self._listeners:
             try:
                 listener(event)
@@ -184,10 +188,9 @@ class Hub:
 
     def read(self) -> Reader:
         """A new reader, from the first event on."""
-        backlog = [*self._kept, *self._partials()]
-        ended = any(isinstance(event, RunEnded) and event.run_id == self.run_id for event in backlog)
-        reader = Reader(self, backlog, ended=ended)
-        if not ended:
+        backlog = [*self._kept] if self._ended else [*self._kept, *self._partials()]
+        reader = Reader(self, backlog, ended=self._ended)
+        if not self._ended:
             self._readers.append(weakref.ref(reader))
         return reader
 
