@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 
 from safepoint import Agent, Ladder, Retry, SafePoint, ToolContext, tool
 from safepoint.testing import ScriptedModel, call, say
 from safepoint.testing.models import CallTool
-from tests.injection.parts import A_MOMENT, A_WHILE, LONG, StepModel, agent, look, pages, post
+from tests.injection.parts import A_MOMENT, A_WHILE, LONG, agent, look, pages, post
 
 
 async def one_tool() -> None:
@@ -274,7 +273,9 @@ async def tasks_of_its_own() -> None:
 
 def three_deep() -> Agent:
     inner = agent(call("post"), say("inner"), name="inner", tools=[post])
-    middle = agent([call("inner", input="sub"), call("look")], say("middle"), name="middle", tools=[inner.as_tool(), look])
+    middle = agent(
+        [call("inner", input="sub"), call("look")], say("middle"), name="middle", tools=[inner.as_tool(), look]
+    )
     return agent(call("middle", input="sub"), say("outer"), name="outer", tools=[middle.as_tool()])
 
 

@@ -22,7 +22,7 @@ from safepoint.agent.journal import Ended, Fact, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import SessionBusy, StoreError
 from safepoint.history.closing import quoted
-from safepoint.history.encoding import decode_value, encode_value
+from safepoint.history.encoding import decode_value, encode_values
 from safepoint.history.parts import Message, Notice
 from safepoint.history.states import LedgerState
 from safepoint.sessions.applying import apply
@@ -338,7 +338,7 @@ class SessionJournal:
 
 def _plain(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of the user's own
     """A copy, in values that every store can keep; what has no such form becomes its description."""
-    return cast("dict[str, Any]", decode_value(encode_value(dict(state))))
+    return cast("dict[str, Any]", decode_value(encode_values(state)))
 
 
 def _call_ids(messages: tuple[Message, ...]) -> set[str]:
