@@ -237,14 +237,6 @@ async def swallows_with_a_long_grace(ctx: ToolContext[World]) -> str:
     return await swallows_always(ctx)
 
 
-@tool(timeout=0.5)
-async def swallows_its_timeout(ctx: ToolContext[World]) -> str:
-    return await swallows_always(ctx)
-
-
-_in_half = Fate("cut", HALF)
-_forced = "cut"
-
 TASK_TOOLS: list[Hostile] = [
     abandoned(swallows_once, 1),
     abandoned(swallows_always, 1),
