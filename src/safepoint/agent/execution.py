@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from contextvars import copy_context
+from copy import deepcopy
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any, cast
@@ -186,12 +187,13 @@ class Execution:
         return None if answer is True else Deny(answer or "a person said no")
 
     async def _run_hooks(self, name: str, subject: object) -> list[object]:
+        """What each of them says. They see a copy: arguments are plain dicts, and what was asked for is a record."""
         verdicts: list[object] = []
         for hooks in self._record.agent.hooks:
             if not overridden(hooks, name) or self._being_stopped():
                 continue
             try:
-                verdict: object = getattr(hooks, name)(self._record.run, subject)
+                verdict: object = getattr(hooks, name)(self._record.run, deepcopy(subject))
                 if inspect.isawaitable(verdict):
                     verdict = await verdict
                 if name == "before_tool" and not isinstance(verdict, Deny | Replace | AskFirst | None):
