@@ -88,6 +88,8 @@ class Node:
         self._last_handed: tuple[tuple[Ask, ...], Level, Request | None] = ((), Level.NONE, None)
         # Whoever drives this node; the core never looks inside.
         self.owner: object = None
+        # The task that drives it, if it has one of its own: a sub-agent's run lives in the task of its call.
+        self.task: asyncio.Task[None] | None = None
 
     # -- asking: any thread, any time, no lock ------------------------------------------------------------------------
 

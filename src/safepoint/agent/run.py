@@ -237,6 +237,7 @@ class Run(Generic[DepsT, OutT]):
         driver, supervisor = self._prepare()
         self._task = supervisor.spawn(driver.drive(), self.node.path, copy_context())
         self._task.add_done_callback(driver.task_done)
+        self.node.task = self._task
 
     async def drive_inside(self) -> RunResult[OutT]:
         """Run in the calling task, as a sub-agent does. Cancellation: the run closes itself and returns."""
