@@ -147,7 +147,8 @@ class Node:
         if self._passing is Passing.TO_CALLS or request.recursive:
             return request.asks
         # A sub-agent's tool call is the sub-agent: what was asked of the call itself goes on to the run inside.
-        return self.log.standing().asks if self.kind == "tool_call" else ()
+        own = self.log.standing().request if self.kind == "tool_call" else None
+        return own.asks if own is not None else ()
 
     def _handed(self, asks: tuple[Ask, ...], level: Level) -> Request | None:
         """Folded once for all children: while these very asks stand at this level, it is the same request."""
