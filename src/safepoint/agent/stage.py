@@ -18,7 +18,7 @@ from safepoint._core.ladder import Rung
 from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
-from safepoint._core.work import Abandoned, Failed, NeverRan, Outcome, Work
+from safepoint._core.work import Abandoned, Cut, Failed, NeverRan, Outcome, Work
 from safepoint.agent.events import CancelRequested, HookFailed, RungReached
 from safepoint.agent.hooks import is_being_cut, is_its_own, overridden
 from safepoint.agent.record import Record
@@ -76,6 +76,11 @@ class Stage:
         if self._node.pushed is Level.FORCE:
             work.stop(force=True)
         return await self._outcome(work)
+
+    async def perform_due(self, make: Callable[[], Awaitable[T]], name: str) -> Outcome[T]:
+        """Work that a stopped run owes as well: if NOW cuts it, it is done once more. Cancellation: as in `wait`."""
+        outcome = await self.perform(make, name)
+        return await self.perform_last(make, name) if isinstance(outcome, Cut | NeverRan) else outcome
 
     async def run_hooks(self, name: str, *args: object) -> None:
         """All hooks of this name, as one piece of work. Cancellation: as in `wait`."""
