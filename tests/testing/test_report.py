@@ -200,6 +200,9 @@ class Runs:
         self.live.clear()
         self.log.append("begin")
 
+    def disturbed(self) -> None:
+        self.log.append("disturbed")
+
     def cancel_all(self) -> int:
         for run in self.live:
             run.cancel()
@@ -320,4 +323,4 @@ def test_without_a_runtime_there_is_no_own_cancel_to_inject() -> None:
 
 
 def test_the_default_subject_is_the_runtime_s_or_none_at_all() -> None:
-    assert {"begin", "cancel_all", "check", "remember"} <= set(dir(default_subject()))
+    assert {"begin", "disturbed", "cancel_all", "check", "remember"} <= set(dir(default_subject()))

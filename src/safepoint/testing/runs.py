@@ -39,10 +39,16 @@ class SafepointRuns:
         self._watching = ExitStack()
         self._runs: list[AnyRun] = []
         self._remembered: dict[tuple[str, int], list[Message]] = {}
+        # How many runs had begun when something was injected; those after it may have begun from another conversation.
+        self._comparable: int | None = None
 
     def begin(self) -> None:
         self._watching.close()
         self._runs = self._watching.enter_context(watch_runs())
+        self._comparable = None
+
+    def disturbed(self) -> None:
+        self._comparable = len(self._runs)
 
     def cancel_all(self) -> int:
         live = [run for run in self._runs if run.node.parent is None and not run.ended]
@@ -56,9 +62,10 @@ class SafepointRuns:
     def check(self) -> list[str]:
         self._watching.close()
         problems: list[str] = []
-        for key, run in self._numbered():
+        for number, (key, run) in enumerate(self._numbered()):
             found = check_run(run)
-            if not found and key in self._remembered and run.result.stop_reason is StopReason.CANCELLED:
+            comparable = self._comparable is None or number < self._comparable
+            if not found and comparable and key in self._remembered and run.result.stop_reason is StopReason.CANCELLED:
                 found = _check_prefix(run.result, self._remembered[key])
             problems += [f"run {key[0]!r} number {key[1]}: {problem}" for problem in found]
         return problems
