@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 from safepoint._core.supervisor import Supervisor
+from safepoint.testing import pass_time
 from safepoint.testing.clock import run_virtual
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:  # Any: what a coroutine yields
@@ -33,9 +35,10 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def passes(seconds: float) -> None:
-    """Let virtual time go by."""
-    await asyncio.sleep(seconds)
+async def passes(seconds: float, result: T | None = None) -> T | None:
+    """Let virtual time go by; the result, if there is one to give."""
+    await pass_time(seconds)
+    return result
 
 
 async def rounds(count: int) -> None:

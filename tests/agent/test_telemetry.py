@@ -13,9 +13,11 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.trace import StatusCode, Tracer
 
 from safepoint import Agent, Hooks, Ladder, Reason, Run, SafePoint, Source, tool
-from safepoint.agent.events import Event, RunEnded
+from safepoint.agent.events import Event, RunEnded, RunStarted, ToolCallStarted
 from safepoint.agent.spans import Spans
+from safepoint.agent.usage import Usage
 from safepoint.errors import ModelError, ModelUnavailable
+from safepoint.history.parts import ToolCall
 from safepoint.testing import ScriptedModel, call, fail, say, stall
 from safepoint.testing.injector import check_cancellable
 from tests.program import run_program
@@ -408,6 +410,17 @@ def test_every_span_is_ended_wherever_a_cancel_lands() -> None:
     report = check_cancellable(scenario, oracles=[all_ended_without_error])
     assert report.failures == [], report
     assert report.injections > 40
+
+
+def test_a_run_that_breaks_in_the_middle_leaves_no_span_open() -> None:
+    traces = Traces()
+    listener = Spans(traces.tracer)
+    at: dict[str, Any] = {"run_id": "r", "path": "worker", "seq": 1, "time": 0.0}  # Any: fields of several types
+    listener(RunStarted(**at, agent="worker"))
+    listener(ToolCallStarted(**at, call=ToolCall("c", "double", {})))
+    listener(RunEnded(**at, stop_reason="error", usage=Usage(), error=RuntimeError("a bug")))
+    traces.all_ended()
+    assert {span.status.status_code for span in traces.ended} == {ERROR}
 
 
 @virtual

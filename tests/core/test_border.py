@@ -9,7 +9,6 @@ import anyio
 import pytest
 
 from safepoint._core.border import outlast, outlive
-from safepoint.testing import pass_time
 from tests.core.piece import settled
 from tests.virtual import now, passes, virtual
 
@@ -215,7 +214,7 @@ async def test_a_failing_sibling_in_a_task_group_cancels_the_wait_and_its_error_
     closing = Closing(3)
 
     async def fail() -> None:
-        await pass_time(1)
+        await passes(1)
         raise LookupError("sibling")
 
     async def both() -> None:

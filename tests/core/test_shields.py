@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from safepoint._core.ladder import Ladder, Manner
 from safepoint._core.work import Abandoned, Cut, Done
-from safepoint.testing import pass_time
 from tests.core.piece import Piece, for_ever, settled, stubborn
 from tests.virtual import now, passes, virtual
 
@@ -13,7 +12,7 @@ from tests.virtual import now, passes, virtual
 async def test_a_stop_waits_for_the_end_of_the_section() -> None:
     async def work() -> None:
         piece.work.shield(5.0)
-        await pass_time(3)
+        await passes(3)
         assert piece.work.unshield(), "a stop has been waiting"
         await for_ever()
 
@@ -54,9 +53,9 @@ async def test_of_nested_sections_the_outer_one_counts() -> None:
     async def work() -> None:
         piece.work.shield(5.0)
         piece.work.shield(1.0)
-        await pass_time(0.5)
+        await passes(0.5)
         assert not piece.work.unshield()
-        await pass_time(2)
+        await passes(2)
         assert piece.work.unshield()
         await for_ever()
 
@@ -114,9 +113,9 @@ async def test_the_cap_counts_from_the_stop_also_through_a_section() -> None:
 @virtual
 async def test_work_that_is_to_finish_is_not_cut_inside_a_section_when_its_grace_ends() -> None:
     async def work() -> None:
-        await pass_time(2)
+        await passes(2)
         piece.work.shield(3.0)
-        await pass_time(2)
+        await passes(2)
         piece.work.unshield()
         await for_ever()
 
@@ -130,7 +129,7 @@ async def test_work_that_is_to_finish_is_not_cut_inside_a_section_when_its_grace
 @virtual
 async def test_a_section_that_began_while_finishing_is_bounded_by_the_cap() -> None:
     async def work() -> None:
-        await pass_time(2)
+        await passes(2)
         piece.work.shield(4.0)
         await for_ever()
 

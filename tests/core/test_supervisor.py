@@ -13,7 +13,7 @@ from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node, NodeState, Passing
 from safepoint._core.work import Done
 from tests.core.piece import Piece, for_ever, settled
-from tests.virtual import now, virtual
+from tests.virtual import now, passes, virtual
 
 ENDED = Ending(cancelled=False, stopped_at=0.0)
 
@@ -110,7 +110,7 @@ async def test_work_runs_in_the_context_that_it_is_given() -> None:
 
 @virtual
 async def test_the_outcome_is_there_when_the_end_is_told() -> None:
-    piece = Piece(lambda: asyncio.sleep(1, "done"))
+    piece = Piece(lambda: passes(1, "done"))
     assert await piece.outcome() == Done("done")
     other = Piece(for_ever)
     await settled()

@@ -9,7 +9,6 @@ import pytest
 
 from safepoint._core.ladder import Ladder, Manner, Rung, WorkKind
 from safepoint._core.work import Abandoned, Cut, Done, Failed, NeverRan, WorkState
-from safepoint.testing import pass_time
 from tests.core.piece import Piece, for_ever, settled, stubborn
 from tests.virtual import now, passes, virtual
 
@@ -53,7 +52,7 @@ async def test_whatever_it_raises_by_itself_is_a_failure_and_stays_inside_its_ta
 
 @virtual
 async def test_work_that_ended_is_not_stopped_any_more() -> None:
-    piece = Piece(lambda: asyncio.sleep(0, "done"))
+    piece = Piece(lambda: passes(0, "done"))
     await piece.outcome()
     piece.work.stop()
     piece.work.stop(force=True)
@@ -105,7 +104,7 @@ async def test_it_may_clean_up_within_its_grace() -> None:
         try:
             await for_ever()
         finally:
-            await pass_time(2.5)
+            await passes(2.5)
             cleaned.append(piece.age)
 
     piece = Piece(work, manner=Manner(grace=3.0))
@@ -123,7 +122,7 @@ async def test_a_value_that_it_returns_within_its_grace_is_kept() -> None:
         try:
             await for_ever()
         except asyncio.CancelledError:
-            await pass_time(0.5)
+            await passes(0.5)
         return "saved"
 
     piece = Piece(work)
@@ -176,7 +175,7 @@ async def test_stopping_twice_does_not_cancel_twice() -> None:
             await for_ever()
         except asyncio.CancelledError:
             cancels += 1
-            await pass_time(0.5)
+            await passes(0.5)
             raise
 
     piece = Piece(work)
@@ -223,7 +222,7 @@ async def test_work_that_is_to_finish_is_left_alone_for_its_grace_and_then_cance
 
 @virtual
 async def test_work_that_finishes_in_time_hears_nothing_of_the_stop() -> None:
-    piece = Piece(lambda: asyncio.sleep(3, "whole"), manner=Manner(finish=True, grace=4.0))
+    piece = Piece(lambda: passes(3, "whole"), manner=Manner(finish=True, grace=4.0))
     await settled()
     piece.work.stop()
     assert await piece.outcome() == Done("whole")
@@ -358,7 +357,7 @@ async def test_force_cuts_short_a_grace_that_is_running() -> None:
 
 @virtual
 async def test_force_leaves_a_child_a_moment_to_record() -> None:
-    piece = Piece(lambda: asyncio.sleep(0.9, "recorded"), manner=Manner(WorkKind.CHILD))
+    piece = Piece(lambda: passes(0.9, "recorded"), manner=Manner(WorkKind.CHILD))
     await settled()
     piece.work.stop(force=True)
     assert await piece.outcome() == Done("recorded")
@@ -377,7 +376,7 @@ async def test_work_with_a_limit_is_stopped_by_itself() -> None:
 
 @virtual
 async def test_a_limit_does_not_touch_work_that_ended_before_it() -> None:
-    piece = Piece(lambda: asyncio.sleep(1, "done"), limit=2.0)
+    piece = Piece(lambda: passes(1, "done"), limit=2.0)
     assert await piece.outcome() == Done("done")
     await passes(5)
     assert piece.rungs == []

@@ -94,6 +94,7 @@ async def drops_a_handle(ctx: ToolContext[World]) -> str:
 @tool
 async def leaves_a_run_open(ctx: ToolContext[World]) -> str:
     await silent(ctx.deps).start("go", deps=ctx.deps).__aenter__()
+    ctx.deps.reach()
     return "left open"
 
 

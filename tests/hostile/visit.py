@@ -192,8 +192,8 @@ async def _gone(orphan: Orphan, world: World) -> None:
 
 
 def victim(*tools: Any, **options: Any) -> Agent[World]:  # Any: tools of every signature; an agent's own options
-    """An agent that calls the first of these tools beside two that behave, and then, in the next run, says "fine"."""
+    """An agent that calls the first of these tools after two that behave, and then, in the next run, says "fine"."""
     args = {"input": "go"} if isinstance(tools[0], AgentTool) else {}
-    batch = [call(tools[0].name, args), call("nap"), call("quick")]
+    batch = [call("nap"), call("quick"), call(tools[0].name, args)]
     options.setdefault("model", ScriptedModel(batch, say("fine")))
     return Agent("victim", tools=[*tools, nap, quick], ladder=LADDER, **options)

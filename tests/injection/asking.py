@@ -16,7 +16,9 @@ from tests.injection.tool_calls import three_deep
 
 async def _stopped_at(at: SafePoint) -> None:
     calls = [call("pages"), call("post")]
-    async with agent(calls, call("look"), say("done"), tools=[pages, post, look], max_parallel_tools=1).start("go") as run:
+    async with agent(calls, call("look"), say("done"), tools=[pages, post, look], max_parallel_tools=1).start(
+        "go"
+    ) as run:
         await asyncio.sleep(0)
         await run.cancel(at).wait()
 

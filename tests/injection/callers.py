@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 
 import anyio
+import anyio.lowlevel
 
 from safepoint._core.latch import Latch
 from safepoint.testing import call, say, stall
@@ -41,7 +42,7 @@ async def stream_inside_an_anyio_scope() -> None:
     with anyio.move_on_after(A_MOMENT):
         async with agent(call("post"), say("done"), tools=[post]).stream("go") as events:
             async for _ in events:
-                await anyio.sleep(0)
+                await anyio.lowlevel.checkpoint()
 
 
 async def cancelled_twice() -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 
 from safepoint import Agent, Ladder, Retry, SafePoint, ToolContext, tool
 from safepoint.testing import ScriptedModel, call, say
 from safepoint.testing.models import CallTool
-from tests.injection.parts import A_MOMENT, A_WHILE, LONG, StepModel, agent, look, pages, post
+from tests.injection.parts import A_MOMENT, A_WHILE, LONG, agent, look, pages, post
 
 
 async def one_tool() -> None:
@@ -81,7 +80,7 @@ async def thread_tool_with_safe_points() -> None:
 
 
 async def thread_tool_runs_an_agent() -> None:
-    """The inner run has a loop of its own, with real time, in the tool's thread; it is part of the tree all the same."""
+    """The inner run has a loop of its own in the tool's thread, with real time; it is part of the tree all the same."""
 
     @tool
     def asks() -> str:
@@ -274,7 +273,9 @@ async def tasks_of_its_own() -> None:
 
 def three_deep() -> Agent:
     inner = agent(call("post"), say("inner"), name="inner", tools=[post])
-    middle = agent([call("inner", input="sub"), call("look")], say("middle"), name="middle", tools=[inner.as_tool(), look])
+    middle = agent(
+        [call("inner", input="sub"), call("look")], say("middle"), name="middle", tools=[inner.as_tool(), look]
+    )
     return agent(call("middle", input="sub"), say("outer"), name="outer", tools=[middle.as_tool()])
 
 

@@ -281,10 +281,15 @@ class Course:
             self.complain(f"{event.entry} has no call, or ended twice")
             return
         call.entry = event.entry
+        if call.party is not None and event.entry.state is LedgerState.NOT_STARTED:
+            self.reference.judge(call.party, None)  # NOW was there before its first step, told or not
         expected = self._states(call)
         if event.entry.state not in expected:
             self.complain(f"{event.entry} should be {' or '.join(expected) or 'running on'}")
         self._check_content(call, event.entry)
+        stopped = call.party is not None and call.party.stopped is not None
+        if (event.cancellation is not None) is not (stopped and event.entry.state in CANCELLED_STATES):
+            self.complain(f"{event.entry} has the cancellation {event.cancellation}, stopped: {stopped}")
         ran, call.turn = call.turn is Turn.STARTED, Turn.OVER
         self._call_over(call, event.entry)
         if ran:
@@ -294,18 +299,24 @@ class Course:
 
     def _call_over(self, call: Call, entry: LedgerEntry) -> None:
         if call.party is not None:
-            if entry.state is LedgerState.NOT_STARTED:
-                self.reference.judge(call.party, None)  # NOW was there before its first step, told or not
             call.party.over = True
             call.party.cancelled = entry.state in CANCELLED_STATES
         if call.child is not None and call.child.stage is Stage.OVER and not entry.still_running:
             self.usage = self.usage + call.child.ends
 
     def _after_tool(self) -> None:
+        for call in self.calls:
+            if call.gate is not None and call.gate.left and isinstance(call.gate.error, StopTool):
+                self._stopped_at_point(call.gate, call.gate.error)
         if any(call.turn is not Turn.OVER for call in self.calls):
             self.reference.judge(self.party, "after_tool")
             self._start_queued()
         self._batch_over()
+
+    def _stopped_at_point(self, gate: ToolGate, stop: StopTool) -> None:
+        """What the run itself was asked for there, it has come to as well."""
+        if not gate.abandoned_when_left:
+            self.reference.judge(self.party, f"point:{stop.point}")
 
     def _batch_over(self) -> None:
         if any(call.turn is Turn.STARTED or call.entry is None for call in self.calls):

@@ -180,7 +180,7 @@ class StopMachine(RuleBasedStateMachine):
         self.go(how_far)
 
     def unwaited(self) -> list[Held]:
-        return [held for held in self.world.held if held.waiter is None]
+        return [held for held in self.world.held if held.waiter is None and held.receipt.node.started]
 
     # -- time and the caller -------------------------------------------------------------------------------------------
 

@@ -218,7 +218,7 @@ class Reference:
         request = self.request(party)
         if party.stopped is None and request is not None and self._open(party) and request.hits(place, self.now):
             push = request.push(self.now)
-            self.acted |= request.ids
+            self._act(request, place)
             where = place if place is not None and push is Push.SAFE else push.name.lower()
             party.stopped = Stopped(where, push, request, request.expired(self.now))
         return party.stopped is not None
@@ -235,9 +235,12 @@ class Reference:
         request = self.request(party)
         if request is None or request.push(self.now) <= stopped.push or not self._open(party):
             return
-        self.acted |= request.ids
         timed_out = stopped.timed_out or request.expired(self.now)
         party.stopped = Stopped(stopped.place, request.push(self.now), request, timed_out)
+
+    def _act(self, fold: Fold, place: str | None) -> None:
+        """From now on nobody can take those asks back that alone would have done the same."""
+        self.acted |= {each.ask.id for each in fold.heard if Fold((each,)).hits(place, self.now)}
 
     def _open(self, party: Party) -> bool:
         return party.started and not party.answered and not party.over
@@ -250,6 +253,8 @@ class Reference:
         told = any(each.wish.push >= Push.NOW and each.ask.recorded < rounds for each in pressing.heard)
         if not told and not pressing.expired(self.now):
             return
+        if party.started and not party.over:
+            self._act(pressing, None)
         if party.stopped is None:
             self.judge(party, None)
         else:

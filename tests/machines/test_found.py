@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from safepoint import Agent, Outcome, SafePoint, ToolContext, Usage, tool
 from safepoint._core.tree import Node
-from safepoint.agent.events import ModelCallStarted
 from safepoint.agent.run import Run
 from safepoint.history.states import LedgerState
 from safepoint.testing import ScriptedModel, call, say, stall
@@ -64,8 +63,8 @@ async def test_a_model_call_that_never_began_costs_nothing() -> None:
     model = ScriptedModel(say("never"))
     agent = Agent("stopped early", model=model)
     async with agent.start("go") as run:
-        await until(lambda: any(isinstance(event, ModelCallStarted) for event in run.kept_events()))
-        run.cancel()  # the call is announced, and its first step has yet to come
+        await rounds(1)
+        run.cancel()  # the call is on its way, and its first step has yet to come
         result = await run.wait()
     assert model.calls == 0
     assert result.usage == Usage()

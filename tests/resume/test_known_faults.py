@@ -9,14 +9,13 @@ import pytest
 
 from safepoint import Agent, Budget, CancelToken, SafePoint, ToolContext, check_history, tool
 from safepoint.errors import TokenCancelled
-from safepoint.history.parts import ToolResult
+from safepoint.history.parts import Message, ToolResult
 from safepoint.sessions import MemoryStore, Session
 from safepoint.sessions.store import Change
 from safepoint.testing import ScriptedModel, call, run_virtual, say, stall
 
 
-def results_of(messages: object) -> list[ToolResult]:
-    assert isinstance(messages, list | tuple)
+def results_of(messages: Sequence[Message]) -> list[ToolResult]:
     return [part for message in messages for part in message.parts if isinstance(part, ToolResult)]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from safepoint import Agent, check_history, tool
 from safepoint.errors import SessionBusy
-from safepoint.sessions import Delivery, MemoryStore, Sender, Session
+from safepoint.sessions import Delivery, MemoryStore, Sender, Sent, Session
 from safepoint.testing import RuleModel, ScriptedModel, call, say, stall
 from safepoint.testing.models import Reply
 from tests.sessions.stores import Wrapped
@@ -34,7 +34,7 @@ class Gated:
         self.agent = Agent("gated", model=self.model, tools=[hold])
 
 
-async def begin(gated: Gated) -> tuple[Session, Sender, asyncio.Task[object]]:
+async def begin(gated: Gated) -> tuple[Session, Sender, asyncio.Task[Sent[str]]]:
     session = await Session.create(MemoryStore(), "s")
     sender = Sender(session)
     first = asyncio.ensure_future(sender.send(gated.agent, "wait"))
@@ -150,7 +150,7 @@ async def test_a_run_that_fails_does_not_hold_the_queue() -> None:
 @virtual
 async def test_a_steered_message_joins_and_its_sender_gets_the_result_of_the_live_run() -> None:
     gated = Gated()
-    session, sender, first = await begin(gated)
+    _, sender, first = await begin(gated)
     steered = asyncio.ensure_future(sender.send(gated.agent, "a", if_busy="steer"))
     await rounds(3)
     gated.gate.set()
@@ -187,8 +187,9 @@ async def test_preempt_stops_at_a_safe_point_and_then_runs() -> None:
     assert not first.done()
     gated.gate.set()
     assert (await sent).delivery is Delivery.PREEMPTED
-    result = (await first).result  # type: ignore[attr-defined]  # a Sent
+    result = (await first).result
     assert (result.stop_reason, [entry.state for entry in result.ledger]) == ("cancelled", ["finished"])
+    assert result.cancellation is not None
     assert result.cancellation.reason.source == "preempt"
     assert texts(session) == ["wait", "a"]
 
@@ -201,7 +202,7 @@ async def test_interrupt_stops_now_and_goes_before_the_queue() -> None:
     await rounds(3)
     sent = await sender.send(gated.agent, "a", if_busy="interrupt")
     assert (sent.delivery, sent.result.text) == (Delivery.PREEMPTED, "answer to a")
-    assert (await first).result.stop_reason == "cancelled"  # type: ignore[attr-defined]  # a Sent
+    assert (await first).result.stop_reason == "cancelled"
     await queued
     assert texts(session) == ["wait", "a", "b"]
 

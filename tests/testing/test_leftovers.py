@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import queue
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import pytest
 
 from safepoint.testing import leftovers
 from safepoint.testing.clock import START, Endless, VirtualLoop
+from safepoint.testing.passing import pass_time
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def test_settling_runs_what_is_ready_and_does_not_move_the_clock(loop: VirtualLo
         for _ in range(5):
             await asyncio.sleep(0)
 
-    soon, later = loop.create_task(ending()), loop.create_task(asyncio.sleep(1))
+    soon, later = loop.create_task(ending()), loop.create_task(pass_time(1))
     leftovers.settle(loop)
     assert (soon.done(), later.done(), loop.time()) == (True, False, START)
     assert leftovers.end(loop) == []
@@ -66,7 +68,7 @@ def test_the_end_cancels_tasks_closes_generators_and_joins_threads(loop: Virtual
         try:
             await never()
         finally:
-            await asyncio.sleep(1)
+            await pass_time(1)
             ended.append("task")
 
     async def generator() -> AsyncGenerator[int, None]:
@@ -108,7 +110,7 @@ async def _deaf(wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
     ("wait", "complaint"),
     [
         (never, "nothing can happen any more"),
-        (lambda: asyncio.sleep(1), "past the horizon"),
+        (lambda: pass_time(1), "past the horizon"),
         (lambda: asyncio.sleep(0), "rounds"),
     ],
     ids=["waits", "naps", "spins"],
@@ -162,11 +164,12 @@ def test_a_child_that_was_there_before_is_not_left() -> None:
 
 
 def test_a_child_that_ends_a_little_later_is_waited_for() -> None:
+    started: queue.Queue[subprocess.Popen[bytes]] = queue.Queue()
+    reaper = threading.Thread(target=lambda: started.get().communicate(b""))
+    reaper.start()
     outside = leftovers.Outside()
     with start_child() as process:
-        reaper = threading.Thread(target=process.communicate, args=(b"",))
-        reaper.start()
-        # The reaper is a new thread too, so a pass means that both were waited for.
+        started.put(process)
         assert outside.left() == []
         reaper.join()
 

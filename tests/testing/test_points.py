@@ -17,6 +17,7 @@ import pytest
 
 from safepoint.testing.clock import VirtualLoop
 from safepoint.testing.frames import Owner, chain, landed_at, owner_of, timed_by
+from safepoint.testing.passing import pass_time
 from safepoint.testing.points import Aim, Moment, Watch, WatchedLoop
 
 T = TypeVar("T")
@@ -57,7 +58,7 @@ both_loops = pytest.mark.parametrize("loop", [VirtualLoop, watched], ids=["plain
 @both_loops
 def test_a_task_shows_its_own_coroutine(loop: Callable[[], VirtualLoop]) -> None:
     async def child() -> None:
-        await asyncio.sleep(1)
+        await pass_time(1)
 
     async def main() -> None:
         coro = child()
@@ -145,10 +146,10 @@ def test_cancelling_is_counted_and_can_be_taken_back(loop: Callable[[], VirtualL
         assert me is not None
         seen: list[object] = []
         try:
-            await asyncio.sleep(1)
+            await pass_time(1)
         except asyncio.CancelledError as cancelled:
             seen += [cancelled.args, me.cancelling(), me.uncancel()]
-        await asyncio.sleep(1)
+        await pass_time(1)
         return seen
 
     async def main() -> list[object]:
@@ -164,7 +165,7 @@ def test_cancelling_is_counted_and_can_be_taken_back(loop: Callable[[], VirtualL
 def test_a_time_out_inside_a_cancel_stays_a_cancel(loop: Callable[[], VirtualLoop]) -> None:
     async def child() -> None:
         async with asyncio.timeout(5):
-            await asyncio.sleep(10)
+            await pass_time(10)
 
     async def main() -> bool:
         task = asyncio.create_task(child())
@@ -199,9 +200,11 @@ def test_a_task_cancelled_before_its_first_step_runs_no_line_and_warns_of_nothin
 
 @both_loops
 def test_only_coroutines_can_be_tasks(loop: Callable[[], VirtualLoop]) -> None:
+    wrong: Any = 3
+
     async def main() -> None:
         with pytest.raises(TypeError, match="a coroutine was expected"):
-            asyncio.get_running_loop().create_task(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+            asyncio.get_running_loop().create_task(wrong)
 
     run_on(loop, main())
 
@@ -263,7 +266,7 @@ def test_an_anyio_task_group_works(loop: Callable[[], VirtualLoop]) -> None:
             await anyio.sleep_forever()
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.sleep(1)
+                await pass_time(1)
             ended.append(name)
 
     async def main() -> None:
@@ -271,7 +274,7 @@ def test_an_anyio_task_group_works(loop: Callable[[], VirtualLoop]) -> None:
             async with anyio.create_task_group() as group:
                 await group.start(child, "first")
                 group.start_soon(child, "second")
-                await anyio.sleep(3)
+                await pass_time(3)
                 group.cancel_scope.cancel()
 
     run_on(loop, main())
@@ -282,11 +285,11 @@ class Waits:
     """An awaitable written by hand."""
 
     def __await__(self) -> Generator[Any, None, None]:
-        yield from asyncio.sleep(1).__await__()
+        yield from pass_time(1).__await__()
 
 
 async def ticks() -> AsyncIterator[int]:
-    await asyncio.sleep(1)
+    await pass_time(1)
     yield 1
 
 
@@ -311,21 +314,20 @@ def test_a_chain_leads_through_everything_that_can_wait(
     outer: Callable[[], Coroutine[Any, Any, None]], inner: Callable[..., object]
 ) -> None:
     coro = outer()
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         task = runner.get_loop().create_task(coro)
         runner.run(asyncio.sleep(0))
         names = [place.function for place in chain(coro)]
-        assert [outer.__qualname__, inner.__qualname__] == [name for name in names if name != "sleep"]
-        assert names[-1] == "sleep"
+        assert names == [outer.__qualname__, inner.__qualname__, "pass_time", "sleep"]
         task.cancel()
 
 
 def test_a_reader_is_shown_the_innermost_line_outside_the_machinery() -> None:
     watch = record(reads_ticks)
     assert [(point.place.function, point.place.line) for point in watch.points] == [
-        ("ticks", line_of(ticks, "await asyncio.sleep")),
+        ("ticks", line_of(ticks, "await pass_time")),
     ]
-    assert {place.function for place in watch.sites} == {"reads_ticks", "ticks", "sleep"}
+    assert {place.function for place in watch.sites} == {"reads_ticks", "ticks", "pass_time", "sleep"}
 
 
 def test_each_file_has_an_owner() -> None:
@@ -346,7 +348,7 @@ def test_places_of_an_ended_coroutine_are_none() -> None:
 
 async def family() -> None:
     async def grandchild() -> None:
-        await asyncio.sleep(2)
+        await pass_time(2)
 
     async def child() -> None:
         await asyncio.gather(grandchild(), grandchild())
@@ -356,7 +358,7 @@ async def family() -> None:
 
 
 def test_points_are_named_by_family_line_and_visit_and_not_by_task_name() -> None:
-    create, gather, sleep = (line_of(family, text) for text in ("create_task", "gather", "asyncio.sleep"))
+    create, gather, sleep = (line_of(family, text) for text in ("create_task", "gather", "pass_time"))
     visits = [
         [
             f"!main/{n}.child@test_points.py:{create}#0",
@@ -374,7 +376,7 @@ def test_points_are_named_by_family_line_and_visit_and_not_by_task_name() -> Non
 
 def test_a_task_made_by_a_callback_belongs_to_the_loop() -> None:
     async def child() -> None:
-        await asyncio.sleep(1)
+        await pass_time(1)
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -388,7 +390,7 @@ def test_a_task_made_by_a_callback_belongs_to_the_loop() -> None:
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks are new in 3.12")
 def test_a_child_of_an_eager_task_belongs_to_that_task_and_the_next_to_its_parent() -> None:
     async def leaf() -> None:
-        await asyncio.sleep(1)
+        await pass_time(1)
 
     async def child() -> None:
         await asyncio.create_task(leaf())
@@ -444,7 +446,7 @@ def test_each_moment_comes_at_its_own_time(point: str, moment: Moment, seen: lis
 
         async def child() -> None:
             events.append("child began")
-            await asyncio.sleep(1)
+            await pass_time(1)
             parcel.set_result("sent")
             events.append("child sent")
 
@@ -464,7 +466,7 @@ def test_each_moment_comes_at_its_own_time(point: str, moment: Moment, seen: lis
 def test_a_bare_yield_has_one_moment_because_its_wake_up_is_already_scheduled() -> None:
     async def main() -> None:
         await asyncio.sleep(0)
-        await asyncio.sleep(1)
+        await pass_time(1)
 
     assert [point.moments for point in record(main).points] == [
         (Moment.BLOCKED,),
@@ -478,14 +480,14 @@ def test_a_cancel_is_seen_where_it_lands_and_only_after_the_shot() -> None:
         await asyncio.wait([task])
 
     async def waits() -> None:
-        await asyncio.sleep(5)
+        await pass_time(5)
 
     async def main() -> None:
         await stops_early(asyncio.create_task(waits()))
         unstarted = asyncio.create_task(waits())
         unstarted.cancel()
         started = asyncio.create_task(waits())
-        await asyncio.sleep(1)
+        await pass_time(1)
         await stops_early(started)
 
     wait = line_of(stops_early, "asyncio.wait")
@@ -493,7 +495,7 @@ def test_a_cancel_is_seen_where_it_lands_and_only_after_the_shot() -> None:
     landings = record(main, aim).landings
     assert [(landing.task, landing.started, landing.place.line) for landing in landings] == [
         ("main/2.waits", False, line_of(waits, "async def")),
-        ("main/3.waits", True, line_of(waits, "asyncio.sleep")),
+        ("main/3.waits", True, line_of(waits, "pass_time")),
     ]
     assert str(landings[0]).endswith("before its first line")
 
@@ -502,14 +504,14 @@ def test_a_line_that_is_cancelled_twice_is_one_landing() -> None:
     async def stubborn() -> None:
         for _ in range(3):
             try:
-                await asyncio.sleep(5)
+                await pass_time(5)
             except asyncio.CancelledError:
                 continue
 
     async def main() -> None:
         task = asyncio.create_task(stubborn())
         for _ in range(2):
-            await asyncio.sleep(1)
+            await pass_time(1)
             task.cancel()
         await task
 

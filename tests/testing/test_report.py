@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -12,9 +13,16 @@ from safepoint.errors import UsageError
 from safepoint.testing.clock import run_virtual
 from safepoint.testing.injector import check_cancellable
 from safepoint.testing.kinds import CALLER, Injection, Shot, clock_jump, may_raise, must_return
+from safepoint.testing.passing import pass_time
 from safepoint.testing.points import Moment
 from safepoint.testing.report import Report
+from safepoint.testing.runs import SafepointRuns
 from safepoint.testing.subject import NullSubject, default_subject
+
+
+def check(scenario: Callable[[], Coroutine[Any, Any, object]], **options: Any) -> Report:
+    """`check_cancellable` with nothing but asyncio under test."""
+    return check_cancellable(scenario, subject=NullSubject(), **options)
 
 
 def problems_of(report: Report) -> str:
@@ -23,7 +31,7 @@ def problems_of(report: Report) -> str:
 
 async def two_waits() -> None:
     async def child() -> None:
-        await asyncio.sleep(1)
+        await pass_time(1)
 
     await asyncio.create_task(child())
     await asyncio.sleep(0)
@@ -44,7 +52,7 @@ _runs = 0
 def failing() -> Report:
     global _runs
     _runs = 0
-    return check_cancellable(two_waits, oracles=[fails_each_time])
+    return check(two_waits, oracles=[fails_each_time])
 
 
 def test_the_report_counts_what_was_tried(failing: Report) -> None:
@@ -77,14 +85,14 @@ def test_only_repeats_one_injection(failing: Report) -> None:
         found = re.search('only="(.*)"', failure.again)
         assert found is not None
         _runs = 0
-        again = check_cancellable(two_waits, oracles=[fails_each_time], only=found[1])
+        again = check(two_waits, oracles=[fails_each_time], only=found[1])
         assert again.injections == 1
         assert [str(one) for one in again.failures] == [str(failure)]
 
 
 def test_only_refuses_what_it_does_not_know_and_lists_what_it_knows() -> None:
     with pytest.raises(ValueError, match=r"only='nonsense' is none of.*\n  caller:unstarted:!two_waits/1.child@"):
-        check_cancellable(two_waits, only="nonsense")
+        check(two_waits, only="nonsense")
 
 
 def test_failures_are_raised_whole(failing: Report) -> None:
@@ -100,9 +108,9 @@ def test_a_point_that_a_later_run_does_not_reach_is_listed_as_missed() -> None:
         nonlocal runs
         runs += 1
         if runs <= 2:
-            await asyncio.sleep(1)
+            await pass_time(1)
 
-    report = check_cancellable(scenario)
+    report = check(scenario)
     assert [missed.rpartition("@")[0] for missed in report.missed] == [
         "caller:blocked:scenario",
         "caller:woken:scenario",
@@ -116,11 +124,11 @@ def test_two_recordings_that_differ_are_a_failure_that_says_where() -> None:
     async def scenario() -> None:
         nonlocal runs
         runs += 1
-        await asyncio.sleep(1)
+        await pass_time(1)
         if runs % 2:
-            await asyncio.sleep(1)
+            await pass_time(1)
 
-    report = check_cancellable(scenario)
+    report = check(scenario)
     assert re.search(r"two recordings differ at point 1: the end, then scenario@test_rep\S+#0", problems_of(report))
 
 
@@ -129,21 +137,21 @@ def test_a_first_run_that_fills_a_cache_is_not_held_against_the_scenario() -> No
 
     async def scenario() -> None:
         if not cache:
-            await asyncio.sleep(1)
+            await pass_time(1)
             cache.append("filled")
-        await asyncio.sleep(1)
+        await pass_time(1)
 
-    report = check_cancellable(scenario)
+    report = check(scenario)
     assert (report.injections, report.failures) == (2, [])
 
 
 def test_what_is_wrong_without_any_cancel_is_said_once_and_nothing_is_injected() -> None:
     async def scenario() -> None:
-        tasks.append(asyncio.create_task(asyncio.sleep(5)))
-        await asyncio.sleep(1)
+        tasks.append(asyncio.create_task(pass_time(5)))
+        await pass_time(1)
 
     tasks: list[asyncio.Task[None]] = []
-    report = check_cancellable(scenario)
+    report = check(scenario)
     assert [failure.kind for failure in report.failures] == ["without any injection"]
     assert "a task is left" in problems_of(report)
     assert report.injections == 0
@@ -154,14 +162,14 @@ def test_a_scenario_that_fails_by_itself_is_refused() -> None:
         raise LookupError("by itself")
 
     with pytest.raises(UsageError, match="has to pass before") as caught:
-        check_cancellable(scenario)
+        check(scenario)
     assert isinstance(caught.value.__cause__, LookupError)
 
 
 @pytest.mark.parametrize("wrong", [two_waits(), lambda: 3], ids=["a coroutine", "a plain function"])
 def test_what_is_no_async_function_is_refused(wrong: Any) -> None:
     with pytest.raises(UsageError, match="async function"):
-        check_cancellable(wrong)
+        check(wrong)
     if asyncio.iscoroutine(wrong):
         wrong.close()
 
@@ -169,7 +177,7 @@ def test_what_is_no_async_function_is_refused(wrong: Any) -> None:
 def test_inside_a_running_loop_it_says_what_to_write() -> None:
     async def main() -> None:
         with pytest.raises(UsageError, match="from a plain function"):
-            check_cancellable(two_waits)
+            check(two_waits)
 
     run_virtual(main)
 
@@ -185,7 +193,7 @@ def test_inside_a_running_loop_it_says_what_to_write() -> None:
 )
 def test_an_option_that_cannot_be_honoured_is_refused(options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        check_cancellable(two_waits, **options)
+        check(two_waits, **options)
 
 
 class Runs:
@@ -231,7 +239,7 @@ class Runs:
 
     async def _work(self) -> str:
         try:
-            await asyncio.sleep(1)
+            await pass_time(1)
             self.log.append("whole")
         except asyncio.CancelledError:
             self.log.append("cut")
@@ -272,14 +280,25 @@ def test_a_clock_jump_is_injected() -> None:
         begun = loop.time()
         try:
             async with asyncio.timeout(10):
-                await asyncio.sleep(1)
+                await pass_time(1)
         finally:
             jumps.append(loop.time() - begun)
 
-    report = check_cancellable(scenario, kinds=[clock_jump(3600)])
+    report = check(scenario, kinds=[clock_jump(3600)])
     assert report.failures == []
     assert report.injections == 2
     assert set(jumps) == {1.0, 3600.0, 3601.0}
+
+
+def test_a_long_scenario_may_take_as_long_after_an_injection_as_it_takes_anyway() -> None:
+    harmless = Injection("harmless", lambda shot: True, must_return)
+
+    async def scenario() -> None:
+        await pass_time(1000)
+        await pass_time(1000)
+
+    report = check(scenario, kinds=[harmless], within=1)
+    assert (report.injections, report.failures) == (4, [])
 
 
 def test_a_clock_jump_of_nothing_is_refused() -> None:
@@ -295,7 +314,7 @@ def test_a_kind_of_one_s_own_is_fired_judged_and_repeated_by_name() -> None:
         return not shot.task.done()
 
     disconnect = Injection("disconnect", fire, lambda ending: f"ended with {ending}")
-    report = check_cancellable(two_waits, kinds=[disconnect], moments=[Moment.WOKEN])
+    report = check(two_waits, kinds=[disconnect], moments=[Moment.WOKEN])
     assert len(shots) == report.injections == len(report.failures) == 2
     assert {failure.problems for failure in report.failures} == {("ended with None",)}
     assert report.failures[0].again.startswith(
@@ -312,7 +331,7 @@ def test_a_kind_that_allows_an_error_accepts_that_error_only() -> None:
 
 def test_an_injection_that_breaks_is_a_failure() -> None:
     broken = Injection("broken", lambda shot: bool(shot.task.result()), must_return)
-    report = check_cancellable(two_waits, kinds=[broken])
+    report = check(two_waits, kinds=[broken])
     assert "InvalidStateError" in problems_of(report)
     assert CALLER.judge(None) is not None
 
@@ -322,5 +341,8 @@ def test_without_a_runtime_there_is_no_own_cancel_to_inject() -> None:
     assert {case.kind for case in report.cases} == {"caller"}
 
 
-def test_the_default_subject_is_the_runtime_s_or_none_at_all() -> None:
-    assert {"begin", "disturbed", "cancel_all", "check", "remember"} <= set(dir(default_subject()))
+def test_the_runtime_s_own_runs_are_the_default_subject() -> None:
+    assert isinstance(default_subject(), SafepointRuns)
+    report = check_cancellable(two_waits)
+    assert report.injections == 6
+    assert report.idle == 6, "no run is live, so there is nothing for Safepoint's own cancel"

@@ -77,6 +77,8 @@ class Request:
 
     @property
     def reason(self) -> Reason:
+        if len(self.asks) == 1:
+            return self.asks[0].reason
         return max((ask.reason for ask in self.asks), key=lambda reason: reason.strength)
 
     def expired(self, now: float) -> bool:
@@ -88,7 +90,7 @@ class Request:
 
     def alone(self, ask: Ask) -> Request:
         """What one of the asks would amount to without the others."""
-        return Request(ask.at, ask.deadline, ask.recursive, (ask,))
+        return self if len(self.asks) == 1 else Request(ask.at, ask.deadline, ask.recursive, (ask,))
 
     def mildest(self) -> Level:
         return min(ask.at.level for ask in self.asks)
@@ -129,7 +131,7 @@ def fold(asks: Iterable[Ask]) -> Request | None:
 
 def _stronger(one: Ask, other: Ask) -> Ask:
     """The same ask on two ways: made of this node itself, and handed down to it."""
-    if one == other:
+    if one is other or one == other:
         return one
     request = fold([one, replace(other, id=f"{one.id} handed down")])
     assert request is not None

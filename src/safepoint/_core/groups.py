@@ -104,13 +104,14 @@ class Group:
     """The live runs, and the asks that wait for the next one."""
 
     def __init__(self) -> None:
-        self._live: list[Node] = []
+        # Ordered, and left at the same price whoever leaves first. Adding, leaving and copying are atomic.
+        self._live: dict[Node, None] = {}
         self._kept: deque[GroupReceipt] = deque()
         self.has_run = False
 
     def join(self, node: Node) -> None:
         """The run is live from now on, and takes the asks that were kept for it."""
-        self._live.append(node)
+        self._live[node] = None
         self.has_run = True
         node.ended.when_set(lambda: self._leave(node))
         while True:
@@ -135,8 +136,7 @@ class Group:
         return bool(receipt.receipts)
 
     def _leave(self, node: Node) -> None:
-        with suppress(ValueError):
-            self._live.remove(node)
+        self._live.pop(node, None)
 
 
 class CancelToken:

@@ -34,6 +34,8 @@ class Reason:
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
             raise ValueError(f"a reason's text is a str, not {self.text!r}")
+        if isinstance(self.source, Source):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+            return
         if self.source not in tuple(Source):
             raise ValueError(f"source={self.source!r} is not a source: write one of {', '.join(Source)}")
         object.__setattr__(self, "source", Source(self.source))

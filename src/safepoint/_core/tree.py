@@ -135,7 +135,7 @@ class Node:
         request = self._pressing()
         if request is None:
             return None
-        level = request.level(self.clock.now())
+        level = request.at.level if request.deadline is None else request.level(self.clock.now())
         return self._handed(request.asks if level >= Level.NOW else self._let_through(request, child), level)
 
     def _let_through(self, request: Request, child: Node) -> tuple[Ask, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import Any, Generic, Literal, TypeAlias
 
 from safepoint._core.asks import make_ask
@@ -17,12 +17,20 @@ from safepoint.agent.budget import Budget
 from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.conversation import Conversation
 from safepoint.agent.hooks import Hooks
+from safepoint.agent.inputs import (
+    checked_instructions,
+    checked_kind,
+    checked_ladder,
+    checked_model,
+    checked_tool_name,
+    listed,
+)
 from safepoint.agent.model import Model, ModelSettings
 from safepoint.agent.output import OutputTool
 from safepoint.agent.result import OutT, RunResult, StopReason
 from safepoint.agent.resume import Edit, OnUnknown, Resume
 from safepoint.agent.run import INHERIT, Inherit, Run, RunOptions, parent_of
-from safepoint.agent.streamed import Streamed
+from safepoint.agent.streamed import Streamed, check_on_close
 from safepoint.agent.sync import run_sync
 from safepoint.errors import CheckpointError, RunFailed, StoreError, UsageError
 from safepoint.history.parts import Message, Prompt
@@ -59,21 +67,19 @@ class Agent(Generic[DepsT, OutT]):
         ladder: Ladder | None = None,
     ) -> None:
         self.name = _checked_name(name)
-        self.models = tuple(_checked_model(model) for model in (model, *fallback))
-        self.instructions = instructions
+        self.models = tuple(checked_model(model) for model in (model, *listed("fallback", fallback)))
+        self.instructions = checked_instructions(instructions)
         self.output_tool = None if output in (None, str) else OutputTool(output)
         extra = () if self.output_tool is None else (self.output_tool,)
-        self.tools: Mapping[str, BaseTool] = MappingProxyType(_by_name((*tools, *extra)))
-        self.budget = budget
-        self.settings = settings or ModelSettings()
+        self.tools: Mapping[str, BaseTool] = MappingProxyType(_by_name((*listed("tools", tools), *extra)))
+        self.budget = self._checked_budget(budget)
+        self.settings = checked_kind("settings", settings or ModelSettings(), ModelSettings, "ModelSettings(…)")
         self.retries = _count("retries", retries, least=0)
         limit = max_parallel_tools
         self.max_parallel_tools = None if limit is None else _count("max_parallel_tools", limit, least=1)
-        self.hooks = tuple(_checked_hooks(each) for each in hooks)
-        self.ladder = ladder or Ladder()
+        self.hooks = tuple(_checked_hooks(each) for each in listed("hooks", hooks))
+        self.ladder: Ladder = checked_ladder(ladder or Ladder(), self.tools.values()) or Ladder()
         self.group = Group()
-        for tool in self.tools.values():
-            tool.options.check_grace((tool.ladder or self.ladder).cap)
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -99,14 +105,14 @@ class Agent(Generic[DepsT, OutT]):
             raise UsageError("a session has its own history: leave out history=…, or leave out session=…")
         messages = RunOptions.opening(prompt, history, resume)
         if resume is not None:
-            resume.check_agent(self.name)
+            resume.check(self.name)
         options = RunOptions(
             messages,
             deps,
             resume,
-            token=token,
-            ladder=ladder or self.ladder,
-            budget=budget or self.budget,
+            token=checked_kind("token", token, (CancelToken, NoneType), "CancelToken()"),
+            ladder=checked_ladder(ladder, self.tools.values()) or self.ladder,
+            budget=self._checked_budget(budget) or self.budget,
             session=session,
             parent=parent_of(parent),
         )
@@ -200,6 +206,7 @@ class Agent(Generic[DepsT, OutT]):
         parent: Run[Any, Any] | Inherit | None = INHERIT,
     ) -> Streamed[DepsT, OutT]:
         """The run as an async iterator of events. Leaving it early stops the run, or lets it go on: `on_close`."""
+        check_on_close(on_close)
         run = self.start(
             prompt,
             history=history,
@@ -212,9 +219,16 @@ class Agent(Generic[DepsT, OutT]):
         )
         return Streamed(run, on_close)
 
+    def _checked_budget(self, budget: Budget | None) -> Budget | None:
+        if budget is not None:
+            budget.check_models(model.name for model in self.models)
+        return budget
+
     def as_tool(self, *, name: str | None = None, description: str | None = None) -> AgentTool:
         """This agent as a tool of another one; the model hands it its task as `input`."""
-        return AgentTool(self, name or self.name, description or f"Hand a task to the agent {self.name!r}.")
+        return AgentTool(
+            self, checked_tool_name(name or self.name), description or f"Hand a task to the agent {self.name!r}."
+        )
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -253,12 +267,6 @@ def _checked_name(name: str) -> str:
     if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
         raise ValueError(f"Agent({name!r}): an agent needs a name, as in Agent('writer', model=…)")
     return name
-
-
-def _checked_model(model: Model) -> Model:
-    if not isinstance(model, Model):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
-        raise ValueError(f"model={model!r} is not a model: it has no stream(request) that opens a stream of chunks")
-    return model
 
 
 def _checked_hooks(hooks: Hooks) -> Hooks:

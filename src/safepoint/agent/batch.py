@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from safepoint._core.points import Level
 from safepoint.agent.call import Call
+from safepoint.agent.output import OutputTool
 from safepoint.agent.record import Record
 from safepoint.agent.resume import Resume, restore
 from safepoint.history.closing import ClosedCall
@@ -56,6 +57,12 @@ class Batch:
             if call.tool is not None and call.tool.options.final and call.entry.state is LedgerState.FINISHED:
                 return call.entry.content
         return None
+
+    def unfit_answer(self) -> str | None:
+        """Why the typed answer that the model has tried to give does not fit."""
+        tried = [call.entry for call in self.calls if isinstance(call.tool, OutputTool)]
+        failed = [entry.error for entry in tried if entry.state is LedgerState.FAILED]
+        return failed[0] if failed and len(failed) == len(tried) else None
 
     def closed(self, reason: str | None) -> list[ClosedCall]:
         return [call.closed(reason) for call in self.calls]

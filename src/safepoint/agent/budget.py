@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from safepoint._core.asks import is_seconds
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint.agent.usage import Usage
 from safepoint.history.parts import ToolCall
+from safepoint.history.states import LedgerState
 
 if TYPE_CHECKING:
     from safepoint.agent.record import Record
@@ -47,6 +48,11 @@ class Price:
 
     input: float
     output: float
+
+    def __post_init__(self) -> None:
+        for name, price in (("input", self.input), ("output", self.output)):
+            if price != 0 and not is_seconds(price):  # zero, or any positive, finite number
+                raise ValueError(f"Price({name}={price!r}): write a number from 0 up")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +84,14 @@ class Budget:
         if self.cost is not None and not self.prices:
             raise ValueError("Budget(cost=…) needs prices: write prices={'model name': Price(input=…, output=…)}")
 
+    def check_models(self, names: Iterable[str]) -> None:
+        """A cost can't be counted for a model without a price."""
+        for name in names if self.cost is not None else ():
+            if name not in self.prices:
+                raise ValueError(
+                    f"Budget(cost=…) has no price for the model {name!r}: write prices={{{name!r}: Price(…)}}"
+                )
+
     def limit(self, kind: str) -> Limit | None:
         found: Limit | None = getattr(self, kind)
         return found
@@ -92,25 +106,52 @@ class Meter:
         self._reached: set[tuple[str, str]] = set()
         self._made: Counter[str] = Counter()
         self._cost = 0.0
+        # As if the run had begun so much earlier: what the runs before it took counts.
+        self._began = record.supervisor.clock.now()
         self._timers = self._arm()
 
     def _arm(self) -> list[asyncio.TimerHandle]:
         clock, limit = self._record.supervisor.clock, self._budget.limit("seconds")
         marks = [mark for mark in (limit.soft, limit.hard) if mark is not None] if limit is not None else []
-        return [clock.call_at(clock.now() + mark, partial(self._use, "seconds", mark)) for mark in marks]
+        return [clock.call_at(self._began + mark, partial(self._use, "seconds", mark)) for mark in marks]
+
+    def used(self) -> dict[str, float]:
+        """What a checkpoint keeps, beside steps, tokens and the ledger."""
+        return {"seconds": self._record.supervisor.clock.now() - self._began, "cost": self._cost}
+
+    def carry(self, used: Mapping[str, float]) -> None:
+        """Go on counting where the run stopped that is continued. A call that is made again counts once."""
+        self.close()
+        self._began -= used.get("seconds", 0.0)
+        self._cost += used.get("cost", 0.0)
+        self._timers = self._arm()
+        for entry in self._record.ledger:
+            if entry.state is not LedgerState.NOT_STARTED:
+                self._count(entry.name, entry.args)
+
+    def _count(self, name: str, args: Mapping[str, Any]) -> tuple[int, int]:  # Any: decoded JSON
+        """One more call: how many there were, and how many of exactly this one."""
+        same = f"{name} {json.dumps(dict(args), sort_keys=True, default=str)}"
+        self._made["calls"] += 1
+        self._made[same] += 1
+        return self._made["calls"], self._made[same]
 
     def close(self) -> None:
         for timer in self._timers:
             timer.cancel()
 
     def allows_step(self) -> bool:
-        """May another step begin? The soft mark asks; beyond the hard one the run ends by itself."""
-        done, limit = self._record.steps_done, self._budget.limit("steps")
-        if limit is None:
-            return True
-        if limit.soft is not None and done >= limit.soft:
-            self._ask("steps", SafePoint.ANY, limit.soft)
-        return limit.hard is None or done < limit.hard
+        """May another step begin? Beyond the hard mark the run ends by itself."""
+        limit = self._budget.limit("steps")
+        return limit is None or limit.hard is None or self._record.steps_done < limit.hard
+
+    def asks_before_step(self) -> bool:
+        """Ask if the soft mark is reached; True if it is."""
+        limit = self._budget.limit("steps")
+        if limit is None or limit.soft is None or self._record.steps_done < limit.soft:
+            return False
+        self._ask("steps", SafePoint.ANY, limit.soft)
+        return True
 
     def spent(self, model: str, usage: Usage) -> None:
         """A model call is over."""
@@ -128,11 +169,9 @@ class Meter:
 
     def calling(self, call: ToolCall) -> None:
         """A tool call is about to start. One beyond the hard mark never does."""
-        self._made["calls"] += 1
-        same = f"{call.name} {json.dumps(dict(call.args), sort_keys=True, default=str)}"
-        self._made[same] += 1
-        self._use("tool_calls", self._made["calls"], beyond=True)
-        self._use("repeats", self._made[same], beyond=True)
+        calls, same = self._count(call.name, call.args)
+        self._use("tool_calls", calls, beyond=True)
+        self._use("repeats", same, beyond=True)
 
     def _use(self, kind: str, used: float, *, beyond: bool = False) -> None:
         """`beyond`: the amount includes what is only about to happen, and the mark itself is still allowed."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from safepoint._core.ladder import Ladder
 from safepoint._core.work import Work
-from safepoint.agent.checkpoint import OpenCall
+from safepoint.agent.checkpoint import OpenCall, Question
 from safepoint.agent.events import ToolCallEnded
 from safepoint.agent.execution import Execution, Phase
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.record import Record
-from safepoint.agent.resume import Restored, fingerprint
+from safepoint.agent.resume import Restored
 from safepoint.errors import InternalError
 from safepoint.history.closing import ClosedCall
 from safepoint.history.parts import ToolCall
@@ -86,16 +88,23 @@ class Call:
     @property
     def waits(self) -> bool:
         """A person is asked about it."""
-        return self.entry.state is LedgerState.WAITING or self.opened().question is not None
+        return self.entry.state is LedgerState.WAITING or self._question is not None
+
+    @property
+    def _question(self) -> Question | None:
+        asked = self.execution or self._restored
+        return asked.question if asked is not None else None
 
     def opened(self) -> OpenCall:
         """What this call needs to go on after the run has stopped."""
-        tool = fingerprint(self.tool) if self.tool is not None else ""
+        tool = self.tool.fingerprint if self.tool is not None else ""
         execution, restored = self.execution, self._restored
         if execution is not None:
             return OpenCall(self.call.id, tool, execution.memory, execution.question, execution.child)
         if restored is None:
             return OpenCall(self.call.id, tool)
+        if not restored.runs:
+            return replace(restored.saved, question=restored.question)
         child = restored.child.checkpoint if restored.child is not None else None
         return OpenCall(self.call.id, tool, restored.memory, restored.question, child)
 

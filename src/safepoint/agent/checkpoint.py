@@ -61,10 +61,15 @@ class Checkpoint:
     step: int = 0
     spent: Usage = field(default_factory=Usage)
     reason: Reason | None = None
+    # Messages that were added and have not joined yet; and what was used of a budget beyond steps and tokens.
+    pending: tuple[Message, ...] = ()
+    used: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def questions(self) -> tuple[Question, ...]:
-        """What a person is asked, here and in sub-agents."""
+        """What a person is asked, here and in sub-agents. A run that was cancelled asks nothing: it will ask again."""
+        if self.stop_reason is not StopReason.INTERRUPTED:
+            return ()
         found: list[Question] = []
         for call in self.calls.values():
             if call.question is not None:

@@ -16,9 +16,9 @@ from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.result import StopReason
 from safepoint.agent.usage import Usage
 from safepoint.errors import CheckpointError
-from safepoint.history.encoding import Json, decode_message, decode_value, encode_message, encode_value
+from safepoint.history.encoding import Json, decode_message, decode_value, encode_message, encode_value, encode_values
 from safepoint.history.states import LedgerState
-from safepoint.tools.memory import CallMemory, as_fields
+from safepoint.tools.memory import CallMemory
 from safepoint.tools.options import Effect
 
 MAGIC = "safepoint-checkpoint"
@@ -26,19 +26,21 @@ MAGIC = "safepoint-checkpoint"
 
 def encode(checkpoint: Checkpoint) -> bytes:
     body = json.dumps(_checkpoint(checkpoint), ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
-    return f"{MAGIC} {VERSION} {_digest(body)}\n".encode() + body
+    return f"{MAGIC} {VERSION} {digest(body)}\n".encode() + body
 
 
 def decode(data: bytes) -> Checkpoint:
+    if not isinstance(data, bytes | bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise CheckpointError(f"a checkpoint is read from bytes, not from {type(data).__name__}")
     head, newline, body = bytes(data).partition(b"\n")
     words = head.decode("ascii", "replace").split(" ")
     if not newline or len(words) != 3 or words[0] != MAGIC or not words[1].isdecimal():
         raise CheckpointError("these bytes are not a checkpoint: they do not begin with its header")
-    if int(words[1]) != VERSION:
+    if words[1] != str(VERSION):
         raise CheckpointError(
-            f"the checkpoint has version {words[1]}, this Safepoint reads {VERSION}: use the one that wrote it"
+            f"the checkpoint has version {words[1][:20]}, this Safepoint reads {VERSION}: use the one that wrote it"
         )
-    if words[2] != _digest(body):
+    if words[2] != digest(body):
         raise CheckpointError("the checkpoint is damaged: its digest does not fit, perhaps it was cut short")
     try:
         return _read_checkpoint(json.loads(body))
@@ -46,7 +48,7 @@ def decode(data: bytes) -> Checkpoint:
         raise CheckpointError(f"the checkpoint can't be read: {error!r}") from error
 
 
-def _digest(body: bytes) -> str:
+def digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:32]
 
 
@@ -63,8 +65,10 @@ def _checkpoint(checkpoint: Checkpoint) -> Json:
         "open_messages": [encode_message(message) for message in checkpoint.open_messages],
         "ledger": [encode_entry(entry) for entry in checkpoint.ledger],
         "calls": [_open_call(call) for call in checkpoint.calls.values()],
+        "pending": [encode_message(message) for message in checkpoint.pending],
         "step": checkpoint.step,
         "spent": encode_usage(checkpoint.spent),
+        "used": {kind: float(amount) for kind, amount in checkpoint.used.items()},
         "reason": None if checkpoint.reason is None else _reason(checkpoint.reason),
     }
 
@@ -83,6 +87,8 @@ def _read_checkpoint(data: Json) -> Checkpoint:
         int(data["step"]),
         decode_usage(data["spent"]),
         None if data["reason"] is None else _read_reason(data["reason"]),
+        tuple(decode_message(message) for message in data["pending"]),
+        {str(kind): float(amount) for kind, amount in data["used"].items()},
     )
 
 
@@ -91,7 +97,7 @@ def _open_call(call: OpenCall) -> Json:
     return {
         "call_id": call.call_id,
         "tool": call.tool,
-        "memory": {key: encode_value(value) for key, value in as_fields(call.memory).items()},
+        "memory": encode_memory(call.memory),
         "question": None
         if question is None
         else {
@@ -109,12 +115,7 @@ def _read_open_call(data: Json) -> OpenCall:
     return OpenCall(
         data["call_id"],
         data["tool"],
-        CallMemory(
-            decode_value(memory["saved"]),
-            tuple(decode_value(memory["answers"])),
-            decode_value(memory["once"]),
-            decode_value(memory["approval"]),
-        ),
+        decode_memory(memory),
         None
         if question is None
         else Question(question["id"], question["tool"], decode_value(question["payload"]), question["kind"]),
@@ -122,11 +123,25 @@ def _read_open_call(data: Json) -> OpenCall:
     )
 
 
+def encode_memory(memory: CallMemory) -> Json:
+    return {
+        "saved": encode_value(memory.saved),
+        "answers": [encode_value(answer) for answer in memory.answers],
+        "once": encode_values(memory.once),
+        "approvals": [encode_value(answer) for answer in memory.approvals],
+    }
+
+
+def decode_memory(data: Json) -> CallMemory:
+    fields = {key: decode_value(value) for key, value in data.items()}
+    return CallMemory(fields["saved"], tuple(fields["answers"]), fields["once"], tuple(fields["approvals"]))
+
+
 def encode_entry(entry: LedgerEntry) -> Json:
     return {
         "call_id": entry.call_id,
         "name": entry.name,
-        "args": dict(entry.args),
+        "args": encode_values(entry.args),
         "state": str(entry.state),
         "effect": str(entry.effect),
         "content": entry.content,
@@ -139,7 +154,12 @@ def encode_entry(entry: LedgerEntry) -> Json:
 
 
 def decode_entry(data: Json) -> LedgerEntry:
-    fields: Json = {**data, "state": LedgerState(data["state"]), "effect": Effect(data["effect"])}
+    fields: Json = {
+        **data,
+        "args": decode_value(data["args"]),
+        "state": LedgerState(data["state"]),
+        "effect": Effect(data["effect"]),
+    }
     return LedgerEntry(**fields)
 
 

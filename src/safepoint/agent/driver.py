@@ -34,16 +34,16 @@ from safepoint.agent.record import Record
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.resume import Resume
 from safepoint.agent.stage import Stage
-from safepoint.agent.steering import joined
 from safepoint.agent.steps import BackOff, Begin, CallModel, Close, Over, RunTools, Settle, Step
 from safepoint.agent.usage import Usage
-from safepoint.errors import ModelError, ModelMisbehaved, ModelUnavailable
+from safepoint.errors import CheckpointError, ModelError, ModelMisbehaved, ModelUnavailable
 from safepoint.history.closing import close_history
 from safepoint.history.parts import Message, Text
 from safepoint.history.wellformed import well_formed
 from safepoint.tools.bad_arguments import BadArguments
 
 LONGEST_BACK_OFF = 30.0
+_CUT_OFF = (StopReason.MAX_TOKENS, StopReason.REFUSED)
 
 
 class Driver:
@@ -73,8 +73,18 @@ class Driver:
         if last is not None and last.tool_calls:
             self.batch = Batch(record, last, resume)
         amendment = resume.amendment()
-        if amendment is not None:
-            record.steering.add(amendment)
+        for message in (*checkpoint.pending, *((amendment,) if amendment is not None else ())):
+            record.amendments.append(record.steering.add(message))
+        if checkpoint.stop_reason in _CUT_OFF and not record.amendments and last is not None and self.batch is None:
+            self._take_back(last)
+        if record.meter is not None:
+            record.meter.carry(checkpoint.used)
+
+    def _take_back(self, last: Message) -> None:
+        """The reply was cut off by a limit or refused: it is no answer, and the call is made again."""
+        if last.role == "assistant":
+            self._record.messages.pop()
+            self._record.steps_done -= 1
 
     async def drive(self) -> None:
         """Run to the end. Cancellation: taken for the caller's; the run closes itself and returns."""
@@ -94,7 +104,9 @@ class Driver:
             case Begin():
                 return await self._begin()
             case CallModel():
-                return await self._call_model(step) if self._may_step(step) else self._last_step()
+                if not self._may_step(step):
+                    return self._last_step()
+                return Close(StopReason.CANCELLED) if self._at_soft_mark(step) else await self._call_model(step)
             case BackOff(seconds, then):
                 await self.stage.perform(partial(asyncio.sleep, seconds), "back-off")
                 return self._unless_stopped(then)
@@ -130,6 +142,11 @@ class Driver:
             return self._fail(entered.error, None)
         if not isinstance(entered, Done):
             return Close(StopReason.CANCELLED)
+        older = entered.value.messages[: entered.value.index]
+        if resume is not None and resume.edit is not None and record.messages[: len(older)] != older:
+            return self._fail(
+                CheckpointError("edit=… may not rewrite an older turn of a session: leave it as it is"), None
+            )
         record.join(entered.value, resumed=resume is not None)
         new = tuple(record.messages[record.started_at :])
         opened = Opened(record.node.id, record.agent.name, record.started_at, new, continues, tuple(record.ledger))
@@ -151,7 +168,11 @@ class Driver:
         """Where to begin: with the model, or wherever the run was stopped."""
         if self.batch is not None:
             return RunTools(self.batch)
-        if self._record.messages[-1].role == "assistant" and not self._record.steering.waiting:
+        last = self._record.messages[-1]
+        if last.role == "assistant" and not self._record.steering.waiting:
+            again = self._unfit(last)
+            if again is not None:
+                return again
             return Settle(StopReason.END_TURN) if self._node.answer() is None else Close(StopReason.CANCELLED)
         return CallModel()
 
@@ -162,6 +183,12 @@ class Driver:
         meter = self._record.meter
         return meter is None or step != CallModel() or meter.allows_step()
 
+    def _at_soft_mark(self, step: CallModel) -> bool:
+        """Has the budget just asked, and does the run stop between these two steps?"""
+        meter = self._record.meter
+        asked = meter is not None and step == CallModel() and meter.asks_before_step()
+        return asked and self._node.judge("after_tools") is not None
+
     def _last_step(self) -> Step:
         return Close(StopReason.MAX_STEPS if self._node.answer() is None else StopReason.CANCELLED)
 
@@ -170,6 +197,9 @@ class Driver:
     async def _call_model(self, step: CallModel) -> Step:
         record = self._record
         record.step = record.steps_done + 1
+        failed = await self._save() if record.hear() else None
+        if failed is not None:
+            return failed
         instructions = record.agent.instructions
         if callable(instructions) or self.stage.has_hooks("before_model"):
             prepared = await self.stage.perform(self._prepare, "prepare")
@@ -200,13 +230,15 @@ class Driver:
         if callable(instructions):
             made = instructions(self._record.run)
             instructions = await made if inspect.isawaitable(made) else made
+            if not isinstance(instructions, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+                raise TypeError(f"instructions returned {instructions!r}, which is no str")
         request = self._request(instructions)
         await self.stage.call_hooks("before_model", request)
         return request
 
     def _request(self, instructions: str | None) -> ModelRequest:
         agent = self._record.agent
-        self._record.messages[:] = joined(self._record.messages, self._record.steering.take())
+        self._record.hear()
         specs = tuple(tool.spec for tool in agent.tools.values())
         return ModelRequest(tuple(self._record.messages), instructions, specs, agent.settings)
 
@@ -273,9 +305,12 @@ class Driver:
             again = self._unfit(message)
             if again is not None:
                 return again
-        if self._node.answer() is not None:
-            return Close(StopReason.CANCELLED)
         reason = incoming.stop_reason
+        if self._node.answer() is not None:
+            if message is None or reason is StopReason.END_TURN:
+                return Close(StopReason.CANCELLED)
+            self._take_back(message)
+            return Close(StopReason.CANCELLED, incoming=incoming)
         return Settle(reason) if message is not None else Close(reason)
 
     def _unfit(self, message: Message) -> Step | None:
@@ -286,14 +321,19 @@ class Driver:
         try:
             output.read(message.text)
         except BadArguments as problem:
-            self._unfit_answers += 1
-            if self._unfit_answers >= OUTPUT_TRIES:
-                return self._fail(
-                    ModelMisbehaved(f"no answer of the required form in {OUTPUT_TRIES} tries: {problem}"), None
-                )
+            failed = self._tried_in_vain(str(problem))
+            if failed is not None:
+                return failed
             self._record.messages.append(Message("user", (Text(asks_again(str(problem))),)))
             return self._unless_stopped(CallModel())
         return None
+
+    def _tried_in_vain(self, problem: str) -> Step | None:
+        """One more answer does not fit: how the run fails if that was one too many."""
+        self._unfit_answers += 1
+        if self._unfit_answers < OUTPUT_TRIES:
+            return None
+        return self._fail(ModelMisbehaved(f"no answer of the required form in {OUTPUT_TRIES} tries: {problem}"), None)
 
     def _after_error(self, step: CallModel, incoming: Incoming, error: BaseException) -> Step:
         """Try again, try the next model, or fail. Only before the first token, and never once somebody said NOW."""
@@ -328,12 +368,17 @@ class Driver:
         if batch.waits:
             return Close(StopReason.INTERRUPTED if self._node.pause() is None else StopReason.CANCELLED)
         answer = batch.answer() if self._node.stop is None else None
-        if answer is None and (self._node.judge("after_tool") or self._node.judge("after_tools")):
+        goes_on = answer is None or self._record.steering.waiting
+        if goes_on and (self._node.judge("after_tool") or self._node.judge("after_tools")):
             return Close(StopReason.CANCELLED)
         messages = self._record.messages
         messages[:] = close_history(messages, batch=batch.closed(None))
         self.batch = None
-        if answer is None or self._record.steering.waiting:
+        problem = batch.unfit_answer() if answer is None else None
+        failed = self._tried_in_vain(problem) if problem is not None else None
+        if failed is not None:
+            return failed
+        if answer is None or goes_on:
             return CallModel()
         messages.append(Message("assistant", (Text(well_formed(answer)),)))
         return Settle(StopReason.END_TURN) if self._node.answer() is None else Close(StopReason.CANCELLED)

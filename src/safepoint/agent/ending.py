@@ -11,10 +11,11 @@ from safepoint._core.work import Done, Failed, Outcome
 from safepoint.agent.batch import Batch
 from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.record import Record
-from safepoint.agent.result import RunResult, StopReason
+from safepoint.agent.result import NO_VALUE, RunResult, StopReason
+from safepoint.agent.steering import joined
 from safepoint.agent.steps import Close
 from safepoint.errors import StoreError
-from safepoint.history.closing import Draft, close_history, notice_text, quoted
+from safepoint.history.closing import Draft, close_history, notice_text, quoted, remark
 from safepoint.history.parts import Message
 from safepoint.tools.rendering import render_error
 
@@ -38,9 +39,9 @@ def close(record: Record, step: Close, batch: Batch | None) -> Closed:
     """Everything that is left of a run, computed from what was recorded. `batch`: calls whose results are open."""
     stop = record.node.stop if step.stop_reason is StopReason.CANCELLED else None
     draft = Draft(step.incoming.kept_text, step.incoming.kept_reasoning) if step.incoming is not None else None
+    calls = batch.closed(stop.reason.text if stop is not None else None) if batch is not None else ()
     messages = close_history(
-        record.messages,
-        batch=batch.closed(stop.reason.text if stop is not None else None) if batch is not None else (),
+        joined(list(close_history(record.messages, batch=calls)), list(record.pending)),
         draft=draft,
         notice=_notice(step, stop, incomplete=draft is not None and draft.incomplete),
     )
@@ -54,7 +55,7 @@ def close(record: Record, step: Close, batch: Batch | None) -> Closed:
         tuple(record.ledger),
         record.usage,
         cancellation=stop.recorded(now) if stop is not None else None,
-        checkpoint=_checkpoint(record, step, batch, messages),
+        checkpoint=_checkpoint(record, step, batch, messages, budget=budget),
         value=_value(record, step, messages),
         orphans=tuple(record.orphans),
         error=step.error,
@@ -62,7 +63,9 @@ def close(record: Record, step: Close, batch: Batch | None) -> Closed:
     return Closed(result, _ending(record, result, batch, now, cancelled=stop is not None))
 
 
-def _checkpoint(record: Record, step: Close, batch: Batch | None, closed: tuple[Message, ...]) -> Checkpoint | None:
+def _checkpoint(
+    record: Record, step: Close, batch: Batch | None, closed: tuple[Message, ...], *, budget: bool
+) -> Checkpoint | None:
     """From where the run can go on; None if there is nothing left to do."""
     if step.stop_reason is StopReason.END_TURN:
         return None
@@ -71,7 +74,7 @@ def _checkpoint(record: Record, step: Close, batch: Batch | None, closed: tuple[
         f"checkpoint_{uuid.uuid4().hex}",
         record.agent.name,
         record.node.id,
-        step.stop_reason,
+        StopReason.BUDGET if budget else step.stop_reason,
         closed,
         tuple(record.messages),
         tuple(record.ledger),
@@ -79,6 +82,8 @@ def _checkpoint(record: Record, step: Close, batch: Batch | None, closed: tuple[
         record.steps_done,
         record.spent,
         stop.reason if stop is not None else None,
+        record.pending,
+        record.meter.used() if record.meter is not None else {},
     )
 
 
@@ -86,7 +91,7 @@ def _value(record: Record, step: Close, messages: tuple[Message, ...]) -> object
     """The typed answer of a run that has one."""
     output = record.agent.output_tool
     if step.stop_reason is not StopReason.END_TURN or output is None:
-        return None
+        return NO_VALUE
     return output.read(_last_words(messages))
 
 
@@ -107,19 +112,19 @@ def _notice(step: Close, stop: Stop | None, *, incomplete: bool) -> str | None:
     if stop is not None:
         why = stop.reason
         return notice_text(reason=why.text, source=why.source, by=why.by, incomplete=incomplete)
-    match step.stop_reason:
-        case StopReason.ERROR:
-            return f"This run failed before it was done: {quoted(render_error(step.error or Exception('unknown')))}."
-        case StopReason.MAX_TOKENS:
-            return "The answer was cut off: the limit of tokens was reached."
-        case StopReason.MAX_STEPS:
-            return "This run ended before it was done: it has made all the steps that it may make."
-        case StopReason.INTERRUPTED:
-            return "This run waits for the answer of a person."
-        case StopReason.REFUSED:
-            return "The model refused to answer."
-        case _:
-            return None
+    if step.stop_reason is StopReason.ERROR:
+        error = quoted(render_error(step.error or Exception("unknown")))
+        return remark(f"This run failed before it was done: {error}.")
+    told = _REMARKS.get(step.stop_reason)
+    return remark(told) if told is not None else None
+
+
+_REMARKS = {
+    StopReason.MAX_TOKENS: "The answer was cut off: the limit of tokens was reached.",
+    StopReason.MAX_STEPS: "This run ended before it was done: it has made all the steps that it may make.",
+    StopReason.INTERRUPTED: "This run waits for the answer of a person.",
+    StopReason.REFUSED: "The model refused to answer.",
+}
 
 
 def _last_words(messages: tuple[Message, ...]) -> str:

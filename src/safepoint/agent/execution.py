@@ -28,6 +28,7 @@ from safepoint.agent.events import HookFailed, RungReached, ToolCallEnded, ToolC
 from safepoint.agent.hooks import AskFirst, Deny, Replace, is_its_own, overridden
 from safepoint.agent.journal import Called
 from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.output import OutputTool
 from safepoint.agent.record import Record
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.resume import Restored
@@ -74,7 +75,8 @@ class Execution:
         )
         # What a person is asked, and a sub-agent's own checkpoint: both for the checkpoint of this run.
         self.question: Question | None = None
-        self.child: Checkpoint | None = None
+        resume = restored.child if restored is not None else None
+        self.child: Checkpoint | None = resume.checkpoint if resume is not None else None
         # Why a sub-agent was stopped that nobody stopped through this call.
         self._why_inside: str | None = None
         self._args: dict[str, Any] = {}  # Any: typed by the tool's signature
@@ -122,7 +124,7 @@ class Execution:
         if not await self._allowed():
             return None
         # Durable first, true second: a crash in between calls it cut, although it never ran a line. Never the reverse.
-        await self._record.note(Called(replace(self._entry, state=LedgerState.RUNNING), self.memory))
+        await self._make_durable(state=LedgerState.RUNNING)
         if self._being_stopped() or self.node.judge_now() is not None:
             return None
         self._mark_running()
@@ -138,23 +140,29 @@ class Execution:
             if self._late():
                 return value  # abandoned long ago; it goes to the orphan and nowhere else
             self._record_value(value)
-        await self._record.note(Called(self._entry, self.memory))
+        await self._make_durable()
         if not self._being_stopped():
             self.work.manner = CUT_AT_ONCE
             await self._run_hooks("after_tool", self._entry)
         return value
 
+    async def _make_durable(self, **changes: Any) -> None:  # Any: the entry's own fields
+        """Write the entry, with these changes, if there is a journal. Cancellation: it is written whole or not."""
+        if self._record.journal is not None:
+            await self._record.note(Called(replace(self._entry, **changes), self.memory))
+
     async def _allowed(self) -> bool:
         """Run the checks; False if they, or the arguments, have settled what becomes of the call."""
-        args = self._call.args
+        args, asked = self._call.args, 0
         for verdict in await self._run_hooks("before_tool", self._call):
             if isinstance(verdict, AskFirst):
-                verdict = self._approval(verdict)
+                asked += 1
+                verdict = self._approval(verdict, asked)
             if isinstance(verdict, Deny):
                 self._settle(LedgerState.FAILED, error=f"This call was not run, it was denied: {verdict.reason}")
                 return False
             if isinstance(verdict, AskFirst):
-                self.question = Question(f"{self._call.id}:check", self._tool.name, verdict.question, "check")
+                self.question = Question(f"{self._call.id}:check{asked}", self._tool.name, verdict.question, "check")
                 self._settle(LedgerState.WAITING)
                 return False
             if isinstance(verdict, Replace) and verdict.result is not None:
@@ -170,10 +178,11 @@ class Execution:
             return False
         return True
 
-    def _approval(self, asked: AskFirst) -> AskFirst | Deny | None:
-        answer = self.memory.approval
-        if answer is None:
+    def _approval(self, asked: AskFirst, number: int) -> AskFirst | Deny | None:
+        """The answer to the check of that number, by order, as for interrupts; the check itself if there is none."""
+        if number > len(self.memory.approvals):
             return asked
+        answer = self.memory.approvals[number - 1]
         return None if answer is True else Deny(answer or "a person said no")
 
     async def _run_hooks(self, name: str, subject: object) -> list[object]:
@@ -215,6 +224,8 @@ class Execution:
     def _record_value(self, value: object) -> None:
         if issubclass(type(value), RunResult):  # isinstance would ask the value for its class, and it may raise
             self._record_run(cast("RunResult[Any]", value))  # Any: of any output type
+        elif isinstance(self._tool, OutputTool):
+            self._settle(LedgerState.FINISHED, content=str(value))  # an answer is never shortened
         else:
             self._settle(LedgerState.FINISHED, content=render_result(value).text)
 

@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+from safepoint._core.asks import is_seconds
 from safepoint.history.parts import Message
 
 FinishReason: TypeAlias = Literal["end_turn", "tool_calls", "max_tokens", "refused"]
@@ -74,6 +75,12 @@ class ModelSettings:
     timeout_first_token: float | None = None
     timeout_idle: float | None = None
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: provider's own
+
+    def __post_init__(self) -> None:
+        for option in ("timeout_first_token", "timeout_idle"):
+            seconds: object = getattr(self, option)
+            if seconds is not None and not is_seconds(seconds):
+                raise ValueError(f"{option}={seconds!r}: write a number of seconds above 0, or leave it out")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 The model is given one more tool, `final_answer`, whose parameters are the type's schema; what it passes there is the
 answer. A plain text that is valid JSON for the type counts as well. Anything else is told to the model, which may try
-again a few times. Only a complete, validated value ever becomes the output.
+again a few times, one way or the other. Only a complete, validated value ever becomes the output.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class OutputTool(BaseTool, Generic[T]):
 
     async def body(self, context: ToolContext[Any], args: dict[str, Any]) -> object:  # Any: the typed value
         """The value as JSON. Cancellation: there is nothing to wait for."""
-        return self._adapter.dump_json(args["value"]).decode()
+        return self._adapter.dump_json(args["value"], by_alias=True, round_trip=True).decode()
 
     def read(self, text: str) -> T:
         """The typed value of an answer. Raises `BadArguments`, in words for the model."""

@@ -19,7 +19,7 @@ from safepoint.agent.conversation import Entered
 from safepoint.agent.events import Event, Place
 from safepoint.agent.journal import Fact, Journal, Said
 from safepoint.agent.ledger import Ledger
-from safepoint.agent.steering import Steering
+from safepoint.agent.steering import Steering, SteerOutcome, SteerReceipt, joined
 from safepoint.agent.stream import Hub
 from safepoint.agent.usage import Usage
 from safepoint.errors import StoreError
@@ -62,6 +62,8 @@ class Record:
         self.step = 0
         self.steps_done = 0
         self.steering = Steering()
+        # What a resumed run was given to say, until it has joined the conversation.
+        self.amendments: list[SteerReceipt] = []
         # Where facts go that must outlive the process; `unsaved` knows which messages it has not seen.
         self.journal: Journal | None = None
         # What a journal raised: nothing new may build on facts that were not saved.
@@ -95,6 +97,15 @@ class Record:
         self._saved = len(self.messages)
         return facts
 
+    def hear(self) -> bool:
+        """Take the messages that wait to join the conversation; True if there were any."""
+        new = self.steering.take()
+        if new:
+            # The last message may have become a longer one, which the journal has not seen.
+            self._saved = min(self._saved, len(self.messages) - (self.messages[-1].role == "user"))
+            self.messages[:] = joined(self.messages, new)
+        return bool(new)
+
     def join(self, entered: Entered, *, resumed: bool) -> None:
         """Continue a stored conversation. A resumed run brings its own, which begins with the same messages."""
         self.journal, self.call_ids = entered.journal, entered.call_ids
@@ -118,6 +129,11 @@ class Record:
         except StoreError as error:
             self.broken = error
             raise
+
+    @property
+    def pending(self) -> tuple[Message, ...]:
+        """Messages that were added to a resumed run and have not joined the conversation."""
+        return tuple(one.message for one in self.amendments if one.outcome is not SteerOutcome.JOINED)
 
     @property
     def spent(self) -> Usage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Generic, cast
+from typing import TYPE_CHECKING, Final, Generic, cast
 
 from typing_extensions import TypeVar  # TypeVar defaults; pydantic brings it along
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from safepoint.agent.checkpoint import Checkpoint, Question
 
 OutT = TypeVar("OutT", default=str)
+
+# An output may well be None.
+NO_VALUE: Final = object()
 
 
 class StopReason(StrEnum):
@@ -52,14 +55,14 @@ class RunResult(Generic[OutT]):
     orphans: tuple[Orphan, ...] = ()
     error: BaseException | None = None
     save_error: BaseException | None = None
-    value: object = field(default=None, repr=False)
+    value: object = field(default=NO_VALUE, repr=False)
 
     @property
     def output(self) -> OutT:
         """The typed answer. Raises `NoOutput` unless the run ended with `end_turn`."""
         if self.stop_reason is not StopReason.END_TURN:
             raise NoOutput(f"the run has no output, it ended with {str(self.stop_reason)!r}: look at stop_reason first")
-        return cast("OutT", self.text if self.value is None else self.value)
+        return cast("OutT", self.text if self.value is NO_VALUE else self.value)
 
     @property
     def questions(self) -> tuple[Question, ...]:

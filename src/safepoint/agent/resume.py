@@ -14,8 +14,6 @@ A call that would run and whose tool is gone or has other parameters now gets a 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -59,13 +57,17 @@ class Resume:
             raise CheckpointError(f"{type(given).__name__} is not a checkpoint: write {hint}")
         if self.on_unknown not in ("tell", "ask", "rerun"):
             raise ValueError(f"on_unknown={self.on_unknown!r}: write 'tell', 'ask' or 'rerun'")
-        known = {question.id for question in self.checkpoint.questions}
-        if strangers := sorted(set(self.answers) - known):
+        known = {question.id: question for question in self.checkpoint.questions}
+        if strangers := sorted(set(self.answers) - set(known)):
             raise CheckpointError(f"no question has the id {strangers[0]!r}; the questions are {sorted(known)}")
-        if missing := sorted(known - set(self.answers)):
-            raise CheckpointError(f"the question {missing[0]!r} has no answer: write answers={{{missing[0]!r}: …}}")
+        for id, answer in self.answers.items():
+            if known[id].kind != "interrupt" and not isinstance(answer, bool | str):
+                raise CheckpointError(f"the answer to {id!r} is True, False or a reason, not {answer!r}")
 
-    def check_agent(self, name: str) -> None:
+    def check(self, name: str) -> None:
+        """Can the agent of that name continue it? Every question needs its answer."""
+        if missing := sorted({question.id for question in self.checkpoint.questions} - set(self.answers)):
+            raise CheckpointError(f"the question {missing[0]!r} has no answer: write answers={{{missing[0]!r}: …}}")
         if self.checkpoint.agent != name:
             raise CheckpointError(f"the checkpoint is of the agent {self.checkpoint.agent!r}, this one is {name!r}")
 
@@ -85,10 +87,11 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """How one open call goes on. `runs` is false if its entry is already what will be told."""
+    """How one open call goes on. `runs` is false if its entry is already what will be told; `saved` is what it was."""
 
     entry: LedgerEntry
     runs: bool
+    saved: OpenCall
     memory: CallMemory = field(default_factory=CallMemory)
     question: Question | None = None
     child: Resume | None = None
@@ -100,7 +103,7 @@ def restore(resume: Resume, call: ToolCall, tool: BaseTool | None) -> Restored:
     entry = next(entry for entry in checkpoint.ledger if entry.call_id == call.id)
     saved = checkpoint.calls.get(call.id, OpenCall(call.id, ""))
     if entry.state in _SETTLED:
-        return Restored(entry, runs=False)
+        return Restored(entry, False, saved)
     if entry.state is LedgerState.CUT and entry.effect not in (Effect.PURE, Effect.IDEMPOTENT):
         return _unknown(resume, entry, saved, tool)
     return _again(resume, entry, saved, tool)
@@ -108,39 +111,36 @@ def restore(resume: Resume, call: ToolCall, tool: BaseTool | None) -> Restored:
 
 def _unknown(resume: Resume, entry: LedgerEntry, saved: OpenCall, tool: BaseTool | None) -> Restored:
     """The outcome of this call is not known, and running it again may do harm."""
-    asked = saved.question is not None
-    answer: object = resume.answers[saved.question.id] if saved.question is not None else None
+    asked = saved.question is not None and saved.question.id in resume.answers
+    answer: object = resume.answers[saved.question.id] if saved.question is not None and asked else None
     if answer is True or (resume.on_unknown == "rerun" and not asked):
         return _again(resume, entry, saved, tool)
     if isinstance(answer, str):
-        return Restored(replace(entry, state=LedgerState.FINISHED, content=f"A person says: {answer}"), runs=False)
+        return Restored(replace(entry, state=LedgerState.FINISHED, content=f"A person says: {answer}"), False, saved)
     if resume.on_unknown == "ask" and not asked:
         payload = f"The call {entry.name} was cut, its outcome is unknown. Run it again?"
-        return Restored(
-            entry, runs=False, question=Question(f"{entry.call_id}:unknown", entry.name, payload, "unknown")
-        )
-    return Restored(entry, runs=False)
+        question = Question(f"{entry.call_id}:unknown", entry.name, payload, "unknown")
+        return Restored(entry, False, saved, question=question)
+    return Restored(entry, False, saved)
 
 
 def _again(resume: Resume, entry: LedgerEntry, saved: OpenCall, tool: BaseTool | None) -> Restored:
     if tool is None:
-        return _refused(entry, f"This call was not run again: there is no tool named {entry.name!r} any more.")
-    if saved.tool and saved.tool != fingerprint(tool):
-        return _refused(entry, f"This call was not run again: the parameters of {entry.name!r} have changed since.")
+        return _refused(entry, saved, f"This call was not run again: there is no tool named {entry.name!r} any more.")
+    if saved.tool and saved.tool != tool.fingerprint:
+        return _refused(
+            entry, saved, f"This call was not run again: the parameters of {entry.name!r} have changed since."
+        )
     fresh = LedgerEntry(entry.call_id, entry.name, entry.args, effect=tool.options.effect)
-    return Restored(fresh, True, _remembered(resume, saved), None, _child(resume, saved))
+    return Restored(fresh, True, saved, _remembered(resume, saved), None, _child(resume, saved))
 
 
 def _remembered(resume: Resume, saved: OpenCall) -> CallMemory:
     question = saved.question
-    if question is None or question.kind == "unknown":
-        return saved.memory.copy()
+    if question is None or question.kind == "unknown" or question.id not in resume.answers:
+        return saved.memory.copy()  # a question without an answer is asked again
     answer: Any = resume.answers[question.id]  # Any: whatever the person answered
-    if question.kind == "check":
-        if not isinstance(answer, bool | str):
-            raise CheckpointError(f"the answer to {question.id!r} is True, False or a reason not to, not {answer!r}")
-        return saved.memory.with_approval(answer)
-    return saved.memory.with_answer(answer)
+    return saved.memory.with_approval(answer) if question.kind == "check" else saved.memory.with_answer(answer)
 
 
 def _child(resume: Resume, saved: OpenCall) -> Resume | None:
@@ -152,13 +152,8 @@ def _child(resume: Resume, saved: OpenCall) -> Resume | None:
     return Resume(saved.child, answers=answers, on_unknown=resume.on_unknown, fork=True)
 
 
-def _refused(entry: LedgerEntry, why: str) -> Restored:
-    return Restored(replace(entry, state=LedgerState.FAILED, error=why), runs=False)
-
-
-def fingerprint(tool: BaseTool) -> str:
-    """What a tool's parameters are, in short."""
-    return hashlib.sha256(json.dumps(dict(tool.spec.parameters), sort_keys=True, default=str).encode()).hexdigest()[:16]
+def _refused(entry: LedgerEntry, saved: OpenCall, why: str) -> Restored:
+    return Restored(replace(entry, state=LedgerState.FAILED, error=why), False, saved)
 
 
 class Continued:

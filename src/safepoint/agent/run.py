@@ -251,7 +251,7 @@ class Run(Generic[DepsT, OutT]):
         options = self._options
         if options.token is not None:
             options.token.refuse_if_cancelled()
-        if options.resume is not None:
+        if options.resume is not None and options.session is None:  # in a session, its store decides
             continued.claim(options.resume)
         record = Record(self, self.node, self.hub, options.messages, options.ladder, options.budget)
         record.steering = self._steering
@@ -312,5 +312,7 @@ def parent_of(parent: Run[Any, Any] | Inherit | None) -> Node | None:  # Any: a 
     """The node a new run is to live under."""
     if parent is None:
         return None
+    if not isinstance(parent, Run | Inherit):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ValueError(f"parent={parent!r}: write parent=run, or parent=None to detach it")
     node = parent.node if isinstance(parent, Run) else current_node.get()
     return node if node is not None and node.state in (NodeState.LIVE, NodeState.STOPPING) else None

@@ -109,9 +109,10 @@ class Spans:
             work.rungs.append(event.rung)
 
     def _end_run(self, event: RunEnded) -> None:
-        """A sub-agent's run has the task of its call: there the span of the call is current again."""
+        for key in [key for key in self._open if key[0] == event.run_id and key[1] is not None]:
+            _end(self._open.pop(key), event.cancellation, event.error)  # a run that broke told no other end
         opened = self._open.pop((event.run_id, None))
-        current.detach(opened.token)
+        current.detach(opened.token)  # a sub-agent's run has the task of its call, whose span is current again
         opened.span.set_attribute("safepoint.stop_reason", str(event.stop_reason))
         _tell_usage(opened.span, event.usage)
         _end(opened, event.cancellation, event.error)

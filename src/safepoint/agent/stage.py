@@ -10,14 +10,13 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from typing import TypeVar
 
 from safepoint._core.ladder import Rung
 from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
-from safepoint._core.receipts import current_node
 from safepoint._core.work import Abandoned, Cut, Failed, NeverRan, Outcome, Work
 from safepoint.agent.events import CancelRequested, HookFailed, RungReached
 from safepoint.agent.hooks import is_being_cut, is_its_own, overridden
@@ -41,11 +40,11 @@ class Stage:
         self._asides: list[Work[None]] = []
         self._announced: set[str] = set()
         # Work is begun on behalf of the run, also where somebody else's ask or timer is what begins it.
-        self._context = copy_context()
-        self._context.run(current_node.set, record.node)
+        self._context = Context()
 
     def open(self) -> None:
-        """From now on asks are announced, and push what is under way."""
+        """From now on asks are announced, and push what is under way. Call it in the run's own task."""
+        self._context = copy_context()
         self._node.on_push = self._push
         self._node.on_change = self._changed
         self._changed()

@@ -59,7 +59,8 @@ class Reader:
             self._waiter.set_result(None)
 
     def _put_text(self, event: TextStreamed | ReasoningStreamed) -> None:
-        if self._chars + len(event.text) > MAX_BUFFERED_CHARS:
+        # Once there is a gap, it lasts until the reader has caught up: what came after must not join what came before.
+        if self._lagged_at is not None or self._chars + len(event.text) > MAX_BUFFERED_CHARS:
             self._missed += 1
             self._lagged_at = event
             return
@@ -131,6 +132,7 @@ class Hub:
         # What each run that streams right now has said so far, for readers that come late.
         self._under_way: dict[str, Callable[[], Event | None]] = {}
         self._last = 0
+        self._ended = False
 
     @property
     def is_topmost(self) -> bool:
@@ -151,10 +153,13 @@ class Hub:
             hub = hub._parent
 
     def _take(self, event: Event) -> None:
-        if not isinstance(event, _PIECES):
-            self._kept.append(event)
-        for reader in self._live_readers():
-            reader.put(event)
+        if not self._ended:  # a sub-agent that was abandoned may go on telling, but not here
+            if not isinstance(event, _PIECES):
+                self._kept.append(event)
+            if self._readers:
+                for reader in self._live_readers():
+                    reader.put(event)
+            self._ended = isinstance(event, RunEnded) and event.run_id == self.run_id
         for listener in self._listeners:
             try:
                 listener(event)
@@ -184,10 +189,9 @@ class Hub:
 
     def read(self) -> Reader:
         """A new reader, from the first event on."""
-        backlog = [*self._kept, *self._partials()]
-        ended = any(isinstance(event, RunEnded) and event.run_id == self.run_id for event in backlog)
-        reader = Reader(self, backlog, ended=ended)
-        if not ended:
+        backlog = [*self._kept, *(() if self._ended else self._partials())]
+        reader = Reader(self, backlog, ended=self._ended)
+        if not self._ended:
             self._readers.append(weakref.ref(reader))
         return reader
 

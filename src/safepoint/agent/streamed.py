@@ -13,6 +13,11 @@ from safepoint.agent.stream import Reader
 from safepoint.tools.context import DepsT
 
 
+def check_on_close(on_close: str) -> None:
+    if on_close not in ("cancel", "detach"):
+        raise ValueError(f"on_close={on_close!r}: write 'cancel' or 'detach'")
+
+
 class Streamed(Generic[DepsT, OutT]):
     """`async for event in agent.stream(…)`; the run starts with the first event asked for. `run` is its handle.
 
@@ -21,8 +26,6 @@ class Streamed(Generic[DepsT, OutT]):
     """
 
     def __init__(self, run: Run[DepsT, OutT], on_close: Literal["cancel", "detach"]) -> None:
-        if on_close not in ("cancel", "detach"):
-            raise ValueError(f"on_close={on_close!r}: write 'cancel' or 'detach'")
         self.run = run
         self._on_close = on_close
         self._reader: Reader | None = None

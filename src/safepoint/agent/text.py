@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from safepoint.agent.events import ModelCallEnded, TextStreamed
+from safepoint.agent.events import Lagged, ModelCallEnded, TextStreamed
 from safepoint.agent.stream import Reader
 
 
@@ -12,6 +12,8 @@ class TextReader:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._seen = 0
+        # After a gap the rest is taken from the whole reply, in one piece.
+        self._gap = False
 
     def __aiter__(self) -> TextReader:
         return self
@@ -22,11 +24,13 @@ class TextReader:
             event = await anext(self._reader)
             if event.run_id != self._reader.run_id:
                 continue
-            if isinstance(event, TextStreamed):
+            if isinstance(event, Lagged):
+                self._gap = True
+            if isinstance(event, TextStreamed) and not self._gap:
                 self._seen += len(event.text)
                 return event.text
             if isinstance(event, ModelCallEnded):
                 whole = event.message.text if event.message is not None else ""
-                rest, self._seen = whole[self._seen :], 0
+                rest, self._seen, self._gap = whole[self._seen :], 0, False
                 if rest:
                     return rest

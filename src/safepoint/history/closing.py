@@ -127,7 +127,12 @@ def notice_text(
         _told("Reason:", reason),
         "The answer above is incomplete." if incomplete else "",
     )
-    return f"[Safepoint: {told}]"
+    return remark(told)
+
+
+def remark(text: str) -> str:
+    """A sentence of ours, so marked that nobody takes it for the model's."""
+    return f"[Safepoint: {text}]"
 
 
 def quoted(text: str, limit: int = QUOTE_LIMIT) -> str:
@@ -196,9 +201,14 @@ def _results(open_calls: Sequence[ToolCall], batch: Sequence[ClosedCall]) -> tup
             f"the batch has entries for {[entry.call.id for entry in batch]}, but the calls that the last message "
             f"leaves open are {open_ids}; give each of these at most one entry"
         )
-    not_started = ClosedCall(call=ToolCall("", "", {}), state=LedgerState.NOT_STARTED)
-    # The call as the model wrote it is what the result must match; a hook may have run it with other arguments.
-    return tuple(tool_result(replace(entries.get(call.id, not_started), call=call)) for call in open_calls)
+    return tuple(tool_result(_entry_of(call, entries.get(call.id))) for call in open_calls)
+
+
+def _entry_of(call: ToolCall, entry: ClosedCall | None) -> ClosedCall:
+    """The call as the model wrote it is what the result must match; a hook may have run it with other arguments."""
+    if entry is None:
+        return ClosedCall(call=call, state=LedgerState.NOT_STARTED)
+    return entry if entry.call is call else replace(entry, call=call)
 
 
 def _draft_parts(draft: Draft | None) -> tuple[Part, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -18,6 +19,7 @@ Json: TypeAlias = dict[str, Any]  # Any: decoded JSON
 
 _BYTES, _LOST = "$bytes", "$lost"
 _DEEPEST = 60
+_LONGEST_INT = 4096  # bits; longer ones are more digits than the interpreter reads back
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,27 +29,54 @@ class Lost:
     description: str
 
 
-def encode_value(value: object, depth: int = 0) -> Any:  # Any: JSON
-    """The value in JSON. Tuples come back as lists; what has no JSON form comes back as `Lost`."""
+def encode_value(value: object) -> Any:  # Any: JSON
+    """The value in JSON. Tuples come back as lists; what has no JSON form comes back as `Lost`, and costs only itself.
+
+    A key that begins like one of our own marks gets one more `$`, so that it can't be taken for one.
+    """
+    return _encode(value, ())
+
+
+def encode_values(values: Mapping[str, Any]) -> Json:  # Any: values of the user's own
+    """A mapping whose keys are kept whatever its values are."""
+    return {_escaped(str(key)): encode_value(value) for key, value in dict(values).items()}
+
+
+def _encode(value: object, above: tuple[int, ...]) -> Any:  # Any: JSON
+    """`above`: the containers around it, so that one inside itself is found."""
     original = value  # matching narrows `value` to types that say less
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float() if math.isfinite(value):
-            return value
-        case bytes():
-            return {_BYTES: base64.b64encode(value).decode()}
-        case Lost(description):
-            return {_LOST: description}
-        case list() | tuple() if depth < _DEEPEST:
-            return [encode_value(item, depth + 1) for item in cast("list[object]", value)]
-        case dict() if depth < _DEEPEST:
-            items = cast("dict[object, object]", value)
-            if all(isinstance(key, str) and not key.startswith("$") for key in items):
-                return {str(key): encode_value(item, depth + 1) for key, item in items.items()}
-        case _:
-            pass
+    try:
+        match value:
+            case None | bool() | str():
+                return value
+            case int() if value.bit_length() <= _LONGEST_INT:
+                return value
+            case float() if math.isfinite(value):
+                return value
+            case bytes():
+                return {_BYTES: base64.b64encode(value).decode()}
+            case Lost(description):
+                return {_LOST: description}
+            case list() | tuple() | dict() if id(original) not in above and len(above) < _DEEPEST:
+                return _encode_items(original, (*above, id(original)))
+            case _:
+                pass
+    except Exception:  # a container of the user's own may raise anything
+        pass
     return {_LOST: render_result(original).text[:500]}
+
+
+def _encode_items(value: object, above: tuple[int, ...]) -> Any:  # Any: JSON
+    if not isinstance(value, dict):
+        return [_encode(item, above) for item in cast("list[object]", value)]
+    items = cast("dict[object, object]", value)
+    if any(not isinstance(key, str) for key in items):
+        raise TypeError("a key is no str")
+    return {_escaped(str(key)): _encode(item, above) for key, item in items.items()}
+
+
+def _escaped(key: str) -> str:
+    return f"${key}" if key.startswith("$") else key
 
 
 def decode_value(value: Any) -> Any:  # Any: JSON
@@ -59,7 +88,7 @@ def decode_value(value: Any) -> Any:  # Any: JSON
             return base64.b64decode(items[_BYTES], validate=True)
         if _LOST in items:
             return Lost(str(items[_LOST]))
-        return {key: decode_value(item) for key, item in items.items()}
+        return {key[1:] if key.startswith("$") else key: decode_value(item) for key, item in items.items()}
     return value
 
 
@@ -85,7 +114,7 @@ def _part(part: Part) -> Json:
         case Reasoning(text, signature):
             return {"kind": "reasoning", "text": text, "signature": signature}
         case ToolCall(id, name, args, invalid):
-            return {"kind": "tool_call", "id": id, "name": name, "args": dict(args), "invalid": invalid}
+            return {"kind": "tool_call", "id": id, "name": name, "args": encode_values(args), "invalid": invalid}
         case ToolResult(call_id, name, content, state):
             return {"kind": "tool_result", "call_id": call_id, "name": name, "content": content, "state": state}
         case Notice(text):
@@ -103,7 +132,7 @@ def _read_part(data: Json) -> Part:
         case "reasoning":
             return Reasoning(data["text"], data["signature"])
         case "tool_call":
-            return ToolCall(data["id"], data["name"], data["args"], data["invalid"])
+            return ToolCall(data["id"], data["name"], decode_value(data["args"]), data["invalid"])
         case "tool_result":
             return ToolResult(data["call_id"], data["name"], data["content"], data["state"])
         case "notice":

@@ -84,7 +84,7 @@ class ToolResult:
 
     @property
     def is_error(self) -> bool:
-        return self.state != "finished"
+        return self.state not in ("finished", "finished_late")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +119,8 @@ class Message:
 
 def user_message(prompt: Prompt) -> Message:
     """The message that a prompt becomes. Refuses an empty one: no provider takes it."""
+    if not isinstance(prompt, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ValueError(f"a prompt is a str or a list of Text, Image and File, not {prompt!r}")
     parts: tuple[UserPart, ...] = (Text(prompt),) if isinstance(prompt, str) else tuple(prompt)
     for part in parts:
         if not isinstance(part, Text | Image | File):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers

@@ -23,7 +23,7 @@ from safepoint.agent.journal import Ended, Fact, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import SessionBusy, StoreError
 from safepoint.history.closing import quoted
-from safepoint.history.encoding import decode_value, encode_value
+from safepoint.history.encoding import decode_value, encode_values
 from safepoint.history.parts import Message, Notice
 from safepoint.history.states import LedgerState
 from safepoint.sessions.applying import apply
@@ -71,8 +71,8 @@ class Session:
         self.live: Run[Any, Any] | None = None
         self._stored = stored
         self._call_ids = _call_ids(stored.messages)
-        # Who has claimed it for us, set before a claim and cleared after a release: in between we may hold it. Each claim
-        # has a name of its own, so that a release that comes late can't give away the next one.
+        # Who has claimed it for us, set before a claim and cleared after a release: in between we may hold it. Each
+        # claim has a name of its own, so that a release that comes late can't give away the next one.
         self._claimant: str | None = None
         self._changing = False
         # An append was begun and nobody knows yet whether it happened; the store is asked before the next one.
@@ -356,7 +356,7 @@ class SessionJournal:
 
 def _plain(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of the user's own
     """A copy, in values that every store can keep; what has no such form becomes its description."""
-    return cast("dict[str, Any]", decode_value(encode_value(dict(state))))
+    return cast("dict[str, Any]", decode_value(encode_values(state)))
 
 
 def _call_ids(messages: tuple[Message, ...]) -> set[str]:

@@ -13,10 +13,11 @@ import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from safepoint._core.asks import is_seconds
 from safepoint.agent.checkpoint import Checkpoint
-from safepoint.agent.codec import decode_entry, encode_entry
+from safepoint.agent.codec import decode_entry, decode_memory, encode_entry, encode_memory
 from safepoint.agent.journal import Called, Ended, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import (
@@ -25,14 +26,15 @@ from safepoint.errors import (
     SessionExists,
     SessionNotFound,
     StoreCorrupt,
+    StoreError,
     Superseded,
 )
-from safepoint.history.encoding import decode_message, decode_value, encode_message, encode_value
+from safepoint.history.encoding import decode_message, decode_value, encode_message, encode_values
 from safepoint.history.parts import Message
 from safepoint.sessions.owners import Owner
 from safepoint.sessions.store import Change, LateResult, LateSet, StateSet, Stored, StoredRun, Truncated
 from safepoint.sessions.worker import Worker
-from safepoint.tools.memory import CallMemory, as_fields
+from safepoint.tools.memory import CallMemory
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS sessions (
@@ -54,22 +56,27 @@ _VERSION = 1
 
 
 class SqliteStore:
-    """`SqliteStore("chat.db")`. Many processes may use one file; a session has one live run among all of them."""
+    """`SqliteStore("chat.db")`. Many processes may use one file; a session has one live run among all of them.
 
-    def __init__(self, path: str | Path) -> None:
+    `timeout`: seconds to wait for another process that holds the file's lock before that is a `StoreError`.
+    """
+
+    def __init__(self, path: str | Path, *, timeout: float = 10.0) -> None:
+        if not is_seconds(timeout):
+            raise ValueError(f"SqliteStore(timeout={timeout!r}): write a number of seconds above 0")
         self._path = Path(path)
+        self._timeout = timeout
         _make_private(self._path)
         self._owner = str(Owner.this_process())
         self._worker = Worker(self._connect, f"sqlite {self._path.name}")
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._path, timeout=10.0, isolation_level=None)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            connection.executescript(_SCHEMA)
-            connection.execute(f"PRAGMA user_version={_VERSION}")
+        connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None)
+        try:
+            _prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     async def create(self, session_id: str, state: Mapping[str, Any]) -> None:  # Any: JSON values
@@ -126,6 +133,18 @@ class SqliteStore:
         await self._worker.aclose()
 
 
+def _prepare(connection: sqlite3.Connection) -> None:
+    """The file as this version needs it. One of another version is left alone."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version not in (0, _VERSION):
+        raise StoreError(f"the session store has version {version}, this Safepoint reads {_VERSION}")
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")
+    if version == 0:
+        connection.executescript(_SCHEMA)
+        connection.execute(f"PRAGMA user_version={_VERSION}")
+
+
 def _make_private(path: Path) -> None:
     """The file is ours alone from its first byte on; SQLite gives its side files the same mode."""
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -145,12 +164,20 @@ def _row(db: sqlite3.Connection, session_id: str) -> tuple[str, int, str | None,
 def _claim(db: sqlite3.Connection, session_id: str, owner: str, claimant: str) -> int:
     _, epoch, held_by, renewed = _row(db, session_id)
     (before,) = db.execute("SELECT claimant FROM sessions WHERE id = ?", (session_id,)).fetchone()
-    if held_by is not None and before != claimant and not Owner.parse(held_by).is_gone(renewed or 0.0):
-        where = "in this process" if held_by == owner else f"in process {Owner.parse(held_by).pid}"
+    holder = _owner(session_id, held_by) if held_by is not None else None
+    if holder is not None and before != claimant and not holder.is_gone(renewed or 0.0):
+        where = "in this process" if held_by == owner else f"in process {holder.pid}"
         raise SessionBusy(f"a run of the session {session_id!r} is live {where}")
     change = (owner, claimant, time.time(), epoch + 1, session_id)
     db.execute("UPDATE sessions SET owner = ?, claimant = ?, renewed = ?, epoch = ? WHERE id = ?", change)
     return epoch + 1
+
+
+def _owner(session_id: str, text: str) -> Owner:
+    try:
+        return Owner.parse(text)
+    except ValueError as error:
+        raise StoreCorrupt(f"the owner of the session {session_id!r} can't be read: {text!r}") from error
 
 
 def _release(db: sqlite3.Connection, session_id: str, claimant: str) -> None:
@@ -249,7 +276,7 @@ def _insert_messages(db: sqlite3.Connection, session_id: str, index: int, messag
 def _insert_call(
     db: sqlite3.Connection, session_id: str, run_id: str, entry: LedgerEntry, memory: CallMemory | None
 ) -> None:
-    remembered = None if memory is None else _dump({key: encode_value(v) for key, v in as_fields(memory).items()})
+    remembered = None if memory is None else _dump(encode_memory(memory))
     db.execute(
         "INSERT INTO calls (session, run_id, call_id, entry, memory) VALUES (?, ?, ?, ?, ?) "
         "ON CONFLICT (session, run_id, call_id) DO UPDATE SET entry = excluded.entry, "
@@ -268,14 +295,16 @@ def _insert_late(db: sqlite3.Connection, session_id: str, late: LateResult) -> N
 
 def _load(db: sqlite3.Connection, session_id: str) -> Stored:
     state, epoch, _, _ = _row(db, session_id)
-    bodies = db.execute("SELECT body FROM messages WHERE session = ? ORDER BY place", (session_id,)).fetchall()
+    rows = db.execute("SELECT place, body FROM messages WHERE session = ? ORDER BY place", (session_id,)).fetchall()
     columns = "run_id, agent, place, ended, stop_reason, checkpoint, state_before"
     runs = db.execute(f"SELECT {columns} FROM runs WHERE session = ? ORDER BY number", (session_id,)).fetchall()
     late = db.execute("SELECT call_id, name, content FROM late WHERE session = ? ORDER BY number", (session_id,))
     try:
+        if [place for place, _ in rows] != list(range(len(rows))):
+            raise ValueError("a message is missing")
         return Stored(
-            tuple(decode_message(json.loads(body)) for (body,) in bodies),
-            decode_value(json.loads(state)),
+            tuple(decode_message(json.loads(body)) for _, body in rows),
+            _read_state(state),
             tuple(_read_run(db, session_id, row) for row in runs),
             tuple(LateResult(*row) for row in late.fetchall()),
             epoch,
@@ -298,18 +327,20 @@ def _read_run(db: sqlite3.Connection, session_id: str, row: tuple[Any, ...]) -> 
         stop_reason,
         None if checkpoint is None else Checkpoint.from_bytes(checkpoint),
         tuple(entry for entry, _ in entries),
-        {entry.call_id: _read_memory(json.loads(memory)) for entry, memory in entries if memory is not None},
-        decode_value(json.loads(state_before)),
+        {entry.call_id: decode_memory(json.loads(memory)) for entry, memory in entries if memory is not None},
+        _read_state(state_before),
     )
 
 
-def _read_memory(data: dict[str, Any]) -> CallMemory:  # Any: decoded JSON
-    fields = {key: decode_value(value) for key, value in data.items()}
-    return CallMemory(fields["saved"], tuple(fields["answers"]), fields["once"], fields["approval"])
+def _read_state(text: str) -> dict[str, Any]:  # Any: JSON values
+    state: object = json.loads(text)
+    if not isinstance(state, dict):
+        raise ValueError("the state is no mapping")
+    return cast("dict[str, Any]", decode_value(state))
 
 
 def _dump_value(state: Mapping[str, Any]) -> str:  # Any: values of the user's own
-    return _dump(encode_value(dict(state)))
+    return _dump(encode_values(state))
 
 
 def _dump(value: Any) -> str:  # Any: JSON

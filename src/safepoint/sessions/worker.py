@@ -18,7 +18,7 @@ from safepoint._core.clock import Outside, current_clock
 from safepoint.errors import StoreError
 
 T = TypeVar("T")
-_Job: TypeAlias = Callable[[sqlite3.Connection], None]
+_Job: TypeAlias = Callable[["_OpenFile"], None]
 
 
 class Worker:
@@ -42,9 +42,9 @@ class Worker:
         future: asyncio.Future[T] = loop.create_future()
         outside = current_clock().outside("sqlite")
 
-        def job(connection: sqlite3.Connection) -> None:
+        def job(file: _OpenFile) -> None:
             try:
-                value = _in_transaction(connection, function)
+                value = _in_transaction(file, function)
             except BaseException as error:  # it belongs to whoever asked, not to this thread
                 _tell(loop, outside, _fail, future, error)
             else:
@@ -59,18 +59,40 @@ class Worker:
             last = self._ask(lambda connection: connection.execute("SELECT 1").fetchall())
             self._closed = True
             self._jobs.put(None)
-            await last
+            with suppress(StoreError):  # it could not even be opened, so there is nothing to finish
+                await last
 
     def _work(self) -> None:
-        connection = self._connect()
+        open_file = _OpenFile(self._connect)
         try:
             while (job := self._jobs.get()) is not None:
-                job(connection)
+                job(open_file)
         finally:
-            connection.close()
+            open_file.close()
 
 
-def _in_transaction(connection: sqlite3.Connection, function: Callable[[sqlite3.Connection], T]) -> T:
+class _OpenFile:
+    """The connection, opened by the first job that needs it; one that failed to open is tried again by the next."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._connect = connect
+        self._connection: sqlite3.Connection | None = None
+
+    def get(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+def _in_transaction(file: _OpenFile, function: Callable[[sqlite3.Connection], T]) -> T:
+    try:
+        connection = file.get()
+    except sqlite3.Error as error:
+        raise StoreError(f"the session store could not be opened: {error}") from error
     try:
         connection.execute("BEGIN IMMEDIATE")
         value = function(connection)

@@ -91,10 +91,8 @@ class Outside:
         threads = [thread for thread in threading.enumerate() if thread not in self._threads]
         for thread in threads:
             thread.join(max(0.0, deadline - monotonic()))
-        children = _children() - self._children
-        while children and monotonic() < deadline:
+        while (children := _children() - self._children) and monotonic() < deadline:
             sleep(0.005)
-            children = _children() - self._children
         left = [f"a thread is left: {thread.name}" for thread in threads if thread.is_alive()]
         return left + [f"a child process is left: {pid}" for pid in sorted(children)]
 

@@ -39,7 +39,7 @@ class SafepointRuns:
         self._watching = ExitStack()
         self._runs: list[AnyRun] = []
         self._remembered: dict[tuple[str, int], list[Message]] = {}
-        # How many runs had begun when something was injected; those after it may have begun from another conversation.
+        # How many runs had begun when something was injected; those after it may begin from another conversation.
         self._comparable: int | None = None
 
     def begin(self) -> None:
@@ -64,9 +64,8 @@ class SafepointRuns:
         problems: list[str] = []
         for number, (key, run) in enumerate(self._numbered()):
             found = check_run(run)
-            comparable = self._comparable is None or number < self._comparable
-            if not found and comparable and key in self._remembered and run.result.stop_reason is StopReason.CANCELLED:
-                found = _check_prefix(run.result, self._remembered[key])
+            if not found and (self._comparable is None or number < self._comparable):
+                found = _check_prefix(run.result, self._remembered.get(key, []))
             problems += [f"run {key[0]!r} number {key[1]}: {problem}" for problem in found]
         return problems
 
@@ -139,6 +138,8 @@ def _check_events(run: AnyRun) -> list[str]:
 
 def _check_prefix(result: RunResult[Any], whole: list[Message]) -> list[str]:  # Any: as above
     """H6: whole steps are those of the run that nobody stopped; only the last step is in its closed form."""
+    if result.cancellation is None:
+        return []
     spoken = [place for place, message in enumerate(result.messages) if message.role == "assistant"]
     if result.messages[-1].parts[0].kind == "notice" and len(spoken) > 1:
         spoken.pop()  # the closing remark is no step of its own

@@ -6,8 +6,7 @@ scenario starts, cancels them, and checks what they leave behind.
 
 from __future__ import annotations
 
-import importlib
-from typing import Protocol, cast, final
+from typing import Protocol, final
 
 
 class Subject(Protocol):
@@ -51,15 +50,8 @@ class NullSubject:
     def remember(self) -> None: ...
 
 
-_RUNS = "safepoint.testing.runs"
-
-
 def default_subject() -> Subject:
-    """Safepoint's own runs. Looked up late, because the runtime must not be needed to test plain asyncio."""
-    try:
-        runs = importlib.import_module(_RUNS)
-    except ModuleNotFoundError as missing:
-        if missing.name != _RUNS:
-            raise
-        return NullSubject()
-    return cast(Subject, runs.default_subject())
+    """Safepoint's own runs. Imported late, because the runtime must not be needed to test plain asyncio."""
+    from safepoint.testing import runs
+
+    return runs.default_subject()

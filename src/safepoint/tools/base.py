@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from safepoint._core.ladder import Ladder, Manner
@@ -26,6 +29,12 @@ class BaseTool(ABC):
     @property
     def name(self) -> str:
         return self.spec.name
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What the parameters are, in short."""
+        parameters = json.dumps(dict(self.spec.parameters), sort_keys=True, default=str)
+        return hashlib.sha256(parameters.encode()).hexdigest()[:16]
 
     @property
     @abstractmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,28 +10,19 @@ from typing import Any
 class CallMemory:
     """Filled by the context while the call runs, written into the checkpoint, handed to the call that continues it.
 
-    `answers` are matched to `ctx.interrupt(…)` by order. `approval` answers a check that asked a person.
+    `answers` are matched to `ctx.interrupt(…)` by order. `approvals` are the answers to checks that asked a person.
     """
 
     saved: Any = None  # Any: whatever the tool saved at its safe point
     answers: tuple[Any, ...] = ()  # Any: whatever people answered
     once: dict[str, Any] = field(default_factory=dict[str, Any])  # Any: whatever the tool's own functions returned
-    approval: Any = None  # Any: True, False, or a reason
+    approvals: tuple[Any, ...] = ()  # Any: True, False, or a reason
 
     def copy(self) -> CallMemory:
-        return CallMemory(self.saved, self.answers, dict(self.once), self.approval)
+        return CallMemory(self.saved, self.answers, dict(self.once), self.approvals)
 
     def with_answer(self, value: Any) -> CallMemory:  # Any: as above
-        return CallMemory(self.saved, (*self.answers, value), dict(self.once), self.approval)
+        return CallMemory(self.saved, (*self.answers, value), dict(self.once), self.approvals)
 
     def with_approval(self, value: Any) -> CallMemory:  # Any: as above
-        return CallMemory(self.saved, self.answers, dict(self.once), value)
-
-
-def as_fields(memory: CallMemory) -> Mapping[str, Any]:  # Any: as above
-    return {
-        "saved": memory.saved,
-        "answers": list(memory.answers),
-        "once": dict(memory.once),
-        "approval": memory.approval,
-    }
+        return CallMemory(self.saved, self.answers, dict(self.once), (*self.approvals, value))

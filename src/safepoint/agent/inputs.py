@@ -1,0 +1,60 @@
+"""What a caller hands in is checked where it is handed in; a refusal names the value and the right form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from safepoint._core.ladder import Ladder
+from safepoint.agent.model import Model
+from safepoint.history.check import TOOL_NAME
+from safepoint.tools.base import BaseTool
+
+_T = TypeVar("_T")
+
+
+def listed(option: str, value: Iterable[_T]) -> tuple[_T, ...]:
+    if not isinstance(value, Sequence):
+        raise ValueError(f"{option}={value!r} is not a list: write {option}=[…]")
+    return tuple(value)
+
+
+def checked_kind(
+    option: str, value: _T, kinds: type[Any] | tuple[type[Any], ...], right: str
+) -> _T:  # Any: of every type
+    if not isinstance(value, kinds):
+        raise ValueError(f"{option}={value!r}: write {option}={right}")
+    return value
+
+
+def checked_model(model: Model) -> Model:
+    # A class has the right attributes too, but nothing can be asked of it.
+    if not isinstance(model, Model) or isinstance(model, type):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ValueError(f"model={model!r} is not a model: it has no stream(request) that opens a stream of chunks")
+    return model
+
+
+def checked_instructions(instructions: _T) -> _T:
+    if instructions is not None and not isinstance(instructions, str) and not callable(instructions):
+        raise ValueError(
+            f"instructions={instructions!r}: write a str, or a function that takes the run and returns one"
+        )
+    return instructions
+
+
+def checked_tool_name(name: str) -> str:
+    if not TOOL_NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} cannot be a tool's name, which is 1 to 64 of the characters A-Z a-z 0-9 _ -: "
+            "write agent.as_tool(name='…')"
+        )
+    return name
+
+
+def checked_ladder(ladder: Ladder | None, tools: Iterable[BaseTool]) -> Ladder | None:
+    """The ladder, or a refusal if it is none or one of the tools declares a grace above its cap."""
+    if ladder is not None:
+        checked_kind("ladder", ladder, Ladder, "Ladder(…)")
+        for tool in tools:
+            tool.options.check_grace((tool.ladder or ladder).cap)
+    return ladder

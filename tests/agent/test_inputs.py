@@ -1,0 +1,284 @@
+"""Bad input: every refusal comes where the mistake was made, names the value, and says what to write instead."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from safepoint import Agent, CancelToken, Hooks, Ladder, ModelSettings, SafePoint, ToolContext, tool
+from safepoint.errors import HistoryError, NotEnded, UsageError
+from safepoint.history.parts import File, Image, Message, Text
+from safepoint.testing import ScriptedModel, call, say
+from tests.virtual import virtual
+
+
+@tool
+async def echo(text: str) -> str:
+    """Say the same."""
+    return text
+
+
+@tool(grace=5)
+async def graceful() -> None:
+    """Take its time."""
+
+
+async def plain() -> None:
+    """Do nothing."""
+
+
+def agent(**options: Any) -> Agent[None]:  # Any: right and wrong ones
+    everything: dict[str, Any] = dict(options)  # Any: as above
+    everything.setdefault("name", "a")
+    everything.setdefault("model", ScriptedModel(say("hi")))
+    return Agent(**everything)
+
+
+def refused(make: Callable[[], object], *words: str) -> None:
+    """A ValueError that has all these words in it."""
+    with pytest.raises(ValueError, match=r".") as caught:
+        make()
+    for word in words:
+        assert word in str(caught.value), f"{word!r} is not in {str(caught.value)!r}"
+
+
+# -- an agent ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", "   ", None, 7])
+def test_an_agent_needs_a_name(name: object) -> None:
+    refused(lambda: agent(name=name), f"Agent({name!r})", "an agent needs a name, as in Agent('writer', model=…)")
+
+
+@pytest.mark.parametrize("model", [None, "gpt-4", object(), ScriptedModel], ids=repr)
+def test_a_model_is_something_that_streams(model: object) -> None:
+    refused(lambda: agent(model=model), f"model={model!r}", "stream(request)")
+    refused(lambda: agent(fallback=[model]), f"{model!r}", "stream(request)")
+
+
+@pytest.mark.parametrize("bad", [lambda: 1, "echo", None], ids=repr)
+def test_a_tool_is_made_with_the_decorator(bad: object) -> None:
+    refused(lambda: agent(tools=[bad]), repr(bad), "is not a tool: write @tool above the function, or agent.as_tool()")
+
+
+@pytest.mark.parametrize(("option", "value"), [("tools", echo), ("hooks", Hooks()), ("fallback", ScriptedModel())])
+def test_what_is_a_list_is_written_as_a_list(option: str, value: object) -> None:
+    refused(lambda: agent(**{option: value}), f"{option}={value!r}", f"write {option}=[…]")
+
+
+def test_two_tools_do_not_share_a_name() -> None:
+    refused(lambda: agent(tools=[echo, echo]), "two tools are named 'echo'", "@tool(name='…')")
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, "2", True, None])
+def test_retries_is_a_whole_number_from_zero_up(value: object) -> None:
+    refused(lambda: agent(retries=value), f"retries={value!r}", "a whole number from 0 up")
+    assert agent(retries=0).retries == 0
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "2", True])
+def test_max_parallel_tools_is_a_whole_number_from_one_up(value: object) -> None:
+    refused(lambda: agent(max_parallel_tools=value), f"max_parallel_tools={value!r}", "a whole number from 1 up")
+    assert agent(max_parallel_tools=1).max_parallel_tools == 1
+    assert agent(max_parallel_tools=None).max_parallel_tools is None
+
+
+@pytest.mark.parametrize("value", [42, ["a"], b"x"])
+def test_instructions_are_words_or_a_function(value: object) -> None:
+    refused(lambda: agent(instructions=value), f"instructions={value!r}", "a str, or a function that takes the run")
+
+
+@pytest.mark.parametrize("value", [{"temperature": 1}, 0.5, "hot"])
+def test_settings_are_model_settings(value: object) -> None:
+    refused(lambda: agent(settings=value), f"settings={value!r}", "ModelSettings(…)")
+
+
+@pytest.mark.parametrize("value", [5, {"cap": 5}])
+def test_a_ladder_is_a_ladder(value: object) -> None:
+    refused(lambda: agent(ladder=value), f"ladder={value!r}", "Ladder(…)")
+    refused(lambda: agent().start("go", ladder=value), f"ladder={value!r}", "Ladder(…)")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # the point
+
+
+@pytest.mark.parametrize("option", ["timeout_first_token", "timeout_idle"])
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, "2", True])
+def test_the_models_time_outs_are_seconds(option: str, value: object) -> None:
+    refused(lambda: ModelSettings(**{option: value}), f"{option}={value!r}", "seconds above 0")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # the point
+
+
+def test_a_grace_above_the_cap_is_refused_where_it_is_declared() -> None:
+    words = ("above the ladder's cap of",)
+    refused(lambda: tool(grace=10.5)(plain), "grace=10.5", *words)
+    refused(lambda: agent(tools=[graceful], ladder=Ladder(task=1, undo=1, cap=4)), "grace=5", *words, "4 s")
+    refused(lambda: agent(tools=[graceful]).start("go", ladder=Ladder(cap=4)), "grace=5", *words, "4 s")
+    assert agent(tools=[graceful], ladder=Ladder(cap=5)).ladder.cap == 5
+
+
+@pytest.mark.parametrize("name", ["research agent", "ünder", "a" * 65, "a.b"])
+def test_an_agents_name_as_a_tool_is_a_tools_name(name: str) -> None:
+    refused(lambda: agent(name=name).as_tool(), repr(name), "1 to 64 of the characters A-Z a-z 0-9 _ -", "name='…'")
+    assert agent(name=name).as_tool(name="helper").name == "helper"
+    refused(lambda: agent().as_tool(name=name), repr(name))
+
+
+# -- a run -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prompt", ["", "  ", [], [Text(" ")], [Text("hi"), Text("")]])
+def test_a_prompt_says_something(prompt: Any) -> None:  # Any: right and wrong ones
+    refused(lambda: agent().start(prompt), "a prompt must not be empty: write at least one word")
+
+
+@pytest.mark.parametrize(
+    "prompt", [42, b"bytes", ["words"], [Message("user", (Text("hi"),))], {"text": "hi"}], ids=repr
+)
+def test_a_prompt_is_words_or_parts(prompt: Any) -> None:  # Any: as above
+    refused(lambda: agent().start(prompt), "a prompt is a str or a list of Text, Image and File")
+
+
+@pytest.mark.parametrize("kind", [Image, File])
+def test_a_picture_or_file_is_data_or_an_address(kind: Any) -> None:  # Any: as above
+    refused(kind, f"{kind.__name__} takes data=… or url=…, exactly one of them")
+    refused(lambda: kind(data=b"x", url="http://example.org"), "exactly one of them")
+
+
+def test_a_broken_history_is_refused_before_anything_runs() -> None:
+    model = ScriptedModel(say("hi"))
+    with pytest.raises(HistoryError, match=r"messages\[0\] \(assistant\)"):
+        agent(model=model).start("go", history=[Message("assistant", (Text("hello"),))])
+    assert model.calls == 0
+
+
+@pytest.mark.parametrize("value", ["now", object(), ScriptedModel()], ids=repr)
+def test_a_parent_is_a_run_or_none(value: Any) -> None:  # Any: as above
+    refused(lambda: agent().start("go", parent=value), f"parent={value!r}", "parent=run, or parent=None")
+
+
+@pytest.mark.parametrize("value", ["stop", object()], ids=repr)
+def test_a_token_is_a_token(value: Any) -> None:  # Any: as above
+    refused(lambda: agent().start("go", token=value), f"token={value!r}", "CancelToken()")
+
+
+@pytest.mark.parametrize("value", ["stop", None, "CANCEL", True])
+def test_on_close_is_one_of_two_words(value: Any) -> None:  # Any: as above
+    refused(lambda: agent().stream("go", on_close=value), f"on_close={value!r}", "write 'cancel' or 'detach'")
+    gc.collect()  # and no handle was left unused on the way
+
+
+# -- asking ------------------------------------------------------------------------------------------------------------
+
+
+@virtual
+@pytest.mark.parametrize("at", ["now", "AFTER_TOOLS", None, 2])
+async def test_a_cancel_at_no_safe_point_is_refused_everywhere(at: Any) -> None:  # Any: as above
+    one, token = agent(), CancelToken()
+    async with one.start("go", token=token) as run:
+        asks: list[Callable[..., object]] = [run.cancel, one.cancel, token.cancel, run.node.cancel, run.preview_cancel]
+        for ask in asks:
+            refused(lambda ask=ask: ask(at), f"at={at!r} is not a safe point", "SafePoint.NOW")  # type: ignore[misc]  # a default
+    assert run.result.stop_reason == "end_turn", "what was refused is no ask"
+
+
+@virtual
+async def test_a_deadline_with_now_or_of_no_time_is_refused() -> None:
+    async with agent().start("go") as run:
+        refused(lambda: run.cancel(within=1), "within=1 with SafePoint.NOW", "leave within out")
+        refused(lambda: run.cancel(SafePoint.ANY, within=0), "within=0", "SafePoint.NOW to stop at once")
+    assert run.result.stop_reason == "end_turn"
+
+
+# -- the handle --------------------------------------------------------------------------------------------------------
+
+
+def test_a_handle_that_is_dropped_unused_warns_and_runs_nothing() -> None:
+    model = ScriptedModel(say("hi"))
+    handles = [agent(model=model).start("go")]
+    with pytest.warns(RuntimeWarning, match=r"of 'a' was never entered: write `async with agent.start\(…\) as run:`"):
+        handles.clear()
+    assert model.calls == 0
+
+
+@virtual
+async def test_the_result_before_the_end_raises() -> None:
+    run = agent().start("go")
+    with pytest.raises(NotEnded, match=r"the run of 'a' has not ended: write `await run.wait\(\)` first"):
+        _ = run.result
+    with pytest.raises(UsageError, match=r"the run has not started: write `async with agent.start\(…\) as run:` first"):
+        await run.wait()
+    async with run:
+        with pytest.raises(NotEnded):
+            _ = run.result
+    assert run.result.text == "hi"
+
+
+@virtual
+async def test_a_handle_is_entered_once() -> None:
+    run = agent().start("go")
+    async with run:
+        pass
+    with pytest.raises(UsageError, match=r"this run has started already: call agent.start\(…\) again for another one"):
+        await run.__aenter__()
+
+
+@virtual
+async def test_run_sync_inside_a_loop_names_await() -> None:
+    with pytest.raises(UsageError, match=r"run_sync\(\) inside a running event loop .*: write `await agent.run\(…\)`"):
+        agent().run_sync("go")
+
+
+@virtual
+async def test_a_run_does_not_wait_for_itself() -> None:
+    @tool
+    async def waits(ctx: ToolContext) -> str:
+        """Wait for the own run."""
+        await ctx.run.wait()
+        return "never"
+
+    result = await agent(model=ScriptedModel(call("waits"), say("done")), tools=[waits]).run("go")
+    assert "waits for its own run: return, and wait from outside" in str(result.ledger[0].error)
+
+
+# -- inside a tool -----------------------------------------------------------------------------------------------------
+
+
+@virtual
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "above 0"), (-1, "above 0"), (11, "above the ladder's cap of 10.0 s"), (math.inf, "above 0")],
+)
+async def test_a_shield_is_bounded_where_it_is_declared(seconds: float, words: str) -> None:
+    @tool
+    async def shielded(ctx: ToolContext) -> str:
+        """Shield itself."""
+        async with ctx.shield(seconds):
+            return "never"
+
+    result = await agent(model=ScriptedModel(call("shielded"), say("done")), tools=[shielded]).run("go")
+    assert f"ctx.shield({seconds!r})" in str(result.ledger[0].error)
+    assert words in str(result.ledger[0].error)
+
+
+@virtual
+async def test_a_safe_point_needs_a_name_and_threads_have_their_own_word_for_it() -> None:
+    @tool
+    async def nameless(ctx: ToolContext) -> None:
+        """Stop anywhere."""
+        await ctx.safe_point(" ")
+
+    @tool
+    async def wrong_word(ctx: ToolContext) -> None:
+        """Use the word for threads."""
+        ctx.safe_point_sync("page")
+
+    model = ScriptedModel([call("nameless"), call("wrong_word")], say("done"))
+    result = await agent(model=model, tools=[nameless, wrong_word]).run("go")
+    assert "a named point needs a name, as in SafePoint.named('page')" in str(result.ledger[0].error)
+    assert "safe_point_sync() is for threads: write `await ctx.safe_point(…)` here" in str(result.ledger[1].error)
+
+
+def test_an_agent_works_without_any_of_these_options() -> None:
+    assert asyncio.run(agent().run("go")).text == "hi"
