@@ -178,11 +178,6 @@ class Run(Generic[DepsT, OutT]):
         return result  # type: ignore[return-value]  # OutT is str until structured output is asked for
 
     @property
-    def resumed(self) -> bool:
-        """Does it go on where another run was stopped?"""
-        return self._options.resume is not None
-
-    @property
     def ended(self) -> bool:
         return self.node.ended.is_set
 
