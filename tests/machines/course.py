@@ -152,8 +152,8 @@ class Course:
     def _start(self) -> None:
         self._expect(Stage.NEW)
         self.stage = Stage.BEFORE
-        if self.party.parent is not None:
-            self._nothing_may_start("a child", self.party.parent)
+        if self.party.met_under >= Push.NOW:
+            self.complain(f"{self.party.label} was started after {self.party.met_under.name} was recorded")
 
     # -- the model -----------------------------------------------------------------------------------------------------
 
@@ -333,7 +333,7 @@ class Course:
     def _batch_over(self) -> None:
         if any(call.turn is Turn.STARTED or call.entry is None for call in self.calls):
             return
-        if any(call.entry is not None and call.entry.state is LedgerState.WAITING for call in self.calls):
+        if self._asks_a_person():
             if not self.reference.pause(self.party):
                 self.waits = self.party.answered = True
                 self.stage = Stage.CLOSING
@@ -343,6 +343,9 @@ class Course:
         if self.party.stopped is None:
             self._close_batch()
             self.stage, self.attempt, self.model = Stage.BETWEEN, 0, 0
+
+    def _asks_a_person(self) -> bool:
+        return any(call.entry is not None and call.entry.state is LedgerState.WAITING for call in self.calls)
 
     def _close_batch(self) -> None:
         entries = [call.entry for call in self.calls if call.entry is not None]
@@ -414,8 +417,12 @@ class Course:
     def _end(self, event: RunEnded) -> None:
         if self.stage is not Stage.AFTER:
             self.reference.judge(self.party, None)
-        if event.cancellation is not None:
-            self.reference.settle(self.party, event.cancellation.level)
+        stopped, told = self.party.stopped, event.cancellation
+        if stopped is not None and told is not None:
+            self.reference.settle(self.party, told.level)
+            # The last calls may have ended all at once; then the run came to the person before it came to `after_tool`.
+            if self._asks_a_person() and told.place == stopped.fold.first_place:
+                stopped.place = told.place
         stopped = self.party.stopped
         if stopped is not None:
             expected = StopReason.CANCELLED
