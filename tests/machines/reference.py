@@ -231,6 +231,11 @@ class Reference:
         place = "any" if request.places == EVERYWHERE else min(request.places, default=None)
         return self.judge(party, place)
 
+    def settle(self, party: Party, told: int) -> None:
+        """It ends in a round in which it may or may not have heard of the last asks: `told` is how hard it stopped."""
+        if party.stopped is not None and told > party.stopped.push:
+            self._strengthen(party, party.stopped)
+
     def _strengthen(self, party: Party, stopped: Stopped) -> None:
         request = self.request(party)
         if request is None or request.push(self.now) <= stopped.push or not self._open(party):

@@ -103,14 +103,16 @@ class Stage:
         """Nothing goes on below a sealed run: end what its hooks have started. Cancellation: as in `wait`."""
         if not self._node.children:
             return
-        clock, ring = self._record.supervisor.clock, self._record.bell.ring
-        limit = clock.call_at(clock.now() + self._record.ladder.cap, ring)
+        clock, ring, ladder = self._record.supervisor.clock, self._record.bell.ring, self._record.ladder
+        limit = clock.call_at(clock.now() + (ladder.kill if self._node.pushed is Level.FORCE else ladder.cap), ring)
         for child in tuple(self._node.children):
             child.cancel(reason=Reason("the run that started it has ended", Source.PARENT))
             child.ended.when_set(lambda: self._node.call_soon(ring))
         while self._node.children and clock.now() < limit.when():
             await self.wait()
         limit.cancel()
+        for child in tuple(self._node.children):
+            self._record.leave(child)
 
     async def _outcome(self, work: Work[T]) -> Outcome[T]:
         while work.outcome is None:
