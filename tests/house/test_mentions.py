@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from tests.house.tree import ROOT, Source, sources
 
-FOREIGN = re.compile(r"(?<![\w.~-])/work/|\b(?:pypi\.org|registry\.npmjs\.org|deb\.debian\.org)\b")
-THIS = Path(__file__).resolve().relative_to(ROOT).as_posix()
+# Spelled in pieces, so that this file keeps the rule as well.
+PLACE = "/".join(("", "work", ""))
+HOSTS = tuple(".".join(words) for words in (("pypi", "org"), ("registry", "npmjs", "org"), ("deb", "debian", "org")))
+FOREIGN = re.compile(rf"(?<![\w.~-]){PLACE}|\b(?:{'|'.join(map(re.escape, HOSTS))})\b")
 
 
 def foreign_mentions(source: Source) -> list[str]:
@@ -21,10 +22,10 @@ def foreign_mentions(source: Source) -> list[str]:
 
 def test_no_file_mentions_a_machine_path_or_a_package_registry() -> None:
     every_file = sources(*(entry.name for entry in ROOT.iterdir()), suffix="")
-    assert [each for source in every_file if source.path != THIS for each in foreign_mentions(source)] == []
+    assert [each for source in every_file for each in foreign_mentions(source)] == []
 
 
 def test_each_kind_of_mention_is_found() -> None:
-    for line in ("cd /work/rooms", "index = https://pypi.org/simple", "'registry.npmjs.org'", "http://deb.debian.org"):
+    for line in (f"cd {PLACE}here", *(f"see https://{host}/simple" for host in HOSTS)):
         assert len(foreign_mentions(Source("a.md", line))) == 1, line
     assert foreign_mentions(Source("a.md", "see src/work/ and ./work/ and http://example.org/")) == []
