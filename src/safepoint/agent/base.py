@@ -47,6 +47,8 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
 
     # Which safe-point asks go from a run of it to what is below.
     passing: Passing = Passing.TO_CALLS
+    # Whether a message that is added to a run of it is for all its children, or for the first that comes to take it.
+    tells_all: bool = False
     tools: Mapping[str, BaseTool] = MappingProxyType({})
     example = "Agent('writer', model=…)"
 

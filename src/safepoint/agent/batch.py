@@ -36,8 +36,8 @@ class Batch:
             self._record.node.judge("after_tool")
         for call in self.calls:
             if call.queued and self._has_room():
-                if self._record.meter is not None and self._record.node.stop is None:
-                    self._record.meter.calling(call.call)
+                for meter in self._record.meters() if self._record.node.stop is None else ():
+                    meter.calling(call.call)
                 if self._may_start(call):
                     call.start()
         return not self._running()

@@ -40,8 +40,8 @@ async def receive(record: Record, model: Model, request: ModelRequest, incoming:
             if not incoming.add(chunk):
                 return
             _tell(record, chunk)
-            if record.meter is not None:
-                record.meter.streaming(incoming.chars // CHARS_PER_TOKEN)
+            for meter in record.meters():
+                meter.streaming(incoming.chars // CHARS_PER_TOKEN)
             patience = _Patience(settings.timeout_idle)
     if incoming.finish is None:
         raise ModelMisbehaved(f"{model.name} ended its stream without a Finish: the reply was cut by the provider")

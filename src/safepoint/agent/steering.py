@@ -28,8 +28,9 @@ class SteerReceipt:
         self._settled = Latch()
 
     def settle(self, outcome: SteerOutcome) -> None:
-        self.outcome = outcome
-        self._settled.set()
+        if self.outcome is None:  # what has joined once is not too late afterwards
+            self.outcome = outcome
+            self._settled.set()
 
     async def wait(self) -> SteerOutcome:
         """Wait until it has joined or is too late. Cancellation: only the waiting ends."""
@@ -46,11 +47,17 @@ class SteerReceipt:
 
 
 class Steering:
-    """The messages that wait."""
+    """The messages that wait. Those of a child wait in its composite as well: whichever child comes to a model call next
+    takes them; with `to_all`, every child does.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, above: Steering | None = None, *, to_all: bool = False) -> None:
         self._waiting: list[SteerReceipt] = []
         self._closed = False
+        self._above = above
+        self._to_all = to_all
+        # What this child has taken of the messages that are for all.
+        self._heard: set[SteerReceipt] = set()
 
     def add(self, message: Message) -> SteerReceipt:
         receipt = SteerReceipt(message)
@@ -61,11 +68,29 @@ class Steering:
 
     @property
     def waiting(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._waiting) or (self._above is not None and self._above.has_for(self))
+
+    def has_for(self, child: Steering) -> bool:
+        if not self._to_all:
+            return self.waiting
+        own = any(receipt not in child._heard for receipt in tuple(self._waiting))
+        return own or (self._above is not None and self._above.has_for(self))
 
     def take(self) -> list[Message]:
         """All that wait, in order; they have joined."""
-        return [receipt.message for receipt in self._take(SteerOutcome.JOINED)]
+        above = self._above.take_for(self) if self._above is not None else []
+        return [receipt.message for receipt in (*above, *self._take(SteerOutcome.JOINED))]
+
+    def take_for(self, child: Steering) -> list[SteerReceipt]:
+        above = self._above.take_for(self) if self._above is not None else []
+        if not self._to_all:
+            return [*above, *self._take(SteerOutcome.JOINED)]
+        self._waiting += above
+        new = [receipt for receipt in tuple(self._waiting) if receipt not in child._heard]
+        child._heard.update(new)
+        for receipt in new:
+            receipt.settle(SteerOutcome.JOINED)
+        return new
 
     def close(self) -> None:
         """No model call will follow: what waits, and what comes, is too late."""
