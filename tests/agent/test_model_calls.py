@@ -103,7 +103,9 @@ async def test_words_that_came_before_an_error_are_kept_and_marked() -> None:
     assert run.result.text == "Once upon"
     last = run.result.messages[-1]
     assert [part.incomplete for part in last.parts if part.kind == "text"] == [True]
-    assert notices(run.result.messages) == ['[Safepoint: This run failed before it was done: "ModelUnavailable: busy".]']
+    assert notices(run.result.messages) == [
+        '[Safepoint: This run failed before it was done: "ModelUnavailable: busy".]'
+    ]
 
 
 @virtual

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from safepoint import ToolContext, tool
+from safepoint.testing import pass_time
 from tests.hostile.row import Fate, Hostile, abandoned, ends
 from tests.hostile.task_tools import HALF, TWO, swallows_always
 from tests.hostile.visit import World
@@ -23,7 +24,7 @@ async def raises_in_a_shield(ctx: ToolContext[World]) -> str:
 async def raises_in_a_shield_that_holds_a_stop(ctx: ToolContext[World]) -> str:
     async with ctx.shield(1):
         ctx.deps.reach()
-        await asyncio.sleep(HALF)
+        await pass_time(HALF)
         raise ValueError("inside")
 
 
@@ -38,7 +39,7 @@ async def shields_longer_than_the_cap(ctx: ToolContext[World]) -> str:
 async def leaves_its_shield_in_time(ctx: ToolContext[World]) -> str:
     async with ctx.shield(3):
         ctx.deps.reach()
-        await asyncio.sleep(TWO)
+        await pass_time(TWO)
     await ctx.deps.over.wait()
     return "late"
 
@@ -47,7 +48,7 @@ async def leaves_its_shield_in_time(ctx: ToolContext[World]) -> str:
 async def returns_from_its_shield(ctx: ToolContext[World]) -> str:
     async with ctx.shield(3):
         ctx.deps.reach()
-        await asyncio.sleep(TWO)
+        await pass_time(TWO)
         return "whole"
 
 
@@ -86,7 +87,7 @@ async def leaves_an_inner_shield_that_holds_a_stop(ctx: ToolContext[World]) -> s
     async with ctx.shield(1):
         async with ctx.shield(3):
             ctx.deps.reach()
-            await asyncio.sleep(HALF)
+            await pass_time(HALF)
         await ctx.deps.over.wait()
     return "late"
 
@@ -126,7 +127,7 @@ async def shields_again_and_again(ctx: ToolContext[World]) -> str:
     while not ctx.deps.over.is_set():
         try:
             async with ctx.shield(HALF):
-                await asyncio.sleep(HALF / 2)
+                await pass_time(HALF / 2)
         except asyncio.CancelledError:
             continue
     return "late"

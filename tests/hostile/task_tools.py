@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from contextvars import ContextVar
 
 from safepoint import ToolContext, tool
+from safepoint.testing import pass_time
 from tests.hostile.row import Fate, Hostile, abandoned, ends
 from tests.hostile.visit import World
 
@@ -43,8 +44,8 @@ async def swallows_and_works_on(ctx: ToolContext[World]) -> str:
     ctx.deps.reach()
     while not ctx.deps.over.is_set():
         try:
-            await asyncio.sleep(HALF)
-            await asyncio.sleep(HALF)
+            await pass_time(HALF)
+            await pass_time(HALF)
         except BaseException:
             await asyncio.sleep(0)
     return "late"
@@ -79,7 +80,7 @@ async def cleans_up_and_returns(ctx: ToolContext[World]) -> str:
     try:
         await ctx.deps.over.wait()
     except asyncio.CancelledError:
-        await asyncio.sleep(HALF)
+        await pass_time(HALF)
         return "saved in time"
     return "late"
 
@@ -90,7 +91,7 @@ async def cleans_up_and_leaves(ctx: ToolContext[World]) -> str:
     try:
         await ctx.deps.over.wait()
     finally:
-        await asyncio.sleep(HALF)
+        await pass_time(HALF)
     return "late"
 
 
@@ -215,7 +216,7 @@ async def closes_the_loop(ctx: ToolContext[World]) -> str:
 @tool(on_cancel="finish", grace=3)
 async def finishes(ctx: ToolContext[World]) -> str:
     ctx.deps.reach()
-    await asyncio.sleep(TWO)
+    await pass_time(TWO)
     return "whole"
 
 
@@ -235,14 +236,6 @@ async def never_finishes_and_swallows(ctx: ToolContext[World]) -> str:
 async def swallows_with_a_long_grace(ctx: ToolContext[World]) -> str:
     return await swallows_always(ctx)
 
-
-@tool(timeout=0.5)
-async def swallows_its_timeout(ctx: ToolContext[World]) -> str:
-    return await swallows_always(ctx)
-
-
-_in_half = Fate("cut", HALF)
-_forced = "cut"
 
 TASK_TOOLS: list[Hostile] = [
     abandoned(swallows_once, 1),

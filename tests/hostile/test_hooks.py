@@ -6,13 +6,16 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from typing import cast
 
 import pytest
 
 from safepoint import Agent, Hooks, SafePoint, ToolContext, check_history, tool
 from safepoint.agent.events import HookFailed, RunEnded, ToolCallStarted
 from safepoint.agent.hooks import AnyRun
+from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import WaitInsideRun
+from safepoint.history.parts import ToolCall
 from safepoint.testing import ScriptedModel, call, say, stall
 from safepoint.testing.clock import run_virtual
 from tests.hostile.hooked import Misbehaving, hang, hooked, swallow
@@ -267,5 +270,27 @@ def test_a_plain_function_as_a_hook_may_hang_up_on_its_run_too() -> None:
         model = ScriptedModel(say("unused"))
         result = await Agent("hooked", model=model, hooks=[Plain()]).run("go")
         assert (result.stop_reason, model.calls) == ("cancelled", 0)
+
+    run_virtual(scenario)
+
+
+def test_a_hook_cannot_change_what_the_model_asked_for_nor_what_is_recorded() -> None:
+    class Meddling(Hooks):
+        def before_tool(self, run: AnyRun, call: ToolCall) -> None:
+            cast("dict[str, object]", call.args)["word"] = object()
+
+        def after_tool(self, run: AnyRun, entry: LedgerEntry) -> None:
+            cast("dict[str, object]", entry.args).clear()
+
+    @tool
+    async def echo(word: str) -> str:
+        return word
+
+    async def scenario() -> None:
+        model = ScriptedModel(call("echo", word="said"), say("fine"))
+        result = await Agent("hooked", model=model, tools=[echo], hooks=[Meddling()]).run("go")
+        check_history(result.messages)
+        assert result.messages[1].tool_calls[0].args == {"word": "said"}
+        assert [(entry.args, entry.content) for entry in result.ledger] == [({"word": "said"}, "said")]
 
     run_virtual(scenario)

@@ -59,10 +59,10 @@ async def read_by_two_tasks() -> None:
         async for _ in run.events():
             await asyncio.sleep(0)
 
-    async with agent([say("one"), call("look")], say("done"), tools=[look]).start("go") as run:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(read(run))
-            group.create_task(read(run))
+    handle = agent([say("one"), call("look")], say("done"), tools=[look]).start("go")
+    async with handle as run, asyncio.TaskGroup() as group:
+        group.create_task(read(run))
+        group.create_task(read(run))
 
 
 async def streamed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import Any
 
 from safepoint import Deny, Hooks, Ladder, Replace, RunResult, SafePoint, tool
@@ -39,7 +40,7 @@ class Failing(SlowHooks):
 
     def __getattribute__(self, name: str) -> Any:  # Any: whatever attribute
         found = super().__getattribute__(name)
-        if name.startswith("__") or not asyncio.iscoroutinefunction(found):
+        if name.startswith("__") or not inspect.iscoroutinefunction(found):
             return found
 
         async def fails(*args: object) -> None:

@@ -1,8 +1,9 @@
-"""What the scenarios are made of: tools and hooks that wait, a model that answers by step, a store that answers late."""
+"""What the scenarios are made of: tools and hooks that wait, a model that answers by step, a store that is late."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -54,13 +55,6 @@ def agent(*replies: Reply, name: str = "agent", **options: Any) -> Agent:  # Any
     return Agent(name, model=StepModel(*replies), **options)
 
 
-def checked(result: RunResult[Any]) -> RunResult[Any]:  # Any: of any output type
-    """What a stopped run leaves survives its own encoding."""
-    if result.checkpoint is not None:
-        assert result.checkpoint.from_bytes(result.checkpoint.to_bytes()).id == result.checkpoint.id
-    return result
-
-
 # -- tools -----------------------------------------------------------------------------------------------------------
 
 
@@ -72,9 +66,29 @@ async def look(x: int = 0) -> int:
     return x
 
 
+class Effects:
+    """Which effects have begun, until somebody has looked."""
+
+    def __init__(self) -> None:
+        self._begun: Counter[str] = Counter()
+
+    def begin(self, ctx: ToolContext) -> None:
+        self._begun[f"{ctx.run.agent.name}/{ctx.call_id}"] += 1
+
+    def began_once(self) -> None:
+        """The oracle: no call with an effect was begun a second time."""
+        begun, self._begun = self._begun, Counter()
+        twice = [name for name, times in begun.items() if times > 1]
+        assert not twice, f"effects that began more than once: {', '.join(twice)}"
+
+
+EFFECTS = Effects()
+
+
 @tool
-async def post(x: int = 0) -> str:
+async def post(ctx: ToolContext, x: int = 0) -> str:
     """Has an effect, and tidies up after itself."""
+    EFFECTS.begin(ctx)
     try:
         await asyncio.sleep(A_WHILE)
     finally:

@@ -21,6 +21,8 @@ from tests.injection.parts import A_MOMENT, A_WHILE, LONG, SlowHooks, agent, loo
 from tests.injection.resuming import asks
 from tests.injection.tool_calls import three_deep
 
+DEAD = "dead"
+
 
 async def _resumed(one: Agent, session: Session) -> None:
     """Go on from wherever the session stands, until there is nothing left to do."""
@@ -130,12 +132,12 @@ async def deleted_while_live(store: Store) -> None:
 async def taken_over_from_a_dead_process(store: Store) -> None:
     """What a process that died has written is closed by whoever comes next, and can go on from there."""
     await store.create("s", {})
-    epoch = await store.claim("s", "the dead one")
+    epoch = await store.claim("s", DEAD)
     calls = (ToolCall("c1", "look", {"x": 1}), ToolCall("c2", "post", {"x": 2}))
     cut = LedgerEntry("c2", "post", {"x": 2}, state=LedgerState.RUNNING)
-    opened = Opened("run_dead", "agent", 0, (user_message("go"),))
+    opened = Opened(DEAD, "agent", 0, (user_message("go"),))
     await store.append("s", epoch, [opened, Said(1, Message("assistant", (Text("Well."), *calls))), Called(cut)])
-    await store.release("s", "the dead one")
+    await store.release("s", DEAD)
     session = await Session.load(store, "s")
     await _resumed(agent(call("look"), say("done"), tools=[look, post]), session)
 

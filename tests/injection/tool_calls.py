@@ -80,7 +80,7 @@ async def thread_tool_with_safe_points() -> None:
 
 
 async def thread_tool_runs_an_agent() -> None:
-    """The inner run has a loop of its own, with real time, in the tool's thread; it is part of the tree all the same."""
+    """The inner run has a loop of its own in the tool's thread, with real time; it is part of the tree all the same."""
 
     @tool
     def asks() -> str:

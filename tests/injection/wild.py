@@ -154,42 +154,48 @@ class Grower:
                 await ctx.safe_point("page", save=page)
             return n
 
-        @tool(on_cancel="finish", grace=0.2)
-        async def finish(n: int) -> int:
-            """Be left to finish."""
+        return [look, act, pages, *_stoppable(steps)]
+
+
+def _stoppable(steps: Callable[[int], Coroutine[Any, Any, None]]) -> list[BaseTool]:  # Any: what a coroutine yields
+    """Tools that differ in how they take being stopped."""
+
+    @tool(on_cancel="finish", grace=0.2)
+    async def finish(n: int) -> int:
+        """Be left to finish."""
+        await steps(n)
+        return n
+
+    @tool(effect="idempotent")
+    async def shielded(n: int, ctx: ToolContext) -> int:
+        """Have a critical section."""
+        async with ctx.shield(0.5):
             await steps(n)
-            return n
+        await asyncio.sleep(0)
+        return n
 
-        @tool(effect="idempotent")
-        async def shielded(n: int, ctx: ToolContext) -> int:
-            """Have a critical section."""
-            async with ctx.shield(0.5):
-                await steps(n)
-            await asyncio.sleep(0)
-            return n
+    async def take_back(n: int) -> None:
+        await asyncio.sleep(A_MOMENT)
 
-        async def take_back(n: int) -> None:
-            await asyncio.sleep(A_MOMENT)
+    @tool(undo=take_back)
+    async def undone(n: int) -> int:
+        """Be taken back when cut."""
+        await steps(n)
+        return n
 
-        @tool(undo=take_back)
-        async def undone(n: int) -> int:
-            """Be taken back when cut."""
-            await steps(n)
-            return n
+    @tool(timeout=2 * A_MOMENT)
+    async def hurried(n: int) -> int:
+        """Have little time."""
+        await steps(n)
+        return n
 
-        @tool(timeout=2 * A_MOMENT)
-        async def hurried(n: int) -> int:
-            """Have little time."""
-            await steps(n)
-            return n
+    @tool
+    async def broken(n: int) -> int:
+        """Fail."""
+        await steps(n)
+        raise RuntimeError("broken")
 
-        @tool
-        async def broken(n: int) -> int:
-            """Fail."""
-            await steps(n)
-            raise RuntimeError("broken")
-
-        return [look, act, pages, finish, shielded, undone, hurried, broken]
+    return [finish, shielded, undone, hurried, broken]
 
 
 KINDS = ("look", "act", "pages", "finish", "shielded", "undone", "hurried", "broken")

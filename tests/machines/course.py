@@ -6,6 +6,7 @@ whether the run stops at each place, which calls may start, what each call's ent
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -70,6 +71,7 @@ class Call:
     gate: ToolGate | None = None
     undo: Gate | None = None
     child: Course | None = None
+    judged: bool = False
     entry: LedgerEntry | None = None
 
     @property
@@ -150,8 +152,8 @@ class Course:
     def _start(self) -> None:
         self._expect(Stage.NEW)
         self.stage = Stage.BEFORE
-        if self.party.parent is not None:
-            self._nothing_may_start("a child", self.party.parent)
+        if self.party.met_under >= Push.NOW:
+            self.complain(f"{self.party.label} was started after {self.party.met_under.name} was recorded")
 
     # -- the model -----------------------------------------------------------------------------------------------------
 
@@ -281,8 +283,7 @@ class Course:
             self.complain(f"{event.entry} has no call, or ended twice")
             return
         call.entry = event.entry
-        if call.party is not None and event.entry.state is LedgerState.NOT_STARTED:
-            self.reference.judge(call.party, None)  # NOW was there before its first step, told or not
+        self._settle_call(call, event)
         expected = self._states(call)
         if event.entry.state not in expected:
             self.complain(f"{event.entry} should be {' or '.join(expected) or 'running on'}")
@@ -297,6 +298,14 @@ class Course:
         elif call.refused:
             self._batch_over()
 
+    def _settle_call(self, call: Call, event: ToolCallEnded) -> None:
+        if call.party is None:
+            return
+        if event.entry.state in (LedgerState.NOT_STARTED, LedgerState.CUT):
+            self.reference.judge(call.party, None)  # NOW was there, told or not
+        if event.cancellation is not None:
+            self.reference.settle(call.party, event.cancellation.level)
+
     def _call_over(self, call: Call, entry: LedgerEntry) -> None:
         if call.party is not None:
             call.party.over = True
@@ -306,22 +315,25 @@ class Course:
 
     def _after_tool(self) -> None:
         for call in self.calls:
-            if call.gate is not None and call.gate.left and isinstance(call.gate.error, StopTool):
-                self._stopped_at_point(call.gate, call.gate.error)
+            self._stopped_at_point(call)
         if any(call.turn is not Turn.OVER for call in self.calls):
             self.reference.judge(self.party, "after_tool")
             self._start_queued()
         self._batch_over()
 
-    def _stopped_at_point(self, gate: ToolGate, stop: StopTool) -> None:
-        """What the run itself was asked for there, it has come to as well."""
-        if not gate.abandoned_when_left:
-            self.reference.judge(self.party, f"point:{stop.point}")
+    def _stopped_at_point(self, call: Call) -> None:
+        """If the run itself was asked to stop where its tool has stopped, it has come there too."""
+        gate = call.gate
+        if call.judged or gate is None or not gate.left or gate.abandoned_when_left:
+            return
+        call.judged = True
+        if isinstance(gate.error, StopTool):
+            self.reference.judge(self.party, f"point:{gate.error.point}")
 
     def _batch_over(self) -> None:
         if any(call.turn is Turn.STARTED or call.entry is None for call in self.calls):
             return
-        if any(call.entry is not None and call.entry.state is LedgerState.WAITING for call in self.calls):
+        if self._asks_a_person():
             if not self.reference.pause(self.party):
                 self.waits = self.party.answered = True
                 self.stage = Stage.CLOSING
@@ -331,6 +343,9 @@ class Course:
         if self.party.stopped is None:
             self._close_batch()
             self.stage, self.attempt, self.model = Stage.BETWEEN, 0, 0
+
+    def _asks_a_person(self) -> bool:
+        return any(call.entry is not None and call.entry.state is LedgerState.WAITING for call in self.calls)
 
     def _close_batch(self) -> None:
         entries = [call.entry for call in self.calls if call.entry is not None]
@@ -369,9 +384,13 @@ class Course:
             return {LedgerState.STOPPED}
         if isinstance(gate.error, AskPerson):
             return {LedgerState.WAITING}
-        if gate.asked_when_left < Push.NOW:
-            return {LedgerState.FAILED}
-        return cut if gate.told_when_left else {LedgerState.FAILED, *cut}
+        if gate.told_when_left:
+            return cut
+        # Whoever cancels all tasks is heard of by a tool before it is heard of by the run: NOW may come a moment later.
+        by_others = isinstance(gate.error, asyncio.CancelledError)
+        asked = call.party is not None and self.reference.push(call.party) >= Push.NOW
+        in_doubt = asked and (by_others or gate.asked_when_left >= Push.NOW)
+        return {LedgerState.FAILED, *cut} if in_doubt else {LedgerState.FAILED}
 
     def _states_of_agent(self, child: Course | None) -> set[LedgerState]:
         if child is None or child.stage is not Stage.OVER:
@@ -398,6 +417,12 @@ class Course:
     def _end(self, event: RunEnded) -> None:
         if self.stage is not Stage.AFTER:
             self.reference.judge(self.party, None)
+        stopped, told = self.party.stopped, event.cancellation
+        if stopped is not None and told is not None:
+            self.reference.settle(self.party, told.level)
+            # The last calls may have ended all at once; then the run came to the person before it came to `after_tool`.
+            if self._asks_a_person() and told.place == stopped.fold.first_place:
+                stopped.place = told.place
         stopped = self.party.stopped
         if stopped is not None:
             expected = StopReason.CANCELLED

@@ -97,6 +97,11 @@ class Fold:
         return frozenset(each.ask.id for each in self.heard)
 
     @property
+    def first_place(self) -> str | None:
+        """Where a run stops that waits for a person: any place will do, so it is always the same one."""
+        return "any" if self.places == EVERYWHERE else min(self.places, default=None)
+
+    @property
     def headline(self) -> Source:
         return max((each.source for each in self.heard), key=_STRENGTH.__getitem__)
 
@@ -137,11 +142,12 @@ class Stopped:
 
 @dataclass(eq=False)
 class Party:
-    """A node of the tree, as the reference keeps it."""
+    """A node of the tree, as the reference keeps it. `met_under`: what pushed its parent when it was first seen."""
 
     label: str
     kind: Kind
     parent: Party | None
+    met_under: Push = Push.NONE
     asks: list[Asked] = field(default_factory=list[Asked])
     stopped: Stopped | None = None
     answered: bool = False
@@ -226,10 +232,12 @@ class Reference:
     def pause(self, party: Party) -> bool:
         """It waits for a person, and ends by itself there unless any ask at all stands."""
         request = self.request(party)
-        if request is None:
-            return party.stopped is not None
-        place = "any" if request.places == EVERYWHERE else min(request.places, default=None)
-        return self.judge(party, place)
+        return self.judge(party, request.first_place if request is not None else None)
+
+    def settle(self, party: Party, told: int) -> None:
+        """It ends in a round in which it may or may not have heard of the last asks: `told` is how hard it stopped."""
+        if party.stopped is not None and told > party.stopped.push:
+            self._strengthen(party, party.stopped)
 
     def _strengthen(self, party: Party, stopped: Stopped) -> None:
         request = self.request(party)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from safepoint import Agent, Outcome, SafePoint, ToolContext, Usage, tool
 from safepoint._core.tree import Node
+from safepoint.agent.live import watch_runs
 from safepoint.agent.run import Run
 from safepoint.history.states import LedgerState
 from safepoint.testing import ScriptedModel, call, say, stall
@@ -144,3 +145,32 @@ async def test_a_deadline_that_cuts_what_a_safe_stop_waits_for_has_escalated_it(
     assert result.cancellation is not None
     assert (result.cancellation.place, result.cancellation.timed_out) == ("after_tool", True)
     assert (receipt.outcome, receipt.contributed) == (Outcome.ESCALATED, True)
+
+
+@virtual
+async def test_once_a_sub_agent_stops_for_an_ask_of_its_call_every_point_of_its_tools_is_safe() -> None:
+    go_on = asyncio.Event()
+
+    @tool
+    async def quick() -> str:
+        """Be done at once."""
+        return "done"
+
+    @tool
+    async def paged(context: ToolContext) -> str:
+        """Come to a point, later."""
+        await go_on.wait()
+        await context.safe_point("page")
+        return "all pages"
+
+    model = ScriptedModel([call("quick"), call("paged")], say("too far"))
+    inner = Agent("inner", model=model, tools=[quick, paged])
+    outer = Agent("outer", model=ScriptedModel(call("inner", input="go"), say("done")), tools=[inner.as_tool()])
+    with watch_runs() as runs:
+        async with outer.start("go") as run:
+            await until(lambda: len(list(run.tree.walk())) == 2)
+            child(run, "inner").cancel(SafePoint.AFTER_TOOL)
+            await rounds(20)
+            go_on.set()
+        states = [entry.state for entry in runs[1].result.ledger]
+    assert states == [LedgerState.FINISHED, LedgerState.STOPPED]

@@ -388,7 +388,8 @@ class World:
         party = self._parties.get(node)
         if party is None:
             parent = self.party_of(node.parent) if node.parent is not None else None
-            party = self._parties[node] = Party(node.path, _kind(node), parent)
+            met_under = self.reference.push(parent) if parent is not None else Push.NONE
+            party = self._parties[node] = Party(node.path, _kind(node), parent, met_under)
             call = self._call_of(node)
             if call is not None:
                 call.party = party

@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import pytest
 
-from safepoint.testing import leftovers, pass_time
+from safepoint.testing import leftovers
 from safepoint.testing.clock import START, Endless, VirtualLoop
 from safepoint.testing.passing import pass_time
 

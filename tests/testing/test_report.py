@@ -208,6 +208,9 @@ class Runs:
         self.live.clear()
         self.log.append("begin")
 
+    def disturbed(self) -> None:
+        self.log.append("disturbed")
+
     def cancel_all(self) -> int:
         for run in self.live:
             run.cancel()

@@ -88,6 +88,8 @@ class Node:
         self._last_handed: tuple[tuple[Ask, ...], Level, Request | None] = ((), Level.NONE, None)
         # Whoever drives this node; the core never looks inside.
         self.owner: object = None
+        # The task that drives it, if it has one of its own: a sub-agent's run lives in the task of its call.
+        self.task: asyncio.Task[None] | None = None
 
     # -- asking: any thread, any time, no lock ------------------------------------------------------------------------
 
@@ -145,7 +147,8 @@ class Node:
         if self._passing is Passing.TO_CALLS or request.recursive:
             return request.asks
         # A sub-agent's tool call is the sub-agent: what was asked of the call itself goes on to the run inside.
-        return self.log.standing().asks if self.kind == "tool_call" else ()
+        own = self.log.standing().request if self.kind == "tool_call" else None
+        return own.asks if own is not None else ()
 
     def _handed(self, asks: tuple[Ask, ...], level: Level) -> Request | None:
         """Folded once for all children: while these very asks stand at this level, it is the same request."""

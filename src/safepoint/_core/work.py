@@ -15,6 +15,7 @@ not SystemExit, not a CancelledError that nobody asked for. A result that arrive
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -101,8 +102,8 @@ class Work(Generic[T]):
         self._limit: asyncio.TimerHandle | None = None
         # When each critical section that is open now must be over.
         self._shields: list[float] = []
-        # Set by the first stop: the cap counts from there, whatever rungs and shields lie between.
-        self._last_moment = 0.0
+        # Set by a stop: whatever rungs, shields and runs inside lie between, nothing of this work holds anybody longer.
+        self.last_moment = math.inf
 
     @property
     def ended(self) -> bool:
@@ -147,8 +148,8 @@ class Work(Generic[T]):
         """Begin to climb, or climb faster. Never waits."""
         if self.ended or self._forced or (self.state is WorkState.STOPPING and not force):
             return
-        if self.state is not WorkState.STOPPING:
-            self._last_moment = self._clock.now() + self._ladder.cap
+        seconds = self._ladder.kill if force else self._ladder.cap
+        self.last_moment = min(self.last_moment, self._clock.now() + seconds)
         self._forced = force
         self.state = WorkState.STOPPING
         self._rest = plan(self.manner, self._ladder, force=force)
@@ -202,7 +203,7 @@ class Work(Generic[T]):
     def _arm(self, until: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._clock.call_at(min(until, self._last_moment), self._climb)
+        self._timer = self._clock.call_at(min(until, self.last_moment), self._climb)
 
     def _cancel_task(self) -> None:
         if self.task is None:

@@ -136,9 +136,8 @@ class Driver:
             return None
         resume = self._resume
         continues = resume.checkpoint.id if resume is not None else None
-        # A run that was stopped before its start takes the session all the same, so that its input is in the history.
-        perform = self.stage.perform if self._node.judge_now() is None else self.stage.perform_last
-        entered = await perform(partial(session.enter, record.run, continues), "session")
+        # A run that is stopped before its start takes the session all the same, so that its input is in the history.
+        entered = await self.stage.perform_due(partial(session.enter, record.run, continues), "session")
         if isinstance(entered, Failed):
             return self._fail(entered.error, None)
         if not isinstance(entered, Done):
@@ -151,7 +150,7 @@ class Driver:
         record.join(entered.value, resumed=resume is not None)
         new = tuple(record.messages[record.started_at :])
         opened = Opened(record.node.id, record.agent.name, record.started_at, new, continues, tuple(record.ledger))
-        saved = await perform(partial(record.note, opened), "journal")
+        saved = await self.stage.perform_due(partial(record.note, opened), "journal")
         if not isinstance(saved, Failed):
             return None
         record.journal = None  # it never began there, so it can't end there either

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from contextvars import copy_context
+from copy import deepcopy
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any, cast
@@ -186,12 +187,13 @@ class Execution:
         return None if answer is True else Deny(answer or "a person said no")
 
     async def _run_hooks(self, name: str, subject: object) -> list[object]:
+        """What each of them says. They see a copy: arguments are plain dicts, and what was asked for is a record."""
         verdicts: list[object] = []
         for hooks in self._record.agent.hooks:
             if not overridden(hooks, name) or self._being_stopped():
                 continue
             try:
-                verdict: object = getattr(hooks, name)(self._record.run, subject)
+                verdict: object = getattr(hooks, name)(self._record.run, deepcopy(subject))
                 if inspect.isawaitable(verdict):
                     verdict = await verdict
                 if name == "before_tool" and not isinstance(verdict, Deny | Replace | AskFirst | None):
@@ -260,6 +262,8 @@ class Execution:
         self.work.stop(force=force)
         if self._undo is not None and force:
             self._undo.stop(force=True)
+        if self._leave_by is not None and force:
+            self._arm_leaving(min(self._leave_by.when(), self.node.clock.now() + self.ladder.kill))
 
     def _tell_rung(self, rung: Rung) -> None:
         self._record.emit(RungReached, name=self._call.name, rung=rung, call_id=self._call.id)
@@ -348,7 +352,7 @@ class Execution:
         """The call is over once every run that the tool started inside itself has ended, or has had its time."""
         clock = self._record.supervisor.clock
         if self.node.children and self._leave_by is None:
-            self._leave_by = clock.call_at(clock.now() + self.ladder.cap, self._record.bell.ring)
+            self._arm_leaving(min(clock.now() + self.ladder.cap, self.work.last_moment))
             for child in tuple(self.node.children):
                 child.cancel(reason=Reason("the tool that started it has ended", Source.PARENT))
                 child.ended.when_set(lambda: self.node.call_soon(self._record.bell.ring))
@@ -356,6 +360,8 @@ class Execution:
             if self.node.children and clock.now() < self._leave_by.when():
                 return
             self._leave_by.cancel()
+            for child in tuple(self.node.children):
+                self._record.leave(child)
         self.phase = Phase.OVER
         self.node.seal()
         now, cancelled = clock.wall(), self._entry.state in _CANCELLED
@@ -363,6 +369,11 @@ class Execution:
         self._record.emit(ToolCallEnded, entry=self._entry, cancellation=cut)
         orphans = (self.work.orphan,) if self.work.orphan is not None else ()
         self.node.finish(Ending(cancelled, now, orphans=orphans))
+
+    def _arm_leaving(self, when: float) -> None:
+        if self._leave_by is not None:
+            self._leave_by.cancel()
+        self._leave_by = self.node.clock.call_at(when, self._record.bell.ring)
 
 
 def _unasked(error: BaseException) -> str:

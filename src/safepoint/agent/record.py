@@ -146,5 +146,13 @@ class Record:
         if isinstance(error, KeyboardInterrupt):
             self.run.interrupt(error)
 
+    def leave(self, child: Node) -> None:
+        """A run below this one has had its time and goes on without it: name it, its result goes to the orphan."""
+        if child.task is None:
+            return  # it lives in the task of a call, which is named itself
+        orphan = Orphan(child.name, child.path, clock=child.clock, task=child.task)
+        self.orphans.append(orphan)
+        child.ended.when_set(lambda: orphan.finished_late(getattr(child.owner, "result", None), None))
+
     def spend(self, usage: Usage) -> None:
         self.usage = self.usage + usage

@@ -178,11 +178,6 @@ class Run(Generic[DepsT, OutT]):
         return result  # type: ignore[return-value]  # OutT is str until structured output is asked for
 
     @property
-    def resumed(self) -> bool:
-        """Does it go on where another run was stopped?"""
-        return self._options.resume is not None
-
-    @property
     def ended(self) -> bool:
         return self.node.ended.is_set
 
@@ -237,6 +232,7 @@ class Run(Generic[DepsT, OutT]):
         driver, supervisor = self._prepare()
         self._task = supervisor.spawn(driver.drive(), self.node.path, copy_context())
         self._task.add_done_callback(driver.task_done)
+        self.node.task = self._task
 
     async def drive_inside(self) -> RunResult[OutT]:
         """Run in the calling task, as a sub-agent does. Cancellation: the run closes itself and returns."""

@@ -17,7 +17,7 @@ from typing import TypeVar
 from safepoint._core.ladder import Rung
 from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
-from safepoint._core.work import Abandoned, Failed, NeverRan, Outcome, Work
+from safepoint._core.work import Abandoned, Cut, Failed, NeverRan, Outcome, Work
 from safepoint.agent.events import CancelRequested, HookFailed, RungReached
 from safepoint.agent.hooks import is_being_cut, is_its_own, overridden
 from safepoint.agent.record import Record
@@ -76,6 +76,11 @@ class Stage:
             work.stop(force=True)
         return await self._outcome(work)
 
+    async def perform_due(self, make: Callable[[], Awaitable[T]], name: str) -> Outcome[T]:
+        """Work that a stopped run owes as well: if NOW cuts it, it is done once more. Cancellation: as in `wait`."""
+        outcome = await self.perform(make, name)
+        return await self.perform_last(make, name) if isinstance(outcome, Cut | NeverRan) else outcome
+
     async def run_hooks(self, name: str, *args: object) -> None:
         """All hooks of this name, as one piece of work. Cancellation: as in `wait`."""
         if self.has_hooks(name):
@@ -98,14 +103,16 @@ class Stage:
         """Nothing goes on below a sealed run: end what its hooks have started. Cancellation: as in `wait`."""
         if not self._node.children:
             return
-        clock, ring = self._record.supervisor.clock, self._record.bell.ring
-        limit = clock.call_at(clock.now() + self._record.ladder.cap, ring)
+        clock, ring, ladder = self._record.supervisor.clock, self._record.bell.ring, self._record.ladder
+        limit = clock.call_at(clock.now() + (ladder.kill if self._node.pushed is Level.FORCE else ladder.cap), ring)
         for child in tuple(self._node.children):
             child.cancel(reason=Reason("the run that started it has ended", Source.PARENT))
             child.ended.when_set(lambda: self._node.call_soon(ring))
         while self._node.children and clock.now() < limit.when():
             await self.wait()
         limit.cancel()
+        for child in tuple(self._node.children):
+            self._record.leave(child)
 
     async def _outcome(self, work: Work[T]) -> Outcome[T]:
         while work.outcome is None:

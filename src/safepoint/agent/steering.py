@@ -6,7 +6,6 @@ Like an ask, adding takes no lock: append first, then look whether the door was 
 
 from __future__ import annotations
 
-from collections import deque
 from enum import StrEnum
 
 from safepoint._core.latch import Latch
@@ -50,7 +49,7 @@ class Steering:
     """The messages that wait."""
 
     def __init__(self) -> None:
-        self._waiting: deque[SteerReceipt] = deque()
+        self._waiting: list[SteerReceipt] = []
         self._closed = False
 
     def add(self, message: Message) -> SteerReceipt:
@@ -77,7 +76,7 @@ class Steering:
         taken: list[SteerReceipt] = []
         while True:
             try:
-                receipt = self._waiting.popleft()
+                receipt = self._waiting.pop(0)
             except IndexError:
                 return taken
             receipt.settle(outcome)

@@ -15,6 +15,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from safepoint._core.border import outlast
 from safepoint._core.orphans import Orphan
 from safepoint._core.supervisor import Supervisor
 from safepoint.agent.conversation import Entered
@@ -45,7 +46,7 @@ _HAPPENED = frozenset(
         LedgerState.WAITING,
     }
 )
-_PATIENCE = 10.0  # seconds for a release that nobody waits for
+_PATIENCE = 10.0  # seconds for a release
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,9 @@ class Session:
         self.live: Run[Any, Any] | None = None
         self._stored = stored
         self._call_ids = _call_ids(stored.messages)
-        self._claimant = uuid.uuid4().hex
-        # Set before a claim and cleared after a release: whatever happens in between, we may hold it.
-        self._may_hold = False
+        # Who has claimed it for us, set before a claim and cleared after a release: in between we may hold it. Each
+        # claim has a name of its own, so that a release that comes late can't give away the next one.
+        self._claimant: str | None = None
         self._changing = False
         # An append was begun and nobody knows yet whether it happened; the store is asked before the next one.
         self._unsure = False
@@ -102,7 +103,8 @@ class Session:
                 await session._claim()
             except SessionBusy:
                 return session  # nobody died: a run of it is live somewhere
-            await session._release()
+            finally:
+                await session._give_back()
         return session
 
     async def fork(self, id: str | None = None) -> Session:
@@ -179,6 +181,7 @@ class Session:
             await self._claim()
         except BaseException:
             self.live = None
+            await self._give_back()
             raise
         resumed = continues is not None and bool(self._stored.runs)
         index = self._stored.runs[-1].index if resumed else len(self.messages)
@@ -194,19 +197,29 @@ class Session:
         last = facts[-1]
         if self._unsure:
             self._see(await self.store.load(self.id), keep_state=True)
-            if isinstance(last, Ended) and (not self._stored.runs or self._stored.runs[-1].run_id != last.run_id):
-                changes = [*self._opening, *changes]
-        await self._append(*changes)
-        if isinstance(last, Ended):
-            await self._release()
+            changes = self._still_needed(changes)
+        try:
+            await self._append(*changes)
+        finally:
+            if isinstance(last, Ended):
+                await self._give_back()
+
+    def _still_needed(self, changes: list[Change]) -> list[Change]:
+        """Nobody knew whether an earlier write had happened: the beginning of a run is written once, and not never."""
+        run_id = self._stored.runs[-1].run_id if self._stored.runs else None
+        if any(isinstance(change, Opened) and change.run_id == run_id for change in changes):
+            return []
+        if any(isinstance(change, Ended) and change.run_id != run_id for change in changes):
+            return [*self._opening, *changes]
+        return changes
 
     def left(self, run: Run[Any, Any]) -> None:  # Any: as above
         """The run has ended; what it left behind reports here if it comes back."""
         if self.live is run:
             self.live = None
-        if self.live is None and not self._changing and self._may_hold:
-            # Its end could not be saved, or it was cut while it took the session.
-            Supervisor.current().spawn(self._release_anyway(), f"release of {self.id}", copy_context())
+        if self.live is None and not self._changing and self._claimant is not None:
+            # The store did not answer in time, or the run was forced and nothing was waited for.
+            self._releasing(self._claimant)
         for orphan in run.result.orphans:
             orphan.when_late(self._came_back)
 
@@ -214,11 +227,12 @@ class Session:
 
     async def _claim(self) -> None:
         """Take the session, learn what others have written meanwhile, and seal a run that nobody will end."""
-        self._may_hold = True
+        await self._give_back()
+        claimant = self._claimant = uuid.uuid4().hex
         try:
-            epoch = await self.store.claim(self.id, self._claimant)
+            epoch = await self.store.claim(self.id, claimant)
         except StoreError:
-            self._may_hold = False
+            self._claimant = None
             raise
         if epoch != self._stored.epoch + 1 or self._unsure:
             self._see(await self.store.load(self.id))
@@ -226,17 +240,22 @@ class Session:
         if self._has_open_run():
             await self._append(sealed(self._stored, self._stored.runs[-1]))
 
-    async def _release(self) -> None:
-        epoch = self._stored.epoch
-        await self.store.release(self.id, self._claimant)
-        if epoch == self._stored.epoch:  # not claimed again meanwhile
-            self._may_hold = False
+    async def _give_back(self) -> None:
+        """Release what a claim has taken, or may have. Cancellation: put off until that is done, within limits."""
+        if self._claimant is not None:
+            await outlast(self._releasing(self._claimant))
 
-    async def _release_anyway(self) -> None:
-        """Bounded, and nobody waits for it. If it fails, this process keeps the session and may use it."""
+    def _releasing(self, claimant: str) -> asyncio.Task[None]:
+        """In a task of its own: whoever is cancelled in the middle of a change still owes this."""
+        return Supervisor.current().spawn(self._release(claimant), f"release of {self.id}", copy_context())
+
+    async def _release(self, claimant: str) -> None:
+        """Bounded. If it fails, this process keeps the session and may use it. Cancellation: likewise."""
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(_PATIENCE):
-                await self._release()
+                await self.store.release(self.id, claimant)
+            if self._claimant == claimant:  # not claimed again meanwhile
+                self._claimant = None
 
     async def _change(self, make: Callable[[], list[Change]]) -> None:
         """Changes from outside any run, made from what is stored once the session is ours."""
@@ -249,8 +268,7 @@ class Session:
                 await self._append(*changes)
         finally:
             self._changing = False
-            if self._may_hold:
-                await self._release()
+            await self._give_back()
 
     async def _append(self, *changes: Change) -> None:
         self._appends += 1

@@ -35,6 +35,9 @@ class Worker:
         """The function's result, in one transaction. Cancellation: only the waiting ends; it still happens whole."""
         if self._closed:
             raise StoreError("the store is closed")
+        return await self._ask(function)
+
+    def _ask(self, function: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         outside = current_clock().outside("sqlite")
@@ -48,18 +51,16 @@ class Worker:
                 _tell(loop, outside, _succeed, future, value)
 
         self._jobs.put(job)
-        return await future
+        return future
 
     async def aclose(self) -> None:
         """Finish what was asked for and end the thread. Cancellation: only the waiting ends."""
         if not self._closed:
-            try:
-                await self.call(lambda connection: connection.execute("SELECT 1").fetchall())
-            except StoreError:
-                pass  # it could not even be opened, so there is nothing to finish
-            finally:
-                self._closed = True
-                self._jobs.put(None)
+            last = self._ask(lambda connection: connection.execute("SELECT 1").fetchall())
+            self._closed = True
+            self._jobs.put(None)
+            with suppress(StoreError):  # it could not even be opened, so there is nothing to finish
+                await last
 
     def _work(self) -> None:
         open_file = _OpenFile(self._connect)

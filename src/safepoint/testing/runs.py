@@ -38,11 +38,17 @@ class SafepointRuns:
     def __init__(self) -> None:
         self._watching = ExitStack()
         self._runs: list[AnyRun] = []
-        self._remembered: dict[str, list[list[Message]]] = {}
+        self._remembered: dict[tuple[str, int], list[Message]] = {}
+        # How many runs had begun when something was injected; those after it may begin from another conversation.
+        self._comparable: int | None = None
 
     def begin(self) -> None:
         self._watching.close()
         self._runs = self._watching.enter_context(watch_runs())
+        self._comparable = None
+
+    def disturbed(self) -> None:
+        self._comparable = len(self._runs)
 
     def cancel_all(self) -> int:
         live = [run for run in self._runs if run.node.parent is None and not run.ended]
@@ -51,26 +57,17 @@ class SafepointRuns:
         return len(live)
 
     def remember(self) -> None:
-        self._remembered = {}
-        for run in self._runs:
-            if run.ended:
-                self._remembered.setdefault(run.agent.name, []).append(run.result.messages)
+        self._remembered = {key: run.result.messages for key, run in self._numbered() if run.ended}
 
     def check(self) -> list[str]:
         self._watching.close()
         problems: list[str] = []
-        for key, run in self._numbered():
+        for number, (key, run) in enumerate(self._numbered()):
             found = check_run(run)
-            if not found and run.result.stop_reason is StopReason.CANCELLED and not run.resumed:
-                found = self._check_prefix(run)
+            if not found and (self._comparable is None or number < self._comparable):
+                found = _check_prefix(run.result, self._remembered.get(key, []))
             problems += [f"run {key[0]!r} number {key[1]}: {problem}" for problem in found]
         return problems
-
-    def _check_prefix(self, run: AnyRun) -> list[str]:
-        """H6, against any run of the same agent that nobody stopped: a stop may change how many there are."""
-        wholes = self._remembered.get(run.agent.name, [])
-        found = [_differences(run.result, whole) for whole in wholes]
-        return [] if not found or [] in found else found[0]
 
     def _numbered(self) -> list[tuple[tuple[str, int], AnyRun]]:
         """Runs by agent and number: what one run of the scenario calls the second run of `x`, the next one does too."""
@@ -139,8 +136,10 @@ def _check_events(run: AnyRun) -> list[str]:
     return problems
 
 
-def _differences(result: RunResult[Any], whole: list[Message]) -> list[str]:  # Any: as above
+def _check_prefix(result: RunResult[Any], whole: list[Message]) -> list[str]:  # Any: as above
     """H6: whole steps are those of the run that nobody stopped; only the last step is in its closed form."""
+    if result.cancellation is None:
+        return []
     spoken = [place for place, message in enumerate(result.messages) if message.role == "assistant"]
     if result.messages[-1].parts[0].kind == "notice" and len(spoken) > 1:
         spoken.pop()  # the closing remark is no step of its own

@@ -16,6 +16,10 @@ class Subject(Protocol):
         """A new run of the scenario: forget what was collected, collect the runs created from now on."""
         ...
 
+    def disturbed(self) -> None:
+        """Something is about to be injected: runs that begin from now on may begin from another state."""
+        ...
+
     def cancel_all(self) -> int:
         """``cancel(NOW)`` every root run that is live, and say how many there were. Called inside the loop."""
         ...
@@ -34,6 +38,8 @@ class NullSubject:
     """Nothing but asyncio is under test."""
 
     def begin(self) -> None: ...
+
+    def disturbed(self) -> None: ...
 
     def cancel_all(self) -> int:
         return 0

@@ -86,6 +86,7 @@ class Scenario:
     def _run_on_loop(self, target: Target | None, limit: float, heard: list[str]) -> Trial:
         def fire() -> None:
             assert target is not None
+            self.subject.disturbed()
             trial.took = target.kind.fire(Shot(loop, task, self.subject, target.point, target.moment))
             loop.horizon = loop.time() + limit
 

@@ -102,6 +102,8 @@ class ToolContext(Generic[DepsT]):
 
     def _stop_at(self, name: str, save: object) -> None:
         SafePoint.named(name)  # refuses an empty name
+        if self.work.state is WorkState.ENDED:
+            return  # a task that the call has left behind: nothing can be asked of the call any more
         if self.work.state is WorkState.ABANDONED or self.node.judge(NAMED + name) is not None:
             raise StopTool(name, save)
 
