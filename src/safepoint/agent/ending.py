@@ -96,7 +96,7 @@ def _value(record: Record, step: Close, messages: tuple[Message, ...]) -> object
 
 
 def _ending(record: Record, result: RunResult[str], batch: Batch | None, now: float, *, cancelled: bool) -> Ending:
-    touched = [Touched(record.node.path, call.call.name, call.entry.state) for call in batch.calls] if batch else []
+    touched = [Touched(call.path, call.call.name, call.entry.state) for call in batch.calls] if batch else []
     return Ending(
         cancelled,
         now,
