@@ -26,7 +26,7 @@ from safepoint.errors import StoreError
 from safepoint.history.parts import Message
 
 if TYPE_CHECKING:
-    from safepoint.agent.agent import Agent
+    from safepoint.agent.base import BaseAgent
     from safepoint.agent.run import Run
 
 _EventT = TypeVar("_EventT", bound=Place)
@@ -75,7 +75,7 @@ class Record:
         self.meter = Meter(self, budget) if budget is not None else None
 
     @property
-    def agent(self) -> Agent[Any, Any]:
+    def agent(self) -> BaseAgent[Any, Any]:
         return self.run.agent
 
     @property
