@@ -86,9 +86,10 @@ class Record:
         return self.run.deps
 
     def event(self, kind: type[_EventT], **fields: Any) -> _EventT:  # Any: the event's own fields
-        """An event of this run, numbered and timed."""
+        """An event of this run, numbered and timed; about the run itself unless `path` names a node of it."""
         node = self.node
-        return kind(run_id=node.id, path=node.path, seq=self.hub.number(), time=node.clock.wall(), **fields)
+        fields.setdefault("path", node.path)
+        return kind(run_id=node.id, seq=self.hub.number(), time=node.clock.wall(), **fields)
 
     def emit(self, kind: type[Event], **fields: Any) -> None:  # Any: as above
         if not self.sealed:
