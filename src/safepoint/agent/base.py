@@ -77,6 +77,10 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
     def model_names(self) -> Iterable[str]:
         """The models that a run of it may call, for a budget that needs their prices."""
 
+    def member(self, key: str) -> BaseAgent[Any, Any]:  # Any: children of every type
+        """The child of that key. An agent that calls a model has none."""
+        raise KeyError(f"{self.name!r} has no child {key!r}")
+
     @abstractmethod
     def output_of(self, result: RunResult[Any]) -> OutT:  # Any: as it was stored
         """The typed answer, made again from what a checkpoint keeps of a finished run."""

@@ -60,6 +60,14 @@ class Batch:
                 return call.entry.content
         return None
 
+    @property
+    def hands_over(self) -> bool:
+        """Somebody else carries the conversation on."""
+        return any(
+            call.tool is not None and call.tool.hands_over and call.entry.state is LedgerState.FINISHED
+            for call in self.calls
+        )
+
     def unfit_answer(self) -> str | None:
         """Why the typed answer that the model has tried to give does not fit."""
         tried = [call.entry for call in self.calls if isinstance(call.tool, OutputTool)]

@@ -285,7 +285,7 @@ class Driver(BaseDriver[OwnStep]):
         if batch.waits:
             return Close(StopReason.INTERRUPTED if self._node.pause() is None else StopReason.CANCELLED)
         answer = batch.answer() if self._node.stop is None else None
-        goes_on = answer is None or self._record.steering.waiting
+        goes_on = answer is None or (self._record.steering.waiting and not batch.hands_over)
         if goes_on and (self._node.judge("after_tool") or self._node.judge("after_tools")):
             return Close(StopReason.CANCELLED)
         messages = self._record.messages
@@ -310,7 +310,9 @@ class Driver(BaseDriver[OwnStep]):
 
     def _value(self, text: str) -> object:
         output = self._agent.output_tool
-        return NO_VALUE if output is None else output.read(text)
+        if output is None or self._agent.has_handed_over(self._record.ledger):
+            return NO_VALUE
+        return output.read(text)
 
     def preview(self, at: SafePoint) -> Preview:
         return preview(self.batch.calls if self.batch is not None else (), at)

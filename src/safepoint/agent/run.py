@@ -27,6 +27,7 @@ from safepoint.agent.budget import Budget
 from safepoint.agent.conversation import Conversation
 from safepoint.agent.events import Event
 from safepoint.agent.holding import Holding, holding
+from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.live import register
 from safepoint.agent.preview import Preview
 from safepoint.agent.preview import joined as joined_previews
@@ -175,6 +176,11 @@ class Run(Generic[DepsT, OutT]):
     def kept_events(self) -> tuple[Event, ...]:
         """All events so far but the pieces of text, which whole messages make up for."""
         return self.hub.kept()
+
+    @property
+    def ledger(self) -> tuple[LedgerEntry, ...]:
+        """What is known of each tool call, or of each child of a composite, so far."""
+        return self._driver.ledger if self._driver is not None else ()
 
     @property
     def result(self) -> RunResult[OutT]:

@@ -47,17 +47,16 @@ class SteerReceipt:
 
 
 class Steering:
-    """The messages that wait. Those of a child wait in its composite as well: whichever child comes to a model call next
-    takes them; with `to_all`, every child does.
-    """
+    """The messages that wait. A child takes those of its composite too: whichever child is first, or all of them."""
 
     def __init__(self, above: Steering | None = None, *, to_all: bool = False) -> None:
         self._waiting: list[SteerReceipt] = []
         self._closed = False
         self._above = above
         self._to_all = to_all
-        # What this child has taken of the messages that are for all.
+        # What this child has taken of the messages that are for all; and what children have taken, each once.
         self._heard: set[SteerReceipt] = set()
+        self._passed: dict[SteerReceipt, None] = {}
 
     def add(self, message: Message) -> SteerReceipt:
         receipt = SteerReceipt(message)
@@ -82,15 +81,21 @@ class Steering:
         return [receipt.message for receipt in (*above, *self._take(SteerOutcome.JOINED))]
 
     def take_for(self, child: Steering) -> list[SteerReceipt]:
-        above = self._above.take_for(self) if self._above is not None else []
-        if not self._to_all:
-            return [*above, *self._take(SteerOutcome.JOINED)]
-        self._waiting += above
-        new = [receipt for receipt in tuple(self._waiting) if receipt not in child._heard]
-        child._heard.update(new)
-        for receipt in new:
-            receipt.settle(SteerOutcome.JOINED)
+        new = self._above.take_for(self) if self._above is not None else []
+        if self._to_all:
+            self._waiting += new
+            new = [receipt for receipt in tuple(self._waiting) if receipt not in child._heard]
+            child._heard.update(new)
+            for receipt in new:
+                receipt.settle(SteerOutcome.JOINED)
+        else:
+            new = [*new, *self._take(SteerOutcome.JOINED)]
+        self._passed.update(dict.fromkeys(new))
         return new
+
+    def passed(self) -> list[Message]:
+        """The messages that children have taken from here: they are part of this conversation too."""
+        return [receipt.message for receipt in self._passed]
 
     def close(self) -> None:
         """No model call will follow: what waits, and what comes, is too late."""
