@@ -20,12 +20,12 @@ from safepoint import (
     Loop,
     Parallel,
     Sequential,
-    Tool,
     ToolContext,
     ToolResult,
     tool,
 )
 from safepoint.agent.model import CallDelta, Chunk, Finish, ModelRequest, TextDelta
+from safepoint.tools.base import BaseTool
 
 
 class Worker:
@@ -71,12 +71,12 @@ class _Tells(Hooks):
 
 
 def worker(world: World, who: str, seconds: float, *, tells: bool = False, last_call: str | None = None) -> Agent:
-    tools: list[Tool] = [_look(world, who, seconds), _post(world, who, seconds)]
+    tools: list[BaseTool] = [_look(world, who, seconds), _post(world, who, seconds)]
     hooks = [_Tells(world)] if tells else []
     return Agent(who, model=Worker(who, last_call), tools=tools, hooks=hooks)
 
 
-def _look(world: World, who: str, seconds: float) -> Tool:
+def _look(world: World, who: str, seconds: float) -> BaseTool:
     async def look(ctx: ToolContext) -> str:
         """Look around."""
         world.log.append(f"look {who}")
@@ -87,7 +87,7 @@ def _look(world: World, who: str, seconds: float) -> Tool:
     return tool(name=f"look_{who}", effect="pure")(look)
 
 
-def _post(world: World, who: str, seconds: float) -> Tool:
+def _post(world: World, who: str, seconds: float) -> BaseTool:
     async def post() -> str:
         """Post it."""
         await asyncio.sleep(seconds)
