@@ -12,12 +12,14 @@ from safepoint.agent.budget import Budget
 from safepoint.agent.driver import Driver
 from safepoint.agent.hooks import Hooks
 from safepoint.agent.inputs import checked_count, checked_instructions, checked_kind, checked_model, listed
+from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.model import Model, ModelSettings
 from safepoint.agent.output import OutputTool
 from safepoint.agent.record import Record
 from safepoint.agent.result import OutT, RunResult
 from safepoint.agent.resume import Resume
 from safepoint.agent.run import Run
+from safepoint.history.states import LedgerState
 from safepoint.tools.base import BaseTool
 from safepoint.tools.context import DepsT
 
@@ -66,7 +68,13 @@ class Agent(BaseAgent[DepsT, OutT]):
 
     def output_of(self, result: RunResult[Any]) -> OutT:  # Any: as it was stored
         output = self.output_tool
-        return cast("OutT", result.text if output is None else output.read(result.text))
+        typed = output is not None and not self.has_handed_over(result.ledger)
+        return cast("OutT", output.read(result.text) if output is not None and typed else result.text)
+
+    def has_handed_over(self, ledger: Iterable[LedgerEntry]) -> bool:
+        """Has a run with this ledger left its conversation to somebody else, instead of an answer?"""
+        finished = (self.tools.get(entry.name) for entry in ledger if entry.state is LedgerState.FINISHED)
+        return any(tool is not None and tool.hands_over for tool in finished)
 
     def __repr__(self) -> str:
         return f"<Agent {self.name!r} on {self.models[0].name}>"

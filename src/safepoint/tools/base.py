@@ -25,6 +25,8 @@ class BaseTool(ABC):
     options: ToolOptions
     ladder: Ladder | None = None
     passing: Passing = Passing.NOTHING
+    # The run is over when such a call has finished: somebody else carries the conversation on.
+    hands_over: bool = False
 
     @property
     def name(self) -> str:
