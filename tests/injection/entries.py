@@ -52,7 +52,8 @@ class Shelf:
         memory, self._memory = self._memory, []
         folders, self._folders = self._folders, []
         for store in memory:
-            asyncio.run(_is_sound(store))
+            with suppress(StopIteration):
+                _is_sound(store).send(None)  # nothing in memory ever waits, so no loop is needed
         for folder in folders:
             asyncio.run(_is_sound_in(Path(folder.name)))
             folder.cleanup()

@@ -200,6 +200,10 @@ class Session:
             changes = self._still_needed(changes)
         try:
             await self._append(*changes)
+        except Exception:
+            if isinstance(facts[0], Opened):  # the run ends without ever having begun here, and writes nothing more
+                await self._give_back()
+            raise
         finally:
             if isinstance(last, Ended):
                 await self._give_back()
@@ -251,7 +255,7 @@ class Session:
 
     async def _release(self, claimant: str) -> None:
         """Bounded. If it fails, this process keeps the session and may use it. Cancellation: likewise."""
-        with suppress(StoreError, TimeoutError):
+        with suppress(Exception):  # whatever a store may raise
             async with asyncio.timeout(_PATIENCE):
                 await self.store.release(self.id, claimant)
             if self._claimant == claimant:  # not claimed again meanwhile
@@ -336,7 +340,7 @@ class Session:
         supervisor.spawn(self._store_late(late), f"late result of {orphan.name}", copy_context())
 
     async def _store_late(self, late: LateResult) -> None:
-        with suppress(StoreError):  # then it waits in memory for the next run; or the session was deleted
+        with suppress(Exception):  # then it waits in memory for the next run; or the session was deleted
             await self.store.add_late(self.id, late)
 
     def __repr__(self) -> str:
