@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,42 @@ def test_a_write_that_fails_ends_the_run_with_that_error_and_leaves_the_session_
                 await worker(done).run("work", session=session)
             assert len(done) == (1 if number > 3 else 0)
             await check_usable(inner, session)
+
+    run_virtual(main)
+
+
+def test_a_session_is_free_at_once_when_the_beginning_of_a_run_could_not_be_written() -> None:
+    async def main() -> None:
+        inner = MemoryStore()
+        store = Wrapped(inner)
+        session = await Session.create(store, "s")
+        store.fail_at("append", 1)
+        with pytest.raises(StoreError, match="append 1 failed"):
+            await worker([]).run("work", session=session)
+        await inner.claim("s", "somebody else")  # nothing waits in memory, so nothing else has run meanwhile
+
+    run_virtual(main)
+
+
+def test_an_error_of_the_store_s_own_kind_in_a_release_is_nobody_else_s() -> None:
+    """Two releases are tried, the second in the background; an exception that nobody retrieves would be a complaint."""
+
+    async def main() -> None:
+        store = Wrapped(MemoryStore())
+        session = await Session.create(store, "s")
+
+        def before(name: str, _number: int) -> None:
+            if name == "release":
+                raise OSError("disk")
+
+        complaints: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        store.before = before
+        assert (await Agent("one", model=ScriptedModel(say("hi"))).run("go", session=session)).text == "hi"
+        await asyncio.sleep(0)
+        gc.collect()
+        assert complaints == []
+        assert store.counts["release"] == 2
 
     run_virtual(main)
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import Any, TypeAlias
 
 from safepoint._core.receipts import Receipt
+from safepoint.agent.agent import Agent
 from safepoint.agent.events import (
     ModelCallEnded,
     ModelCallStarted,
@@ -99,7 +100,7 @@ def check_run(run: AnyRun) -> list[str]:
     for ask in run.node.log.standing().asks:
         if not Receipt(run.node, ask).outcome:
             problems.append(f"the ask {ask.id} has no outcome")
-    for model in run.agent.models:
+    for model in run.agent.models if isinstance(run.agent, Agent) else ():
         # Any model may count them as those of the kit do; one that is wrapped has to say what the inner one says.
         opened: object = getattr(model, "open_streams", 0)
         if opened and not run.result.orphans:
