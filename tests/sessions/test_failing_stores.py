@@ -12,6 +12,7 @@ from safepoint import Agent, Message, Text, check_history, tool
 from safepoint.errors import CheckpointError, SessionNotFound, StoreError, Superseded
 from safepoint.sessions import MemoryStore, Session, Store
 from safepoint.testing import ScriptedModel, call, run_virtual, say, stall
+from tests.injection.parts import SlowStore
 from tests.sessions.stores import Wrapped, both_stores, opened
 
 APPENDS = 5  # opened; said; called twice; ended
@@ -81,12 +82,12 @@ def test_a_write_that_fails_ends_the_run_with_that_error_and_leaves_the_session_
 def test_a_session_is_free_at_once_when_the_beginning_of_a_run_could_not_be_written() -> None:
     async def main() -> None:
         inner = MemoryStore()
-        store = Wrapped(inner)
+        store = Wrapped(SlowStore(inner))
         session = await Session.create(store, "s")
         store.fail_at("append", 1)
         with pytest.raises(StoreError, match="append 1 failed"):
             await worker([]).run("work", session=session)
-        await inner.claim("s", "somebody else")  # nothing waits in memory, so nothing else has run meanwhile
+        await inner.claim("s", "somebody else")
 
     run_virtual(main)
 
