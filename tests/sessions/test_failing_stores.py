@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from safepoint import Agent, Message, Text, check_history, tool
-from safepoint.errors import CheckpointError, SessionNotFound, StoreError, Superseded
+from safepoint.errors import CheckpointError, SessionBusy, SessionNotFound, StoreError, Superseded
 from safepoint.sessions import MemoryStore, Session, Store
 from safepoint.testing import ScriptedModel, call, run_virtual, say, stall
 from tests.injection.parts import SlowStore
@@ -88,6 +88,47 @@ def test_a_session_is_free_at_once_when_the_beginning_of_a_run_could_not_be_writ
         with pytest.raises(StoreError, match="append 1 failed"):
             await worker([]).run("work", session=session)
         await inner.claim("s", "somebody else")
+
+    run_virtual(main)
+
+
+def test_a_session_that_could_not_be_given_back_can_be_used_by_who_has_it() -> None:
+    async def main() -> None:
+        inner = MemoryStore()
+        store = Wrapped(inner)
+        session = await Session.create(store, "s")
+
+        def before(name: str, number: int) -> None:
+            if name == "release" and number <= 3:
+                raise StoreError("not now")
+
+        store.before = before
+        agent = Agent("one", model=ScriptedModel(say("hi"), repeat=True))
+        await agent.run("go", session=session)
+        await asyncio.sleep(0)
+        with pytest.raises(SessionBusy):
+            await inner.claim("s", "somebody else")
+        await agent.run("again", session=session)
+        await inner.claim("s", "somebody else")
+
+    run_virtual(main)
+
+
+def test_a_claim_that_failed_and_happened_all_the_same_is_given_back() -> None:
+    class Forgetful(Wrapped):
+        async def claim(self, session_id: str, claimant: str) -> int:
+            epoch = await super().claim(session_id, claimant)
+            if self.counts["claim"] == 1:
+                raise StoreError("no answer")
+            return epoch
+
+    async def main() -> None:
+        inner = MemoryStore()
+        session = await Session.create(Forgetful(inner), "s")
+        agent = Agent("one", model=ScriptedModel(say("hi"), repeat=True))
+        with pytest.raises(StoreError, match="no answer"):
+            await agent.run("go", session=session)
+        await agent.run("again", session=await Session.load(inner, "s"))
 
     run_virtual(main)
 

@@ -21,7 +21,7 @@ from safepoint._core.supervisor import Supervisor
 from safepoint.agent.conversation import Entered
 from safepoint.agent.journal import Ended, Fact, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
-from safepoint.errors import SessionBusy, StoreError
+from safepoint.errors import SessionBusy, SessionNotFound
 from safepoint.history.closing import quoted
 from safepoint.history.encoding import decode_value, encode_values
 from safepoint.history.parts import Message, Notice
@@ -232,11 +232,12 @@ class Session:
     async def _claim(self) -> None:
         """Take the session, learn what others have written meanwhile, and seal a run that nobody will end."""
         await self._give_back()
-        claimant = self._claimant = uuid.uuid4().hex
+        # What could not be given back is still ours, under the name it was claimed with.
+        claimant = self._claimant = self._claimant or uuid.uuid4().hex
         try:
             epoch = await self.store.claim(self.id, claimant)
-        except StoreError:
-            self._claimant = None
+        except (SessionBusy, SessionNotFound):
+            self._claimant = None  # certainly not ours; after any other error it may be
             raise
         if epoch != self._stored.epoch + 1 or self._unsure:
             self._see(await self.store.load(self.id))
