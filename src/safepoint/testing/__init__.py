@@ -2,24 +2,53 @@
 
 from safepoint.testing.clock import Deadlock, VirtualLoop, run_virtual
 from safepoint.testing.injector import check_cancellable
+from safepoint.testing.kinds import (
+    CALLER,
+    OWN,
+    Injection,
+    Shot,
+    clock_jump,
+    disconnect,
+    may_raise,
+    model_error,
+    must_return,
+    store_error,
+    tool_error,
+)
 from safepoint.testing.models import RuleModel, ScriptedModel, call, fail, raw, say, stall, think
 from safepoint.testing.passing import pass_time
+from safepoint.testing.points import Moment
 from safepoint.testing.report import Failure, Report
+from safepoint.testing.sites import Site, never_reached
 
 __all__ = [
+    "CALLER",
+    "OWN",
     "Deadlock",
     "Failure",
+    "Injection",
+    "Moment",
     "Report",
     "RuleModel",
     "ScriptedModel",
+    "Shot",
+    "Site",
     "VirtualLoop",
     "call",
     "check_cancellable",
+    "clock_jump",
+    "disconnect",
     "fail",
+    "may_raise",
+    "model_error",
+    "must_return",
+    "never_reached",
     "pass_time",
     "raw",
     "run_virtual",
     "say",
     "stall",
+    "store_error",
     "think",
+    "tool_error",
 ]
