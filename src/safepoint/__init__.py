@@ -20,6 +20,7 @@ from safepoint.agent.model import ModelSettings
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.resume import Resume
 from safepoint.agent.run import Run
+from safepoint.agent.trim import keep_last, keep_tokens
 from safepoint.agent.usage import Usage
 from safepoint.errors import CtrlC, HistoryError, Retry, RunFailed, SafepointError
 from safepoint.history.check import check_history
@@ -77,5 +78,7 @@ __all__ = [
     "ToolResult",
     "Usage",
     "check_history",
+    "keep_last",
+    "keep_tokens",
     "tool",
 ]
