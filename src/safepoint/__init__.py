@@ -21,6 +21,7 @@ from safepoint.agent.model import ModelSettings
 from safepoint.agent.result import ChildResult, RunResult, StopReason
 from safepoint.agent.resume import Resume
 from safepoint.agent.run import Run
+from safepoint.agent.trim import keep_last, keep_tokens
 from safepoint.agent.usage import Usage
 from safepoint.compose.handoff import Handoff
 from safepoint.compose.loop import Loop, loop_done
@@ -91,6 +92,8 @@ __all__ = [
     "ToolResult",
     "Usage",
     "check_history",
+    "keep_last",
+    "keep_tokens",
     "loop_done",
     "tool",
 ]
