@@ -303,7 +303,7 @@ class Driver(Generic[T]):
         if loaded is not None:
             self.state.load(loaded)
         self._loaded = True
-        self.journal.open(self.state.snapshot, self.begin)
+        self.journal.open(lambda: self.state.snapshot(skip_checkpoint=self.stops.skip_checkpoint), self.begin)
         return True
 
     async def _save_last(self) -> Saved:
@@ -319,13 +319,12 @@ class Driver(Generic[T]):
         journal.hurry(until)
         while journal.writing:
             await self.wait()
-        if self.stops.skip_checkpoint:
-            return Saved(SavedState.SKIPPED)
         journal.write_last()
         journal.hurry(until)
         while journal.writing:
             await self.wait()
-        return journal.saved()
+        saved = journal.saved()
+        return Saved(SavedState.SKIPPED) if self.stops.skip_checkpoint and saved.error is None else saved
 
     def task_done(self, task: asyncio.Task[None]) -> None:
         """The last resort, so that nobody waits for ever: the task is over and the loop is not."""

@@ -18,6 +18,7 @@ from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.wake import call_soon
 from safepoint.agent.agent import Agent
+from safepoint.agent.checkpoint import Question
 from safepoint.agent.resume import Resume
 from safepoint.errors import UsageError
 from safepoint.turns.driver import Driver, LoopConfig, OnInterrupt
@@ -180,11 +181,17 @@ class TurnLoop(Generic[T]):
             receipt.settle(StopOutcome.FINISHED_FIRST)
         return receipt
 
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """What the turn that waits for a person asks; also after a loop that ended for that. Safe in any thread."""
+        pending = self._driver.state.pending
+        return pending.checkpoint.questions if pending is not None else ()
+
     def answer(self, id: str, value: Any) -> None:  # Any: whatever the person answered
-        """Answer a question of the turn that waits for a person. Safe from any thread; before the start it is kept."""
+        """Answer one of `questions`. Safe from any thread; before the start it is kept for a turn that goes on."""
         pending = self._driver.state.pending
         if self._task is not None:
-            if pending is None or not pending.checkpoint.questions:
+            if pending is None or not pending.checkpoint.questions or self.ended:
                 raise UsageError(f"no turn waits for an answer to {id!r}")
             Resume(pending.checkpoint, answers={id: value})  # refuses an unknown id, or a value of the wrong kind
         self._record(Answered(id, value))

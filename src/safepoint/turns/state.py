@@ -66,6 +66,7 @@ class LoopState(Generic[T]):
         self._turns = count(1)
         self.buffer: Buffer[T] = Buffer()
         self.pending: Pending[T] | None = None
+        self._loaded: Checkpoint | None = None
         # Read by other threads: the turn that a push sees.
         self.turn: Turn[T] | None = None
         self.previous: Previous[T] | None = None
@@ -89,6 +90,7 @@ class LoopState(Generic[T]):
         older = count(-len(loaded.unhandled) - len(loaded.interrupted))
         interrupted = [Item(next(older), value) for value in loaded.interrupted]
         unhandled = [Item(next(older), value) for value in loaded.unhandled]
+        self._loaded = loaded.checkpoint
         if loaded.checkpoint is not None:
             self.pending = Pending(loaded.checkpoint, interrupted, unhandled)
             self.previous = Previous(TurnOutcome.INTERRUPTED, loaded.checkpoint.messages)
@@ -99,16 +101,24 @@ class LoopState(Generic[T]):
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> LoopRecord[T]:
-        """The truth at this moment, as it is stored."""
+    def snapshot(self, *, skip_checkpoint: bool = False) -> LoopRecord[T]:
+        """The truth at this moment, as it is stored.
+
+        `skip_checkpoint`: a turn that this loop has stopped will begin anew. What was found in the store is kept.
+        """
         turn, pending = self.turn, self.pending
+        if skip_checkpoint and pending is not None and pending.checkpoint is not self._loaded:
+            items = in_order([*pending.interrupted, *pending.unhandled, *self.buffer])
+            return LoopRecord(items, history=self._history())
         under_way = turn.items if turn is not None and not turn.resumed else []
         beside = pending.unhandled if pending is not None else []
         unhandled = in_order([*beside, *under_way, *self.buffer])
         if pending is not None:
             return LoopRecord(unhandled, pending.interrupted, pending.checkpoint)
-        history = self.previous.messages if self.previous is not None and self._keeps_history else ()
-        return LoopRecord(unhandled, history=history)
+        return LoopRecord(unhandled, history=self._history())
+
+    def _history(self) -> tuple[Message, ...]:
+        return self.previous.messages if self.previous is not None and self._keeps_history else ()
 
     def exit_reason(self, *, cancelled: bool) -> ExitReason:
         if self.error is not None:
@@ -197,7 +207,7 @@ class LoopState(Generic[T]):
                 pass
         if error is not None:
             self.fail(error)
-        if outcome is not TurnOutcome.PUT_BACK:  # its items will be planned anew, as if it had never been
+        if outcome not in (TurnOutcome.PUT_BACK, TurnOutcome.INTERRUPTED):  # else the loop ends, and it is not over
             self.previous = self._remember(turn, outcome, result, checkpoint)
         self._close(turn)
         return outcome
