@@ -34,6 +34,7 @@ from safepoint.history.parts import File, Image, Message, Notice, Reasoning, Tex
 from safepoint.history.states import LedgerState
 from safepoint.tools.context import ToolContext
 from safepoint.tools.function import Tool, tool
+from safepoint.turns.loop import TurnLoop
 
 logging.getLogger("safepoint").addHandler(logging.NullHandler())  # silent until a program asks for more
 
@@ -90,6 +91,7 @@ __all__ = [
     "ToolCall",
     "ToolContext",
     "ToolResult",
+    "TurnLoop",
     "Usage",
     "check_history",
     "keep_last",
