@@ -46,6 +46,7 @@ NO_DEPS: Any = None  # Any: fits every agent; right for those that declare no de
 class Agent(Generic[DepsT, OutT]):
     """A name, a model, instructions, tools and hooks.
 
+    `model`: an object, or a str that chooses one, as `"anthropic:NAME"` or `"local"` do.
     `max_parallel_tools`: how many calls of one reply run at once; None is all of them, 1 is one by one.
     `retries`: how often a model call is tried again while nothing of its reply has arrived.
     """
@@ -54,13 +55,13 @@ class Agent(Generic[DepsT, OutT]):
         self,
         name: str,
         *,
-        model: Model,
+        model: Model | str,
         instructions: Instructions[DepsT] | None = None,
         tools: Sequence[BaseTool] = (),
         output: type[OutT] | None = None,
         settings: ModelSettings | None = None,
         retries: int = 2,
-        fallback: Sequence[Model] = (),
+        fallback: Sequence[Model | str] = (),
         max_parallel_tools: int | None = None,
         budget: Budget | None = None,
         hooks: Sequence[Hooks] = (),
