@@ -30,6 +30,7 @@ Instructions: TypeAlias = str | Callable[["Run[DepsT, Any]"], "str | Awaitable[s
 class Agent(BaseAgent[DepsT, OutT]):
     """A name, a model, instructions, tools and hooks.
 
+    `model`: an object, or a str that chooses one, as `"anthropic:NAME"` or `"local"` do.
     `max_parallel_tools`: how many calls of one reply run at once; None is all of them, 1 is one by one.
     `retries`: how often a model call is tried again while nothing of its reply has arrived.
     `trim`: what the model sees of a long conversation, as `keep_last(20)`; what is kept and stored stays whole.
@@ -39,13 +40,13 @@ class Agent(BaseAgent[DepsT, OutT]):
         self,
         name: str,
         *,
-        model: Model,
+        model: Model | str,
         instructions: Instructions[DepsT] | None = None,
         tools: Sequence[BaseTool] = (),
         output: type[OutT] | None = None,
         settings: ModelSettings | None = None,
         retries: int = 2,
-        fallback: Sequence[Model] = (),
+        fallback: Sequence[Model | str] = (),
         trim: Trim | None = None,
         max_parallel_tools: int | None = None,
         budget: Budget | None = None,
