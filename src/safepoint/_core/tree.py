@@ -174,8 +174,9 @@ class Node:
         """Look at the log: push work that NOW or FORCE concerns, arm the deadline, tell the children."""
         if self.state in (NodeState.NEW, NodeState.SEALED, NodeState.ENDED):
             return
-        pressing = self._settled(self._pressing, None)
-        level = pressing.level(self.clock.now()) if pressing else Level.NONE
+        level = self._level(self._pressing())
+        if level > self.pushed:
+            level = self._level(self._settled(self._pressing, None))
         self._arm()
         self.on_change()  # the ask is told before anything that it brings about
         if level > self.pushed:
@@ -243,6 +244,9 @@ class Node:
         elif level > self.stop.level:
             timed_out = self.stop.timed_out or request.expired(now)
             self.stop = replace(self.stop, request=request, level=level, timed_out=timed_out)
+
+    def _level(self, request: Request | None) -> Level:
+        return request.level(self.clock.now()) if request is not None else Level.NONE
 
     def _settled(self, read: Callable[[], Request | None], place: str | None) -> Request | None:
         """The request that hits this place, marked as acted on; None if there is none, or it was taken back."""

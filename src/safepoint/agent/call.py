@@ -39,6 +39,11 @@ class Call:
         return self._record.ledger[self.call.id]
 
     @property
+    def path(self) -> str:
+        """Of its node, also if it never had one."""
+        return f"{self._record.node.path}/{self.call.name}:{self.call.id}"
+
+    @property
     def queued(self) -> bool:
         return self.execution is None and not self._skipped
 
@@ -79,7 +84,7 @@ class Call:
     def skip(self) -> None:
         """It is over without having been started."""
         self._skipped = True
-        self._record.emit(ToolCallEnded, entry=self.entry)
+        self._record.emit(ToolCallEnded, path=self.path, entry=self.entry)
 
     def _refuse(self, why: str) -> None:
         self._record.ledger.move(self.call.id, LedgerState.FAILED, error=why)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any, cast
 
-from safepoint._core.endings import Ending
+from safepoint._core.endings import Ending, Touched
 from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Rung
 from safepoint._core.points import NAMED, Level
 from safepoint._core.reasons import Reason, Source
@@ -218,7 +218,7 @@ class Execution:
     def _mark_running(self) -> None:
         clock = self._record.supervisor.clock
         self._settle(LedgerState.RUNNING, started_at=clock.wall())
-        self._record.emit(ToolCallStarted, call=self._call)
+        self._record.emit(ToolCallStarted, path=self.node.path, call=self._call)
         seconds = self._tool.options.timeout
         if seconds is not None:
             why = Reason(f"timed out after {seconds:g} s", Source.DEADLINE)
@@ -271,7 +271,7 @@ class Execution:
             self._record.emit(ToolOutputStreamed, call_id=self._call.id, text=clean(text))
 
     def _tell_rung(self, rung: Rung) -> None:
-        self._record.emit(RungReached, name=self._call.name, rung=rung, call_id=self._call.id)
+        self._record.emit(RungReached, path=self.node.path, name=self._call.name, rung=rung, call_id=self._call.id)
 
     def harvest(self) -> None:
         """Take whatever has ended a phase further. Call it after every change."""
@@ -374,9 +374,10 @@ class Execution:
         self.node.seal()
         now, cancelled = clock.wall(), self._entry.state in _CANCELLED
         cut = self.node.stop.recorded(now) if self.node.stop is not None and cancelled else None
-        self._record.emit(ToolCallEnded, entry=self._entry, cancellation=cut)
+        self._record.emit(ToolCallEnded, path=self.node.path, entry=self._entry, cancellation=cut)
         orphans = (self.work.orphan,) if self.work.orphan is not None else ()
-        self.node.finish(Ending(cancelled, now, orphans=orphans))
+        touched = (Touched(self.node.path, self._entry.name, self._entry.state),)
+        self.node.finish(Ending(cancelled, now, touched=touched, orphans=orphans))
 
     def _arm_leaving(self, when: float) -> None:
         if self._leave_by is not None:

@@ -26,7 +26,7 @@ from safepoint.errors import StoreError
 from safepoint.history.parts import Message
 
 if TYPE_CHECKING:
-    from safepoint.agent.agent import Agent
+    from safepoint.agent.base import BaseAgent
     from safepoint.agent.run import Run
 
 _EventT = TypeVar("_EventT", bound=Place)
@@ -75,7 +75,7 @@ class Record:
         self.meter = Meter(self, budget) if budget is not None else None
 
     @property
-    def agent(self) -> Agent[Any, Any]:
+    def agent(self) -> BaseAgent[Any, Any]:
         return self.run.agent
 
     @property
@@ -83,9 +83,10 @@ class Record:
         return self.run.deps
 
     def event(self, kind: type[_EventT], **fields: Any) -> _EventT:  # Any: the event's own fields
-        """An event of this run, numbered and timed."""
+        """An event of this run, numbered and timed; about the run itself unless `path` names a node of it."""
         node = self.node
-        return kind(run_id=node.id, path=node.path, seq=self.hub.number(), time=node.clock.wall(), **fields)
+        fields.setdefault("path", node.path)
+        return kind(run_id=node.id, seq=self.hub.number(), time=node.clock.wall(), **fields)
 
     def emit(self, kind: type[Event], **fields: Any) -> None:  # Any: as above
         if not self.sealed:

@@ -22,14 +22,14 @@ from safepoint._core.points import Level, SafePoint, check_point
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import Receipt, current_node
 from safepoint._core.supervisor import Supervisor
-from safepoint._core.tree import Node, NodeState, Passing
+from safepoint._core.tree import Node, NodeState
 from safepoint.agent.budget import Budget
 from safepoint.agent.conversation import Conversation
-from safepoint.agent.driver import Driver
 from safepoint.agent.events import Event
 from safepoint.agent.holding import Holding, holding
 from safepoint.agent.live import register
-from safepoint.agent.preview import Preview, preview
+from safepoint.agent.preview import Preview
+from safepoint.agent.preview import joined as joined_previews
 from safepoint.agent.record import Record
 from safepoint.agent.result import OutT, RunResult
 from safepoint.agent.resume import Resume, continued
@@ -44,7 +44,8 @@ from safepoint.history.parts import Message, Prompt, user_message
 from safepoint.tools.context import DepsT
 
 if TYPE_CHECKING:
-    from safepoint.agent.agent import Agent
+    from safepoint.agent.base import BaseAgent
+    from safepoint.agent.base_driver import BaseDriver
 
 
 class Inherit:
@@ -91,16 +92,16 @@ class RunOptions(Generic[DepsT]):
 class Run(Generic[DepsT, OutT]):
     """One execution of one agent. Made by `agent.start(…)`; nothing runs before the block is entered."""
 
-    def __init__(self, agent: Agent[DepsT, OutT], options: RunOptions[DepsT]) -> None:
+    def __init__(self, agent: BaseAgent[DepsT, OutT], options: RunOptions[DepsT]) -> None:
         self.agent = agent
         self.deps = options.deps
         self.session = options.session
         self.id = f"run_{uuid.uuid4().hex}"
         parent = options.parent
-        self.node = Node(self.id, agent.name, "run", parent=parent, passing=Passing.TO_CALLS)
+        self.node = Node(self.id, agent.name, "run", parent=parent, passing=agent.passing)
         self._options = options
         self.hub = Hub(self.id, _hub_above(parent))
-        self._driver: Driver | None = None
+        self._driver: BaseDriver[Any] | None = None  # Any: steps of every kind
         self._task: asyncio.Task[None] | None = None
         self._interrupt: KeyboardInterrupt | None = None
         # Somebody has tried to start it, also if that was refused: then it was not forgotten.
@@ -139,13 +140,13 @@ class Run(Generic[DepsT, OutT]):
         """What such a cancel would do right now: which calls it cuts, which must finish, which effects are in doubt."""
         level = check_point(at).level
         drivers = self._drivers() if recursive or level is not Level.SAFE else [self._driver]
-        return preview([driver.batch for driver in drivers if driver is not None and driver.batch is not None], at)
+        return joined_previews(driver.preview(at) for driver in drivers if driver is not None)
 
     def why_not_stopped(self) -> list[Holding]:
         """What holds a stopping run right now, with rung, time and stack. Safe from any thread."""
         return holding(self.node, self._drivers())
 
-    def _drivers(self) -> list[Driver]:
+    def _drivers(self) -> list[BaseDriver[Any]]:  # Any: as above
         """The drivers of this run and of the runs below it."""
         runs = [run for node in self.node.walk() if (run := _run_of(node)) is not None]
         return [run._driver for run in runs if run._driver is not None]
@@ -245,7 +246,7 @@ class Run(Generic[DepsT, OutT]):
             raise
         return self.result
 
-    def _prepare(self) -> tuple[Driver, Supervisor]:
+    def _prepare(self) -> tuple[BaseDriver[Any], Supervisor]:  # Any: as above
         self._tried = True
         if self._driver is not None:
             raise UsageError("this run has started already: call agent.start(…) again for another one")
@@ -256,7 +257,7 @@ class Run(Generic[DepsT, OutT]):
             continued.claim(options.resume)
         record = Record(self, self.node, self.hub, options.messages, options.ladder, options.budget)
         record.steering = self._steering
-        self._driver = Driver(record, options.resume)
+        self._driver = self.agent.driver(record, options.resume)
         self.node.owner = self
         self.agent.group.join(self.node)
         if options.token is not None:

@@ -148,7 +148,7 @@ class Stage:
         self._record.emit(RungReached, name=name, rung=rung)
 
     def _changed(self) -> None:
-        """The node looked at its log: announce asks that are new, and wake the run."""
+        """The node looked at its log: announce asks that are new. What an ask brings about wakes the run by itself."""
         standing = self._node.log.standing()
         for ask in (*standing.asks, *standing.late):
             if ask.id not in self._announced:
@@ -156,7 +156,6 @@ class Stage:
                 self._record.emit(CancelRequested, ask=ask)
                 if self.has_hooks("on_cancel_requested"):
                     self._beside("on_cancel_requested", ask)
-        self._record.bell.ring()
 
     # -- hooks ---------------------------------------------------------------------------------------------------------
 

@@ -117,17 +117,26 @@ def result_text(entry: ClosedCall) -> str:
 
 
 def notice_text(
-    *, reason: str | None = None, source: str | None = None, by: str | None = None, incomplete: bool = False
+    *,
+    reason: str | None = None,
+    source: str | None = None,
+    by: str | None = None,
+    incomplete: bool = False,
+    told: str = "",
 ) -> str:
-    """The remark that a later model call sees: stopped, asked by whom, why, and whether the answer above is whole."""
-    told = _sentences(
+    """The remark that a later model call sees: stopped, asked by whom, why, and whether the answer above is whole.
+
+    `told`: more sentences of ours, about what was done and what was not.
+    """
+    sentences = _sentences(
         "This run was stopped before it was done.",
         _told("Source:", source),
         _told("Asked by:", by),
         _told("Reason:", reason),
         "The answer above is incomplete." if incomplete else "",
+        told,
     )
-    return remark(told)
+    return remark(sentences)
 
 
 def remark(text: str) -> str:

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import Any, TypeAlias
 
 from safepoint._core.receipts import Receipt
+from safepoint.agent.agent import Agent
 from safepoint.agent.events import (
     ModelCallEnded,
     ModelCallStarted,
@@ -93,7 +94,7 @@ def check_run(run: AnyRun) -> list[str]:
     for ask in run.node.log.standing().asks:
         if not Receipt(run.node, ask).outcome:
             problems.append(f"the ask {ask.id} has no outcome")
-    for model in run.agent.models:
+    for model in run.agent.models if isinstance(run.agent, Agent) else ():
         if isinstance(model, Player) and model.open_streams and not run.result.orphans:
             problems.append(f"{model.open_streams} model streams are still open")
     return problems

@@ -57,3 +57,6 @@ class BaseTool(ABC):
     @abstractmethod
     def body(self, context: ToolContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
         """One call, as the body of its own task."""
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name!r} ({self.options.effect})>"

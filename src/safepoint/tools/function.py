@@ -95,9 +95,6 @@ class Tool(BaseTool, Generic[P, R]):
             return args
         return {**args, self.signature.context_parameter: context}
 
-    def __repr__(self) -> str:
-        return f"<Tool {self.name!r} ({self.options.effect})>"
-
 
 @overload
 def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
