@@ -20,6 +20,7 @@ SafepointError
 │  ├─ Superseded                 another run has taken the session over since; this write was refused
 │  └─ StoreCorrupt               what is stored can't be read; it was left as it is
 ├─ ProcessFailed                 a process tool raised, or its process ended before it had returned
+├─ McpFailed                     an MCP server failed a call, or is gone
 ├─ CutShort                      raise it in a tool that is being stopped: what it had so far is told
 ├─ Retry                         raise it in a tool: the model is asked to try again
 ├─ RunFailed                     ``agent.run()`` ended with ``stop_reason == "error"``; has ``.result``
@@ -121,6 +122,10 @@ class StoreCorrupt(StoreError):
 
 class ProcessFailed(SafepointError):
     """A tool in a process of its own raised something, told here as text; or the process ended before it returned."""
+
+
+class McpFailed(SafepointError):
+    """The MCP server says that the call failed; or it is not there, or it ended during the call."""
 
 
 class CutShort(SafepointError):
