@@ -150,6 +150,7 @@ def encode_entry(entry: LedgerEntry) -> Json:
         "point": entry.point,
         "started_at": entry.started_at,
         "ended_at": entry.ended_at,
+        "remote": entry.remote,
     }
 
 
