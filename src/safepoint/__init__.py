@@ -21,6 +21,7 @@ from safepoint.agent.model import ModelSettings
 from safepoint.agent.result import ChildResult, RunResult, StopReason
 from safepoint.agent.resume import Resume
 from safepoint.agent.run import Run
+from safepoint.agent.trim import keep_last, keep_tokens
 from safepoint.agent.usage import Usage
 from safepoint.compose.handoff import Handoff
 from safepoint.compose.loop import Loop, loop_done
@@ -33,6 +34,7 @@ from safepoint.history.parts import File, Image, Message, Notice, Reasoning, Tex
 from safepoint.history.states import LedgerState
 from safepoint.tools.context import ToolContext
 from safepoint.tools.function import Tool, tool
+from safepoint.turns.loop import TurnLoop
 
 logging.getLogger("safepoint").addHandler(logging.NullHandler())  # silent until a program asks for more
 
@@ -89,8 +91,11 @@ __all__ = [
     "ToolCall",
     "ToolContext",
     "ToolResult",
+    "TurnLoop",
     "Usage",
     "check_history",
+    "keep_last",
+    "keep_tokens",
     "loop_done",
     "tool",
 ]

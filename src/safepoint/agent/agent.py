@@ -19,6 +19,7 @@ from safepoint.agent.record import Record
 from safepoint.agent.result import OutT, RunResult
 from safepoint.agent.resume import Resume
 from safepoint.agent.run import Run
+from safepoint.agent.trim import Trim, checked_trim
 from safepoint.history.states import LedgerState
 from safepoint.tools.base import BaseTool
 from safepoint.tools.context import DepsT
@@ -29,21 +30,24 @@ Instructions: TypeAlias = str | Callable[["Run[DepsT, Any]"], "str | Awaitable[s
 class Agent(BaseAgent[DepsT, OutT]):
     """A name, a model, instructions, tools and hooks.
 
+    `model`: an object, or a str that chooses one, as `"anthropic:NAME"` or `"local"` do.
     `max_parallel_tools`: how many calls of one reply run at once; None is all of them, 1 is one by one.
     `retries`: how often a model call is tried again while nothing of its reply has arrived.
+    `trim`: what the model sees of a long conversation, as `keep_last(20)`; what is kept and stored stays whole.
     """
 
     def __init__(
         self,
         name: str,
         *,
-        model: Model,
+        model: Model | str,
         instructions: Instructions[DepsT] | None = None,
         tools: Sequence[BaseTool] = (),
         output: type[OutT] | None = None,
         settings: ModelSettings | None = None,
         retries: int = 2,
-        fallback: Sequence[Model] = (),
+        fallback: Sequence[Model | str] = (),
+        trim: Trim | None = None,
         max_parallel_tools: int | None = None,
         budget: Budget | None = None,
         hooks: Sequence[Hooks] = (),
@@ -54,6 +58,7 @@ class Agent(BaseAgent[DepsT, OutT]):
         self.output_tool = None if output in (None, str) else OutputTool(output)
         extra = () if self.output_tool is None else (self.output_tool,)
         self.settings = checked_kind("settings", settings or ModelSettings(), ModelSettings, "ModelSettings(…)")
+        self.trim = checked_trim(trim)
         self.retries = checked_count("retries", retries, least=0)
         limit = max_parallel_tools
         self.max_parallel_tools = None if limit is None else checked_count("max_parallel_tools", limit, least=1)

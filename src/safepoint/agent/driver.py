@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -24,6 +25,7 @@ from safepoint.agent.remains import Remains
 from safepoint.agent.result import NO_VALUE, StopReason
 from safepoint.agent.resume import Resume
 from safepoint.agent.steps import BackOff, CallModel, Close, OwnStep, RunTools, Settle, Step
+from safepoint.agent.trim import trimmed
 from safepoint.agent.usage import Usage
 from safepoint.errors import ModelError, ModelMisbehaved, ModelUnavailable
 from safepoint.history.closing import close_history
@@ -123,7 +125,7 @@ class Driver(BaseDriver[OwnStep]):
         if failed is not None:
             return failed
         instructions = self._agent.instructions
-        if callable(instructions) or self.stage.has_hooks("before_model"):
+        if callable(instructions) or self._agent.trim is not None or self.stage.has_hooks("before_model"):
             prepared = await self.stage.perform(self._prepare, "prepare")
             if not isinstance(prepared, Done):
                 return self._unprepared(prepared)
@@ -155,6 +157,8 @@ class Driver(BaseDriver[OwnStep]):
             if not isinstance(instructions, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
                 raise TypeError(f"instructions returned {instructions!r}, which is no str")
         request = self._request(instructions)
+        if self._agent.trim is not None:
+            request = replace(request, messages=await trimmed(self._agent.trim, request.messages))
         await self.stage.call_hooks("before_model", request)
         return request
 

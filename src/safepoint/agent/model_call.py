@@ -66,7 +66,9 @@ def usage_of(request: ModelRequest, incoming: Incoming) -> Usage:
         spent_in = estimate_messages(request.messages, request.instructions, request.tools)
     if spent_out is None:
         spent_out = estimate_tokens(incoming.all_received)
-    return Usage(spent_in, spent_out, model_calls=1, estimated=estimated)
+    cached = (_count(finish.cached_tokens) or 0) if finish is not None else 0
+    thought = (_count(finish.reasoning_tokens) or 0) if finish is not None else 0
+    return Usage(spent_in, spent_out, 1, estimated, cached, thought)
 
 
 def _count(tokens: object) -> int | None:

@@ -131,7 +131,7 @@ def _again(resume: Resume, entry: LedgerEntry, saved: OpenCall, tool: BaseTool |
         return _refused(
             entry, saved, f"This call was not run again: the parameters of {entry.name!r} have changed since."
         )
-    fresh = LedgerEntry(entry.call_id, entry.name, entry.args, effect=tool.options.effect)
+    fresh = LedgerEntry(entry.call_id, entry.name, entry.args, effect=tool.options.effect, remote=tool.remote)
     return Restored(fresh, True, saved, _remembered(resume, saved), None, resume_inside(resume, saved))
 
 
