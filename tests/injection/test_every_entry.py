@@ -14,7 +14,7 @@ from tests.injection.entries import ENTRIES, SHELF, WITHOUT_A_CALLER
 REPORTS: dict[str, Report] = {}
 
 ROOT = Path(safepoint.__file__).parent
-COVERED = [ROOT / part for part in ("_core", "agent", "tools", "sessions")]
+COVERED = [ROOT / part for part in ("_core", "agent", "tools", "sessions", "compose")]
 
 # A real file under every injection takes minutes: most entries with one are left to the long proofs.
 IN_SQLITE = sorted(name for name in ENTRIES if name.endswith("_in_sqlite"))
