@@ -7,8 +7,8 @@ A node never stores a request: it reads its own log, takes what its parent hands
 withdrawal or a deadline needs no bookkeeping, only a wake-up, and the log's order is the only truth.
 
 What a parent hands down: NOW and FORCE always (children are their parent's work). A safe-point request goes from a run
-to its own tool calls, where named points are judged; from there to a sub-agent's run only if it is recursive. A
-hand-written tool passes no safe-point request to runs that it started itself.
+to its own tool calls, where named points are judged; from there to a sub-agent's run only if it is recursive, as from a
+composite to its children. A hand-written tool passes no safe-point request to runs that it started itself.
 """
 
 from __future__ import annotations
@@ -230,6 +230,12 @@ class Node:
             self.parent.children.remove(self)
         self.on_push, self.on_change = _ignore, _nothing
         self.ended.set()
+
+    def part_with(self, child: Node) -> None:
+        """The child has had its time and goes on without this node: nothing of it is handed down or waited for."""
+        if child.parent is self:
+            self.children.remove(child)
+            child.parent = None
 
     def _commit(self, place: str | None) -> None:
         request = self._settled(self.request, place) if not self.answered else None

@@ -42,10 +42,11 @@ def close(record: Record, step: Close, remains: Remains, value_of: Callable[[str
     if step.incoming is not None:
         draft = Draft(step.incoming.kept_text, step.incoming.kept_reasoning)
     notice = _notice(step, stop, remains.told, incomplete=draft is not None and draft.incomplete)
-    calls, messages, pending = remains.calls, record.messages, record.pending
+    calls, pending = remains.calls, record.pending
+    said = record.messages if remains.messages is None else remains.messages
     if pending:
-        calls, messages = (), joined(list(close_history(messages, batch=calls)), list(pending))
-    closed = close_history(messages, batch=calls, draft=draft, notice=notice)
+        calls, said = (), joined(list(close_history(said, batch=calls)), list(pending))
+    closed = close_history(said, batch=calls, draft=draft, notice=notice)
     now = record.node.clock.wall()
     budget = stop is not None and stop.reason.source is Source.BUDGET
     text = _last_words(closed)
