@@ -48,10 +48,6 @@ class Call:
         return self.execution is None and not self._skipped
 
     @property
-    def over(self) -> bool:
-        return self._skipped or (self.execution is not None and self.execution.phase is Phase.OVER)
-
-    @property
     def running(self) -> bool:
         return self.execution is not None and self.execution.phase is not Phase.OVER
 
@@ -80,6 +76,12 @@ class Call:
             self._refuse(f"This call cannot be made: {self.call.invalid}")
         else:
             self.execution = Execution(self._record, self.call, self.tool, self._restored)
+
+    def harvest(self) -> bool:
+        """Take it as far as it can go; True once it is over."""
+        if self.execution is not None:
+            self.execution.harvest()
+        return not self.running
 
     def skip(self) -> None:
         """It is over without having been started."""
