@@ -48,6 +48,10 @@ class Call:
         return self.execution is None and not self._skipped
 
     @property
+    def over(self) -> bool:
+        return self._skipped or (self.execution is not None and self.execution.phase is Phase.OVER)
+
+    @property
     def running(self) -> bool:
         return self.execution is not None and self.execution.phase is not Phase.OVER
 
@@ -81,7 +85,7 @@ class Call:
         """Take it as far as it can go; True once it is over."""
         if self.execution is not None:
             self.execution.harvest()
-        return not self.running
+        return self.over
 
     def skip(self) -> None:
         """It is over without having been started."""
