@@ -15,6 +15,7 @@ from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node
 from safepoint._core.work import Cut, Failed, Outcome
 from safepoint.agent.budget import Budget, Meter
+from safepoint.agent.checkpoint import OpenCall
 from safepoint.agent.conversation import Entered
 from safepoint.agent.events import Event, Place
 from safepoint.agent.journal import Fact, Journal, Said
@@ -53,6 +54,8 @@ class Record:
         self.usage = Usage()
         self.spent_before = Usage()
         self.orphans: list[Orphan] = []
+        # What the hooks before the run, and before the model call under way, remember and ask, by the hook's name.
+        self.hooked: dict[str, OpenCall] = {}
         # Whole messages only. What is half done lives in the driver until it is recorded here.
         self.messages = messages
         # Where this run's part of the conversation begins.
