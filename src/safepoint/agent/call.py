@@ -31,7 +31,7 @@ class Call:
         self._restored = restored
         self._skipped = restored is not None and not restored.runs
         effect = tool.options.effect if tool is not None else Effect.EFFECTFUL
-        fresh = LedgerEntry(call.id, call.name, call.args, effect=effect)
+        fresh = LedgerEntry(call.id, call.name, call.args, effect=effect, remote=tool is not None and tool.remote)
         record.ledger.open(fresh if restored is None else restored.entry)
 
     @property
@@ -125,4 +125,5 @@ class Call:
             reason=(reason if why is None else why) or None,
             point=entry.point,
             still_running=entry.still_running,
+            remote=entry.remote,
         )

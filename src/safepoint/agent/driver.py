@@ -69,13 +69,13 @@ class Driver(BaseDriver[OwnStep]):
         if checkpoint.stop_reason in _CUT_OFF and not record.amendments and last is not None and self.batch is None:
             self._take_back(last)
         if record.meter is not None:
-            record.meter.carry(checkpoint.used)
+            record.meter.carry(checkpoint.used, record.ledger)
 
     def _take_back(self, last: Message) -> None:
         """The reply was cut off by a limit or refused: it is no answer, and the call is made again."""
         if last.role == "assistant":
             self._record.messages.pop()
-            self._record.steps_done -= 1
+            self._record.count_steps(-1)
 
     async def _act(self, step: OwnStep) -> Step:
         match step:
@@ -104,14 +104,14 @@ class Driver(BaseDriver[OwnStep]):
         return CallModel()
 
     def _may_step(self, step: CallModel) -> bool:
-        meter = self._record.meter
-        return meter is None or step != CallModel() or meter.allows_step()
+        return step != CallModel() or all(meter.allows_step() for meter in self._record.meters())
 
     def _at_soft_mark(self, step: CallModel) -> bool:
         """Has the budget just asked, and does the run stop between these two steps?"""
-        meter = self._record.meter
-        asked = meter is not None and step == CallModel() and meter.asks_before_step()
-        return asked and self._node.judge("after_tools") is not None
+        if step != CallModel():
+            return False
+        asked = [meter.asks_before_step() for meter in self._record.meters()]  # all of them, not up to the first
+        return any(asked) and self._node.judge("after_tools") is not None
 
     def _last_step(self) -> Step:
         return Close(StopReason.MAX_STEPS if self._node.answer() is None else StopReason.CANCELLED)
@@ -195,8 +195,8 @@ class Driver(BaseDriver[OwnStep]):
         unsent = isinstance(outcome, NeverRan) or (error is not None and incoming.empty)
         usage = Usage() if unsent else usage_of(request, incoming)
         record.spend(usage)
-        if record.meter is not None:
-            record.meter.spent(self._agent.models[step.model].name, usage)
+        for meter in record.meters():
+            meter.spent(self._agent.models[step.model].name, usage)
         complete = incoming.finish is not None and error is None
         told = message if complete else incoming.kept()
         self._tell_model_call(told, usage, complete=complete, error=error)
@@ -222,7 +222,7 @@ class Driver(BaseDriver[OwnStep]):
         )
 
     def _after_reply(self, message: Message | None, incoming: Incoming) -> Step:
-        self._record.steps_done += 1
+        self._record.count_steps(1)
         self._record.hooked.pop("before_model", None)
         if message is not None:
             self._record.messages.append(message)
@@ -292,7 +292,7 @@ class Driver(BaseDriver[OwnStep]):
         if batch.waits:
             return self._interrupted()
         answer = batch.answer() if self._node.stop is None else None
-        goes_on = answer is None or self._record.steering.waiting
+        goes_on = answer is None or (self._record.steering.waiting and not batch.hands_over)
         if goes_on and (self._node.judge("after_tool") or self._node.judge("after_tools")):
             return Close(StopReason.CANCELLED)
         messages = self._record.messages
@@ -317,7 +317,9 @@ class Driver(BaseDriver[OwnStep]):
 
     def _value(self, text: str) -> object:
         output = self._agent.output_tool
-        return NO_VALUE if output is None else output.read(text)
+        if output is None or self._agent.has_handed_over(self._record.ledger):
+            return NO_VALUE
+        return output.read(text)
 
     def preview(self, at: SafePoint) -> Preview:
         return preview(self.batch.calls if self.batch is not None else (), at)

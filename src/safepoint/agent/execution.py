@@ -25,7 +25,7 @@ from safepoint._core.receipts import current_node
 from safepoint._core.tree import Node
 from safepoint._core.work import Abandoned, Cut, Done, Failed, NeverRan, Work
 from safepoint.agent.checkpoint import Checkpoint, Question
-from safepoint.agent.events import HookFailed, RungReached, ToolCallEnded, ToolCallStarted
+from safepoint.agent.events import HookFailed, RungReached, ToolCallEnded, ToolCallStarted, ToolOutputStreamed
 from safepoint.agent.hooks import AskFirst, Deny, Replace, in_context, is_its_own, leaves, overridden, told
 from safepoint.agent.journal import Called
 from safepoint.agent.ledger import LedgerEntry
@@ -33,7 +33,7 @@ from safepoint.agent.output import OutputTool
 from safepoint.agent.record import Record
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.resume import Restored
-from safepoint.errors import AskPerson, InternalError, Retry, StopTool, StoreError
+from safepoint.errors import AskPerson, CutShort, InternalError, Retry, StopTool, StoreError
 from safepoint.history.parts import ToolCall
 from safepoint.history.states import LedgerState
 from safepoint.tools.bad_arguments import BadArguments
@@ -41,6 +41,7 @@ from safepoint.tools.base import BaseTool
 from safepoint.tools.context import ToolContext
 from safepoint.tools.function import Tool
 from safepoint.tools.memory import CallMemory
+from safepoint.tools.plain_text import clean
 from safepoint.tools.rendering import render_error, render_result
 
 
@@ -97,7 +98,7 @@ class Execution:
         )
         self.work.on_rung = self._tell_rung
         self.work.may_start = lambda: self.node.judge_now() is None
-        self._context.bind(self.work)
+        self._context.bind(self.work, self._tell)
         self.node.on_push = self._push
 
     @property
@@ -266,6 +267,10 @@ class Execution:
         if self._leave_by is not None and force:
             self._arm_leaving(min(self._leave_by.when(), self.node.clock.now() + self.ladder.kill))
 
+    def _tell(self, text: str) -> None:
+        if text and not self.work.ended:
+            self._record.emit(ToolOutputStreamed, call_id=self._call.id, text=clean(text))
+
     def _tell_rung(self, rung: Rung) -> None:
         self._record.emit(RungReached, path=self.node.path, name=self._call.name, rung=rung, call_id=self._call.id)
 
@@ -301,6 +306,9 @@ class Execution:
                 self._begin_undo()
             case Failed(error):
                 self._settle(LedgerState.FAILED, error=_unasked(error))
+            case Cut(CutShort() as short):
+                self._settle(LedgerState.CUT, content=render_result(short.output).text if short.output else None)
+                self._begin_undo()
             case Cut(error):
                 self._settle(LedgerState.CUT, error=None if error is None else render_error(error))
                 self._begin_undo()
