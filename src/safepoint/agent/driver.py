@@ -195,7 +195,7 @@ class Driver(BaseDriver[OwnStep]):
         unsent = isinstance(outcome, NeverRan) or (error is not None and incoming.empty)
         usage = Usage() if unsent else usage_of(request, incoming)
         record.spend(usage)
-        for meter in record.meters():
+        for meter in record.payers():
             meter.spent(self._agent.models[step.model].name, usage)
         complete = incoming.finish is not None and error is None
         told = message if complete else incoming.kept()

@@ -234,7 +234,7 @@ class Execution:
             self._settle(LedgerState.FINISHED, content=render_result(value).text)
 
     def _record_run(self, result: RunResult[Any]) -> None:  # Any: a sub-agent's output type
-        self._record.spend(result.usage)
+        self._record.pay(result.run_id, result.usage)
         self._record.orphans.extend(result.orphans)
         self.child = result.checkpoint
         if result.cancellation is not None:
