@@ -12,15 +12,22 @@ from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import Outcome, Receipt
 from safepoint._core.tree import Node
 from safepoint.agent.agent import Agent
+from safepoint.agent.base import BaseAgent
 from safepoint.agent.budget import Budget, Limit, Price
 from safepoint.agent.checkpoint import Checkpoint, Question
 from safepoint.agent.hooks import AskFirst, Deny, Hooks, Replace
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.model import ModelSettings
-from safepoint.agent.result import RunResult, StopReason
+from safepoint.agent.result import ChildResult, RunResult, StopReason
 from safepoint.agent.resume import Resume
 from safepoint.agent.run import Run
+from safepoint.agent.trim import keep_last, keep_tokens
 from safepoint.agent.usage import Usage
+from safepoint.compose.handoff import Handoff
+from safepoint.compose.loop import Loop, loop_done
+from safepoint.compose.moves import Finished
+from safepoint.compose.parallel import Branch, Parallel
+from safepoint.compose.sequential import Sequential
 from safepoint.errors import CtrlC, HistoryError, Retry, RunFailed, SafepointError
 from safepoint.history.check import check_history
 from safepoint.history.parts import File, Image, Message, Notice, Reasoning, Text, ToolCall, ToolResult
@@ -35,14 +42,19 @@ __all__ = [
     "Agent",
     "Ask",
     "AskFirst",
+    "BaseAgent",
+    "Branch",
     "Budget",
     "CancelToken",
     "Cancellation",
     "Checkpoint",
+    "ChildResult",
     "CtrlC",
     "Deny",
     "File",
+    "Finished",
     "GroupReceipt",
+    "Handoff",
     "HistoryError",
     "Hooks",
     "Image",
@@ -50,12 +62,14 @@ __all__ = [
     "LedgerEntry",
     "LedgerState",
     "Limit",
+    "Loop",
     "Message",
     "ModelSettings",
     "Node",
     "Notice",
     "Orphan",
     "Outcome",
+    "Parallel",
     "Price",
     "Question",
     "Reason",
@@ -69,6 +83,7 @@ __all__ = [
     "RunResult",
     "SafePoint",
     "SafepointError",
+    "Sequential",
     "Source",
     "StopReason",
     "Text",
@@ -79,5 +94,8 @@ __all__ = [
     "TurnLoop",
     "Usage",
     "check_history",
+    "keep_last",
+    "keep_tokens",
+    "loop_done",
     "tool",
 ]

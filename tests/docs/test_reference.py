@@ -8,6 +8,7 @@ from typing import get_args
 
 import safepoint
 import safepoint.testing
+import safepoint.tools
 from safepoint.agent.events import Event
 from safepoint.history import LedgerState
 from tests.house.test_errors import drawn_tree, written_tree
@@ -32,6 +33,7 @@ def missing(names: list[str], page: str) -> list[str]:
 def test_the_reference_names_every_public_name() -> None:
     assert missing([*safepoint.__all__], PAGE) == []
     assert missing([*safepoint.testing.__all__], section(PAGE, "safepoint.testing")) == []
+    assert missing([*safepoint.tools.__all__], section(PAGE, "safepoint.tools")) == []
 
 
 def test_the_reference_has_every_event_ledger_state_and_stop_reason() -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import safepoint
-from safepoint.testing import Report, check_cancellable
-from safepoint.testing.sites import Site, never_reached
-from tests.injection.entries import ENTRIES, SHELF
+from safepoint.testing import CALLER, OWN, Report, Site, check_cancellable, never_reached
+from tests.injection.entries import ENTRIES, SHELF, WITHOUT_A_CALLER
 from tests.injection.turned import BOOKS
 
 REPORTS: dict[str, Report] = {}
@@ -23,7 +23,8 @@ ORDINARY = sorted(set(ENTRIES) - set(IN_SQLITE))
 
 
 def cancel_everywhere(name: str) -> None:
-    report = REPORTS[name] = check_cancellable(ENTRIES[name], oracles=[SHELF.is_sound, BOOKS.balance])
+    kinds = [OWN] if name in WITHOUT_A_CALLER else [OWN, CALLER]
+    report = REPORTS[name] = check_cancellable(ENTRIES[name], oracles=[SHELF.is_sound, BOOKS.balance], kinds=kinds)
     assert report.failures == [], "\n".join(map(str, report.failures[:3]))
     assert report.injections > 0
 
@@ -40,15 +41,14 @@ def test_an_entry_on_a_real_file_can_be_cancelled_wherever_it_waits(name: str) -
     cancel_everywhere(name)
 
 
-def test_the_table_says_which_awaits_were_never_waited_in(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_says_which_awaits_were_never_waited_in(record_property: Callable[[str, object], None]) -> None:
     missed = never_reached(COVERED, REPORTS.values())
-    with capsys.disabled():
-        print(table(REPORTS, missed))
+    record_property("table", table(REPORTS, missed))
     assert all(report.failures == [] for report in REPORTS.values())
 
 
 def table(reports: dict[str, Report], missed: list[Site]) -> str:
-    lines = [f"\n{'entry':44} {'points':>7} {'injections':>11} {'distinct':>9} {'failures':>9}"]
+    lines = [f"{'entry':44} {'points':>7} {'injections':>11} {'distinct':>9} {'failures':>9}"]
     for name, report in sorted(reports.items()):
         row = (len(report.points), report.injections, report.distinct, len(report.failures))
         lines.append(f"{name:44} {row[0]:7} {row[1]:11} {row[2]:9} {row[3]:9}")

@@ -6,10 +6,12 @@ start what may start. The driver calls it, waits for a change, and calls it agai
 
 from __future__ import annotations
 
+from safepoint._core.endings import Touched
 from safepoint._core.points import Level
 from safepoint.agent.call import Call
 from safepoint.agent.output import OutputTool
 from safepoint.agent.record import Record
+from safepoint.agent.remains import Remains
 from safepoint.agent.resume import Resume, restore
 from safepoint.history.closing import ClosedCall
 from safepoint.history.parts import Message, ToolCall
@@ -19,9 +21,9 @@ from safepoint.history.states import LedgerState
 class Batch:
     """All calls of one assistant message."""
 
-    def __init__(self, record: Record, message: Message, resume: Resume | None = None) -> None:
+    def __init__(self, record: Record, message: Message, limit: int | None, resume: Resume | None = None) -> None:
         self._record = record
-        self._limit = record.agent.max_parallel_tools
+        self._limit = limit
         self.calls = [_call(record, call, resume) for call in message.tool_calls]
 
     def advance(self) -> bool:
@@ -34,8 +36,8 @@ class Batch:
             self._record.node.judge("after_tool")
         for call in self.calls:
             if call.queued and self._has_room():
-                if self._record.meter is not None and self._record.node.stop is None:
-                    self._record.meter.calling(call.call)
+                for meter in self._record.meters() if self._record.node.stop is None else ():
+                    meter.calling(call.call)
                 if self._may_start(call):
                     call.start()
         return not self._running()
@@ -58,6 +60,14 @@ class Batch:
                 return call.entry.content
         return None
 
+    @property
+    def hands_over(self) -> bool:
+        """Somebody else carries the conversation on."""
+        return any(
+            call.tool is not None and call.tool.hands_over and call.entry.state is LedgerState.FINISHED
+            for call in self.calls
+        )
+
     def unfit_answer(self) -> str | None:
         """Why the typed answer that the model has tried to give does not fit."""
         tried = [call.entry for call in self.calls if isinstance(call.tool, OutputTool)]
@@ -67,10 +77,14 @@ class Batch:
     def closed(self, reason: str | None) -> list[ClosedCall]:
         return [call.closed(reason) for call in self.calls]
 
-    @property
-    def untouched(self) -> tuple[str, ...]:
-        """Names of calls that never started."""
-        return tuple(call.call.name for call in self.calls if call.entry.state is LedgerState.NOT_STARTED)
+    def remains(self, reason: str | None) -> Remains:
+        """What is left of the calls, now that none of them runs."""
+        return Remains(
+            tuple(self.closed(reason)),
+            {call.call.id: call.opened() for call in self.calls},
+            tuple(Touched(call.path, call.call.name, call.entry.state) for call in self.calls),
+            tuple(call.call.name for call in self.calls if call.entry.state is LedgerState.NOT_STARTED),
+        )
 
     def _may_start(self, call: Call) -> bool:
         node = self._record.node

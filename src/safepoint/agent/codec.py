@@ -150,6 +150,7 @@ def encode_entry(entry: LedgerEntry) -> Json:
         "point": entry.point,
         "started_at": entry.started_at,
         "ended_at": entry.ended_at,
+        "remote": entry.remote,
     }
 
 
@@ -169,6 +170,8 @@ def encode_usage(usage: Usage) -> Json:
         "output_tokens": usage.output_tokens,
         "model_calls": usage.model_calls,
         "estimated": usage.estimated,
+        "cached_tokens": usage.cached_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
     }
 
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any, cast
 
-from safepoint._core.endings import Ending
+from safepoint._core.endings import Ending, Touched
 from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Rung
 from safepoint._core.points import NAMED, Level
 from safepoint._core.reasons import Reason, Source
@@ -25,7 +25,7 @@ from safepoint._core.receipts import current_node
 from safepoint._core.tree import Node
 from safepoint._core.work import Abandoned, Cut, Done, Failed, NeverRan, Work
 from safepoint.agent.checkpoint import Checkpoint, Question
-from safepoint.agent.events import HookFailed, RungReached, ToolCallEnded, ToolCallStarted
+from safepoint.agent.events import HookFailed, RungReached, ToolCallEnded, ToolCallStarted, ToolOutputStreamed
 from safepoint.agent.hooks import AskFirst, Deny, Replace, is_its_own, overridden
 from safepoint.agent.journal import Called
 from safepoint.agent.ledger import LedgerEntry
@@ -33,7 +33,7 @@ from safepoint.agent.output import OutputTool
 from safepoint.agent.record import Record
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.resume import Restored
-from safepoint.errors import AskPerson, InternalError, Retry, StopTool, StoreError
+from safepoint.errors import AskPerson, CutShort, InternalError, Retry, StopTool, StoreError
 from safepoint.history.parts import ToolCall
 from safepoint.history.states import LedgerState
 from safepoint.tools.bad_arguments import BadArguments
@@ -41,6 +41,7 @@ from safepoint.tools.base import BaseTool
 from safepoint.tools.context import ToolContext
 from safepoint.tools.function import Tool
 from safepoint.tools.memory import CallMemory
+from safepoint.tools.plain_text import clean
 from safepoint.tools.rendering import render_error, render_result
 
 
@@ -97,7 +98,7 @@ class Execution:
         )
         self.work.on_rung = self._tell_rung
         self.work.may_start = lambda: self.node.judge_now() is None
-        self._context.bind(self.work)
+        self._context.bind(self.work, self._tell)
         self.node.on_push = self._push
 
     @property
@@ -217,7 +218,7 @@ class Execution:
     def _mark_running(self) -> None:
         clock = self._record.supervisor.clock
         self._settle(LedgerState.RUNNING, started_at=clock.wall())
-        self._record.emit(ToolCallStarted, call=self._call)
+        self._record.emit(ToolCallStarted, path=self.node.path, call=self._call)
         seconds = self._tool.options.timeout
         if seconds is not None:
             why = Reason(f"timed out after {seconds:g} s", Source.DEADLINE)
@@ -265,8 +266,12 @@ class Execution:
         if self._leave_by is not None and force:
             self._arm_leaving(min(self._leave_by.when(), self.node.clock.now() + self.ladder.kill))
 
+    def _tell(self, text: str) -> None:
+        if text and not self.work.ended:
+            self._record.emit(ToolOutputStreamed, call_id=self._call.id, text=clean(text))
+
     def _tell_rung(self, rung: Rung) -> None:
-        self._record.emit(RungReached, name=self._call.name, rung=rung, call_id=self._call.id)
+        self._record.emit(RungReached, path=self.node.path, name=self._call.name, rung=rung, call_id=self._call.id)
 
     def harvest(self) -> None:
         """Take whatever has ended a phase further. Call it after every change."""
@@ -303,6 +308,9 @@ class Execution:
                 self._begin_undo()
             case Failed(error):
                 self._settle(LedgerState.FAILED, error=_unasked(error))
+            case Cut(CutShort() as short):
+                self._settle(LedgerState.CUT, content=render_result(short.output).text if short.output else None)
+                self._begin_undo()
             case Cut(error):
                 self._settle(LedgerState.CUT, error=None if error is None else render_error(error))
                 self._begin_undo()
@@ -366,9 +374,10 @@ class Execution:
         self.node.seal()
         now, cancelled = clock.wall(), self._entry.state in _CANCELLED
         cut = self.node.stop.recorded(now) if self.node.stop is not None and cancelled else None
-        self._record.emit(ToolCallEnded, entry=self._entry, cancellation=cut)
+        self._record.emit(ToolCallEnded, path=self.node.path, entry=self._entry, cancellation=cut)
         orphans = (self.work.orphan,) if self.work.orphan is not None else ()
-        self.node.finish(Ending(cancelled, now, orphans=orphans))
+        touched = (Touched(self.node.path, self._entry.name, self._entry.state),)
+        self.node.finish(Ending(cancelled, now, touched=touched, orphans=orphans))
 
     def _arm_leaving(self, when: float) -> None:
         if self._leave_by is not None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from typing import Any, TypeVar
 
 from safepoint._core.ladder import Ladder
+from safepoint.agent.hooks import Hooks
 from safepoint.agent.model import Model
 from safepoint.history.check import TOOL_NAME
 from safepoint.tools.base import BaseTool
@@ -14,7 +16,7 @@ _T = TypeVar("_T")
 
 
 def listed(option: str, value: Iterable[_T]) -> tuple[_T, ...]:
-    if not isinstance(value, Sequence):
+    if not isinstance(value, Sequence) or isinstance(value, str):  # a str is a list of letters
         raise ValueError(f"{option}={value!r} is not a list: write {option}=[…]")
     return tuple(value)
 
@@ -27,10 +29,20 @@ def checked_kind(
     return value
 
 
-def checked_model(model: Model) -> Model:
+# The one name of the outer ring in this one. Nothing of it is loaded before a model is chosen by a string.
+_CHOOSING = "safepoint.models.choosing"
+
+
+def checked_model(model: Model | str) -> Model:
+    if isinstance(model, str):
+        choose: Callable[[str], Model] = import_module(_CHOOSING).choose_model
+        return choose(model)
     # A class has the right attributes too, but nothing can be asked of it.
     if not isinstance(model, Model) or isinstance(model, type):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
-        raise ValueError(f"model={model!r} is not a model: it has no stream(request) that opens a stream of chunks")
+        raise ValueError(
+            f"model={model!r} is not a model: write a str like 'openai:gpt-5', or pass an object that has "
+            "stream(request), which opens a stream of chunks"
+        )
     return model
 
 
@@ -58,3 +70,21 @@ def checked_ladder(ladder: Ladder | None, tools: Iterable[BaseTool]) -> Ladder |
         for tool in tools:
             tool.options.check_grace((tool.ladder or ladder).cap)
     return ladder
+
+
+def checked_name(kind: str, name: str, example: str) -> str:
+    if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ValueError(f"{kind}({name!r}): an agent needs a name, as in {example}")
+    return name
+
+
+def checked_hooks(hooks: Hooks) -> Hooks:
+    if not isinstance(hooks, Hooks):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ValueError(f"{hooks!r} is no Hooks object: derive its class from Hooks, and pass an instance")
+    return hooks
+
+
+def checked_count(option: str, value: int, *, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ValueError(f"{option}={value!r}: write a whole number from {least} up")
+    return value

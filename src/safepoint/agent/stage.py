@@ -39,6 +39,8 @@ class Stage:
         # Hooks that hear of an ask. They run beside the work, hold nothing, and are waited for after the end.
         self._asides: list[Work[None]] = []
         self._announced: set[str] = set()
+        # What else NOW and FORCE push: the children of a composite.
+        self.push_more: Callable[[Level], object] = _nothing_for
         # Work is begun on behalf of the run, also where somebody else's ask or timer is what begins it.
         self._context = Context()
 
@@ -143,12 +145,13 @@ class Stage:
             self.work.stop(force=force)
         if self._last is not None and force:
             self._last.stop(force=True)
+        self.push_more(level)
 
     def _tell_rung(self, name: str, rung: Rung) -> None:
         self._record.emit(RungReached, name=name, rung=rung)
 
     def _changed(self) -> None:
-        """The node looked at its log: announce asks that are new, and wake the run."""
+        """The node looked at its log: announce asks that are new. What an ask brings about wakes the run by itself."""
         standing = self._node.log.standing()
         for ask in (*standing.asks, *standing.late):
             if ask.id not in self._announced:
@@ -156,7 +159,6 @@ class Stage:
                 self._record.emit(CancelRequested, ask=ask)
                 if self.has_hooks("on_cancel_requested"):
                     self._beside("on_cancel_requested", ask)
-        self._record.bell.ring()
 
     # -- hooks ---------------------------------------------------------------------------------------------------------
 
@@ -183,3 +185,7 @@ class Stage:
     def _hook_failed(self, name: str, error: BaseException) -> None:
         _log.warning("the hook %s of %s failed: %s", name, self._node.path, render_error(error))
         self._record.emit(HookFailed, hook=name, error=error)
+
+
+def _nothing_for(_level: Level) -> None:
+    pass

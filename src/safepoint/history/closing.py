@@ -28,7 +28,7 @@ from safepoint.history.wellformed import is_well_formed, well_formed
 QUOTE_LIMIT: Final = 500
 """How many characters of a reason or an error are quoted."""
 PARTIAL_LIMIT: Final = 4000
-"""How many characters of a sub-agent's unfinished answer are quoted."""
+"""How many characters of an unfinished answer or output are quoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class Draft:
 class ClosedCall:
     """What became of one call, as the ledger has it when nothing more will be written.
 
-    ``content`` is the real result if it finished, and the partial answer if it stopped. ``point`` names the tool's own
-    safe point; without one, a `stopped` call is a sub-agent's. ``reason`` says why the call was stopped.
+    ``content`` is the real result if it finished, and what there was so far if it was stopped or cut. ``point`` names
+    the tool's own safe point; without one, a `stopped` call is a sub-agent's. ``reason`` says why it was stopped.
     """
 
     call: ToolCall
@@ -117,17 +117,26 @@ def result_text(entry: ClosedCall) -> str:
 
 
 def notice_text(
-    *, reason: str | None = None, source: str | None = None, by: str | None = None, incomplete: bool = False
+    *,
+    reason: str | None = None,
+    source: str | None = None,
+    by: str | None = None,
+    incomplete: bool = False,
+    told: str = "",
 ) -> str:
-    """The remark that a later model call sees: stopped, asked by whom, why, and whether the answer above is whole."""
-    told = _sentences(
+    """The remark that a later model call sees: stopped, asked by whom, why, and whether the answer above is whole.
+
+    `told`: more sentences of ours, about what was done and what was not.
+    """
+    sentences = _sentences(
         "This run was stopped before it was done.",
         _told("Source:", source),
         _told("Asked by:", by),
         _told("Reason:", reason),
         "The answer above is incomplete." if incomplete else "",
+        told,
     )
-    return remark(told)
+    return remark(sentences)
 
 
 def remark(text: str) -> str:
@@ -155,6 +164,7 @@ def _cut_text(entry: ClosedCall) -> str:
         "This call was cut while running, outcome unknown.",
         "It is remote, outcome unknown: the server may have gone on." if entry.remote else "",
         "It may still be running." if entry.still_running else "",
+        _told("Its output so far:", entry.content, limit=PARTIAL_LIMIT),
         _told("When cut, it raised:", entry.error),
         _told("Reason:", entry.reason),
     )

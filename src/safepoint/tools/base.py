@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING, Any
 from safepoint._core.ladder import Ladder, Manner
 from safepoint._core.tree import Passing
 from safepoint.agent.model import ToolSpec
+from safepoint.history.check import TOOL_NAME
 from safepoint.tools.options import ToolOptions
 
 if TYPE_CHECKING:
     from safepoint.tools.context import ToolContext
+
+
+def checked_tool_name(name: str) -> str:
+    if not TOOL_NAME.fullmatch(name):
+        raise ValueError(f"name={name!r} cannot be a tool's name: write 1 to 64 of the characters A-Z a-z 0-9 _ -")
+    return name
 
 
 class BaseTool(ABC):
@@ -25,6 +32,10 @@ class BaseTool(ABC):
     options: ToolOptions
     ladder: Ladder | None = None
     passing: Passing = Passing.NOTHING
+    # The run is over when such a call has finished: somebody else carries the conversation on.
+    hands_over: bool = False
+    # Somebody else's program runs it: what becomes of a cut call is not ours to know.
+    remote: bool = False
 
     @property
     def name(self) -> str:
@@ -48,3 +59,6 @@ class BaseTool(ABC):
     @abstractmethod
     def body(self, context: ToolContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
         """One call, as the body of its own task."""
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name!r} ({self.options.effect})>"
