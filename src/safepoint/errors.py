@@ -11,6 +11,7 @@ SafepointError
 ├─ ToolDefinitionError(TypeError) a function that cannot be a tool as it is written
 ├─ ModelError                    the model or its provider failed
 │  ├─ ModelUnavailable           worth trying again (a refused connection, 429, 5xx)
+│  ├─ ModelNotReady              a package or a key is missing; the message says what to type
 │  └─ ModelMisbehaved            it answered nonsense
 ├─ CheckpointError(ValueError)   bytes that are no checkpoint, or one that this agent can't continue
 ├─ StoreError                    a conversation could not be stored or loaded
@@ -86,6 +87,10 @@ class ModelUnavailable(ModelError):
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class ModelNotReady(ModelError):
+    """The model can't be used as this machine is set up: a package or a key is missing, or the key was refused."""
 
 
 class ModelMisbehaved(ModelError):

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 import safepoint
-from safepoint.testing import Report, check_cancellable
-from safepoint.testing.sites import Site, never_reached
-from tests.injection.entries import ENTRIES, SHELF
+from safepoint.testing import CALLER, OWN, Report, Site, check_cancellable, never_reached
+from tests.injection.entries import ENTRIES, SHELF, WITHOUT_A_CALLER
 
 REPORTS: dict[str, Report] = {}
 
@@ -23,7 +22,8 @@ ORDINARY = sorted(set(ENTRIES) - set(IN_SQLITE))
 
 
 def cancel_everywhere(name: str) -> None:
-    report = REPORTS[name] = check_cancellable(ENTRIES[name], oracles=[SHELF.is_sound])
+    kinds = [OWN] if name in WITHOUT_A_CALLER else [OWN, CALLER]
+    report = REPORTS[name] = check_cancellable(ENTRIES[name], oracles=[SHELF.is_sound], kinds=kinds)
     assert report.failures == [], "\n".join(map(str, report.failures[:3]))
     assert report.injections > 0
 

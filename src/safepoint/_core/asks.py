@@ -100,6 +100,10 @@ class Request:
         """Would a node that stands at this place stop here? None is no safe point: only NOW and FORCE count there."""
         return self.level(now) >= Level.NOW or (place is not None and self.at.covers(place))
 
+    def hitting(self, place: str | None, now: float) -> set[str]:
+        """The ids of the asks that would stop it there, each by itself; none if they do not even together."""
+        return {ask.id for ask in self.asks if self.alone(ask).hits(place, now)}
+
 
 def join(one: Request | None, other: Request | None) -> Request | None:
     """The fold of all asks of both."""
@@ -117,7 +121,7 @@ def fold(asks: Iterable[Ask]) -> Request | None:
     """The one request that several asks amount to; None if none stands. An ask seen twice counts once."""
     by_id: dict[str, Ask] = {}
     for ask in asks:
-        by_id[ask.id] = _stronger(by_id.get(ask.id, ask), ask)
+        by_id[ask.id] = _stronger(by_id[ask.id], ask) if ask.id in by_id else ask
     distinct = tuple(by_id.values())
     if not distinct:
         return None

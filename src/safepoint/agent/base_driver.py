@@ -23,6 +23,7 @@ from safepoint.agent.ending import Closed, close
 from safepoint.agent.events import RunEnded, RunStarted
 from safepoint.agent.incoming import Incoming
 from safepoint.agent.journal import Ended, Opened
+from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.preview import Preview
 from safepoint.agent.record import Record
 from safepoint.agent.remains import Remains
@@ -66,6 +67,10 @@ class BaseDriver(ABC, Generic[OwnT]):
     @abstractmethod
     def preview(self, at: SafePoint) -> Preview:
         """What such a cancel would do to the work of this run itself, not to that of runs below it."""
+
+    @property
+    def ledger(self) -> tuple[LedgerEntry, ...]:
+        return tuple(self._record.ledger)
 
     def works(self) -> Iterator[Work[object]]:
         """Whatever runs right now."""

@@ -36,8 +36,8 @@ class Batch:
             self._record.node.judge("after_tool")
         for call in self.calls:
             if call.queued and self._has_room():
-                if self._record.meter is not None and self._record.node.stop is None:
-                    self._record.meter.calling(call.call)
+                for meter in self._record.meters() if self._record.node.stop is None else ():
+                    meter.calling(call.call)
                 if self._may_start(call):
                     call.start()
         return not self._running()
@@ -59,6 +59,14 @@ class Batch:
             if call.tool is not None and call.tool.options.final and call.entry.state is LedgerState.FINISHED:
                 return call.entry.content
         return None
+
+    @property
+    def hands_over(self) -> bool:
+        """Somebody else carries the conversation on."""
+        return any(
+            call.tool is not None and call.tool.hands_over and call.entry.state is LedgerState.FINISHED
+            for call in self.calls
+        )
 
     def unfit_answer(self) -> str | None:
         """Why the typed answer that the model has tried to give does not fit."""

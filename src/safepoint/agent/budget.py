@@ -22,6 +22,7 @@ from safepoint.history.parts import ToolCall
 from safepoint.history.states import LedgerState
 
 if TYPE_CHECKING:
+    from safepoint.agent.ledger import LedgerEntry
     from safepoint.agent.record import Record
 
 
@@ -119,13 +120,13 @@ class Meter:
         """What a checkpoint keeps, beside steps, tokens and the ledger."""
         return {"seconds": self._record.supervisor.clock.now() - self._began, "cost": self._cost}
 
-    def carry(self, used: Mapping[str, float]) -> None:
+    def carry(self, used: Mapping[str, float], made: Iterable[LedgerEntry]) -> None:
         """Go on counting where the run stopped that is continued. A call that is made again counts once."""
         self.close()
         self._began -= used.get("seconds", 0.0)
         self._cost += used.get("cost", 0.0)
         self._timers = self._arm()
-        for entry in self._record.ledger:
+        for entry in made:
             if entry.state is not LedgerState.NOT_STARTED:
                 self._count(entry.name, entry.args)
 

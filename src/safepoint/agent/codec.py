@@ -170,6 +170,8 @@ def encode_usage(usage: Usage) -> Json:
         "output_tokens": usage.output_tokens,
         "model_calls": usage.model_calls,
         "estimated": usage.estimated,
+        "cached_tokens": usage.cached_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
     }
 
 

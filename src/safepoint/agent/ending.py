@@ -42,8 +42,9 @@ def close(record: Record, step: Close, remains: Remains, value_of: Callable[[str
     draft = remains.draft
     if step.incoming is not None:
         draft = Draft(step.incoming.kept_text, step.incoming.kept_reasoning)
+    said = record.messages if remains.messages is None else remains.messages
     messages = close_history(
-        joined(list(close_history(record.messages, batch=remains.calls)), list(record.pending)),
+        joined(list(close_history(said, batch=remains.calls)), list(record.pending)),
         draft=draft,
         notice=_notice(step, stop, remains.told, incomplete=draft is not None and draft.incomplete),
     )

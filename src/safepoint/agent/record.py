@@ -6,6 +6,7 @@ callback ever runs between a fact and its record.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from safepoint._core.bell import Bell
@@ -62,6 +63,8 @@ class Record:
         self.step = 0
         self.steps_done = 0
         self.steering = Steering()
+        # The run that this one is a child of, if that is a composite: its budget counts here too.
+        self.above: Record | None = None
         # What a resumed run was given to say, until it has joined the conversation.
         self.amendments: list[SteerReceipt] = []
         # Where facts go that must outlive the process; `unsaved` knows which messages it has not seen.
@@ -155,5 +158,20 @@ class Record:
         self.orphans.append(orphan)
         child.ended.when_set(lambda: orphan.finished_late(getattr(child.owner, "result", None), None))
 
+    def meters(self) -> Iterator[Meter]:
+        """The budgets that count what this run does: its own, and those of the composites that it is a part of."""
+        record: Record | None = self
+        while record is not None:
+            if record.meter is not None:
+                yield record.meter
+            record = record.above
+
+    def count_steps(self, number: int) -> None:
+        self.steps_done += number
+        if self.above is not None:
+            self.above.count_steps(number)
+
     def spend(self, usage: Usage) -> None:
         self.usage = self.usage + usage
+        if self.above is not None:
+            self.above.spend(usage)

@@ -39,6 +39,8 @@ class Stage:
         # Hooks that hear of an ask. They run beside the work, hold nothing, and are waited for after the end.
         self._asides: list[Work[None]] = []
         self._announced: set[str] = set()
+        # What else NOW and FORCE push: the children of a composite.
+        self.push_more: Callable[[Level], object] = _nothing_for
         # Work is begun on behalf of the run, also where somebody else's ask or timer is what begins it.
         self._context = Context()
 
@@ -143,6 +145,7 @@ class Stage:
             self.work.stop(force=force)
         if self._last is not None and force:
             self._last.stop(force=True)
+        self.push_more(level)
 
     def _tell_rung(self, name: str, rung: Rung) -> None:
         self._record.emit(RungReached, name=name, rung=rung)
@@ -182,3 +185,7 @@ class Stage:
     def _hook_failed(self, name: str, error: BaseException) -> None:
         _log.warning("the hook %s of %s failed: %s", name, self._node.path, render_error(error))
         self._record.emit(HookFailed, hook=name, error=error)
+
+
+def _nothing_for(_level: Level) -> None:
+    pass

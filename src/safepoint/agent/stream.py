@@ -42,9 +42,9 @@ class Reader:
         self._ended = ended
         self._waiter: asyncio.Future[None] | None = None
 
-    @property
-    def run_id(self) -> str:
-        return self._hub.run_id
+    def speaks(self, event: Event) -> bool:
+        """Is it about the run whose words are read here, or about one that speaks for it?"""
+        return event.run_id in self._hub.speakers
 
     def put(self, event: Event) -> None:
         if isinstance(event, _PIECES):
@@ -140,6 +140,16 @@ class Hub:
         self._under_way: dict[str, Callable[[], Event | None]] = {}
         self._last = 0
         self._ended = False
+        # Whose words are this run's answer: its own, or those of a child that speaks for it.
+        self.speakers = {run_id}
+
+    def let_speak(self, run_id: str) -> None:
+        """The words of that run are this one's own; and so on upwards, as far as this one speaks for others."""
+        hub: Hub | None = self
+        while hub is not None:
+            hub.speakers.add(run_id)
+            above = hub._parent
+            hub = above if above is not None and hub.run_id in above.speakers else None
 
     @property
     def is_topmost(self) -> bool:

@@ -21,7 +21,7 @@ from safepoint._core.supervisor import Supervisor
 from safepoint.agent.conversation import Entered
 from safepoint.agent.journal import Ended, Fact, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
-from safepoint.errors import SessionBusy, StoreError
+from safepoint.errors import SessionBusy, SessionNotFound
 from safepoint.history.closing import quoted
 from safepoint.history.encoding import decode_value, encode_values
 from safepoint.history.parts import Message, Notice
@@ -200,6 +200,10 @@ class Session:
             changes = self._still_needed(changes)
         try:
             await self._append(*changes)
+        except Exception:
+            if isinstance(facts[0], Opened):  # the run ends without ever having begun here, and writes nothing more
+                await self._give_back()
+            raise
         finally:
             if isinstance(last, Ended):
                 await self._give_back()
@@ -228,11 +232,12 @@ class Session:
     async def _claim(self) -> None:
         """Take the session, learn what others have written meanwhile, and seal a run that nobody will end."""
         await self._give_back()
-        claimant = self._claimant = uuid.uuid4().hex
+        # What could not be given back is still ours, under the name it was claimed with.
+        claimant = self._claimant = self._claimant or uuid.uuid4().hex
         try:
             epoch = await self.store.claim(self.id, claimant)
-        except StoreError:
-            self._claimant = None
+        except (SessionBusy, SessionNotFound):
+            self._claimant = None  # certainly not ours; after any other error it may be
             raise
         if epoch != self._stored.epoch + 1 or self._unsure:
             self._see(await self.store.load(self.id))
@@ -251,7 +256,7 @@ class Session:
 
     async def _release(self, claimant: str) -> None:
         """Bounded. If it fails, this process keeps the session and may use it. Cancellation: likewise."""
-        with suppress(StoreError, TimeoutError):
+        with suppress(Exception):  # whatever a store may raise
             async with asyncio.timeout(_PATIENCE):
                 await self.store.release(self.id, claimant)
             if self._claimant == claimant:  # not claimed again meanwhile
@@ -336,7 +341,7 @@ class Session:
         supervisor.spawn(self._store_late(late), f"late result of {orphan.name}", copy_context())
 
     async def _store_late(self, late: LateResult) -> None:
-        with suppress(StoreError):  # then it waits in memory for the next run; or the session was deleted
+        with suppress(Exception):  # then it waits in memory for the next run; or the session was deleted
             await self.store.add_late(self.id, late)
 
     def __repr__(self) -> str:

@@ -28,7 +28,8 @@ from safepoint.errors import HistoryError
 from safepoint.history.check import check_history
 from safepoint.history.parts import Message
 from safepoint.history.states import LedgerState
-from safepoint.testing.models import Player
+from safepoint.testing.frames import Place
+from safepoint.testing.seams import Seams
 
 AnyRun: TypeAlias = Run[Any, Any]  # Any: runs of every agent
 
@@ -42,14 +43,19 @@ class SafepointRuns:
         self._remembered: dict[tuple[str, int], list[Message]] = {}
         # How many runs had begun when something was injected; those after it may begin from another conversation.
         self._comparable: int | None = None
+        self._seams = Seams()
 
     def begin(self) -> None:
         self._watching.close()
         self._runs = self._watching.enter_context(watch_runs())
         self._comparable = None
+        self._seams = Seams()
 
-    def disturbed(self) -> None:
-        self._comparable = len(self._runs)
+    def disturbed(self, *, cancels: bool) -> None:
+        self._comparable = len(self._runs) if cancels else 0
+
+    def seams_of(self, task: str, places: list[Place]) -> frozenset[str]:
+        return self._seams.at(task, places)
 
     def cancel_all(self) -> int:
         live = [run for run in self._runs if run.node.parent is None and not run.ended]
@@ -95,8 +101,10 @@ def check_run(run: AnyRun) -> list[str]:
         if not Receipt(run.node, ask).outcome:
             problems.append(f"the ask {ask.id} has no outcome")
     for model in run.agent.models if isinstance(run.agent, Agent) else ():
-        if isinstance(model, Player) and model.open_streams and not run.result.orphans:
-            problems.append(f"{model.open_streams} model streams are still open")
+        # Any model may count them as those of the kit do; one that is wrapped has to say what the inner one says.
+        opened: object = getattr(model, "open_streams", 0)
+        if opened and not run.result.orphans:
+            problems.append(f"{opened} model streams are still open")
     return problems
 
 

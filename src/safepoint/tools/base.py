@@ -32,6 +32,8 @@ class BaseTool(ABC):
     options: ToolOptions
     ladder: Ladder | None = None
     passing: Passing = Passing.NOTHING
+    # The run is over when such a call has finished: somebody else carries the conversation on.
+    hands_over: bool = False
     # Somebody else's program runs it: what becomes of a cut call is not ours to know.
     remote: bool = False
 

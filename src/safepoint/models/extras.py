@@ -1,0 +1,18 @@
+"""SDKs are extras: each is loaded when a model that needs it is made, and what is missing is said in words to type."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+from safepoint.errors import ModelNotReady
+
+
+def sdk(module: str, extra: str) -> ModuleType:
+    """The module, or an error that says which extra has it."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # it is there, but something that it needs is not
+        raise ModelNotReady(f"the package {module!r} is missing: type `pip install 'safepoint[{extra}]'`") from error
