@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import cast
 
 import httpcore2
 import pytest
@@ -48,7 +49,7 @@ class Web:
 
     async def connect(self, address: str, port: int) -> httpcore2.AsyncNetworkStream:
         self.reached.append(f"{address}:{port}")
-        network: httpcore2.AsyncNetworkBackend = httpcore2.AnyIOBackend()
+        network = cast(httpcore2.AsyncNetworkBackend, httpcore2.AnyIOBackend())
         return await network.connect_tcp("127.0.0.1", self._port)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from urllib.parse import urljoin, urlsplit
 
 from safepoint._core.ladder import Manner
@@ -153,7 +153,7 @@ def _backend(gate: Gate, connect: Connect | None) -> AsyncNetworkBackend:
     """A network in which a host is reached only at an address that the gate has checked."""
     import httpcore2
 
-    network: AsyncNetworkBackend = httpcore2.AnyIOBackend()
+    network = cast("AsyncNetworkBackend", httpcore2.AnyIOBackend())
 
     class Checked(httpcore2.AsyncNetworkBackend):
         async def connect_tcp(
