@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from safepoint._core.endings import Ending, Stop
 from safepoint._core.reasons import Source
 from safepoint._core.work import Done, Failed, Outcome
-from safepoint.agent.checkpoint import Checkpoint
+from safepoint.agent.checkpoint import Checkpoint, OpenCall
 from safepoint.agent.record import Record
 from safepoint.agent.remains import Remains
 from safepoint.agent.result import NO_VALUE, RunResult, StopReason
@@ -88,6 +88,7 @@ def _checkpoint(
         stop.reason if stop is not None else None,
         record.pending,
         record.meter.used() if record.meter is not None else {},
+        {name: hook for name, hook in record.hooked.items() if hook != OpenCall(name, "")},
     )
 
 

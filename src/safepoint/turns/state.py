@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
-from safepoint.agent.agent import unless_failed
+from safepoint.agent.base import unless_failed
 from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.errors import SafepointError
