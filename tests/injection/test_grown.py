@@ -96,7 +96,10 @@ def grow(injections: int, processes: int) -> Tally:
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
             for future in done:
-                total.add(future.result())
+                found = future.result()
+                if (total.injections + found.injections) // 5_000 > total.injections // 5_000 or found.failures:
+                    print(total.injections + found.injections, "injections", *found.failures, sep="\n", flush=True)
+                total.add(found)
                 if total.injections < injections:
                     pending.add(pool.submit(tally, next(seeds)))
     return total

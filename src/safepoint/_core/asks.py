@@ -94,11 +94,15 @@ class Request:
         return self if len(self.asks) == 1 else Request(ask.at, ask.deadline, ask.recursive, (ask,))
 
     def mildest(self) -> Level:
-        return min(ask.at.level for ask in self.asks)
+        return min([ask.at.level for ask in self.asks])
 
     def hits(self, place: str | None, now: float) -> bool:
         """Would a node that stands at this place stop here? None is no safe point: only NOW and FORCE count there."""
-        return self.level(now) >= Level.NOW or (place is not None and self.at.covers(place))
+        return self.at.level >= Level.NOW or (place is not None and self.at.covers(place)) or self.expired(now)
+
+    def hitting(self, place: str | None, now: float) -> set[str]:
+        """The ids of the asks that would stop it there, each by itself; none if they do not even together."""
+        return {ask.id for ask in self.asks if self.alone(ask).hits(place, now)}
 
 
 def join(one: Request | None, other: Request | None) -> Request | None:
@@ -117,7 +121,7 @@ def fold(asks: Iterable[Ask]) -> Request | None:
     """The one request that several asks amount to; None if none stands. An ask seen twice counts once."""
     by_id: dict[str, Ask] = {}
     for ask in asks:
-        by_id[ask.id] = _stronger(by_id.get(ask.id, ask), ask)
+        by_id[ask.id] = _stronger(by_id[ask.id], ask) if ask.id in by_id else ask
     distinct = tuple(by_id.values())
     if not distinct:
         return None

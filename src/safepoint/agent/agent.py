@@ -12,12 +12,15 @@ from safepoint.agent.budget import Budget
 from safepoint.agent.driver import Driver
 from safepoint.agent.hooks import Hooks
 from safepoint.agent.inputs import checked_count, checked_instructions, checked_kind, checked_model, listed
+from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.model import Model, ModelSettings
 from safepoint.agent.output import OutputTool
 from safepoint.agent.record import Record
 from safepoint.agent.result import OutT, RunResult
 from safepoint.agent.resume import Resume
 from safepoint.agent.run import Run
+from safepoint.agent.trim import Trim, checked_trim
+from safepoint.history.states import LedgerState
 from safepoint.tools.base import BaseTool
 from safepoint.tools.context import DepsT
 
@@ -27,21 +30,24 @@ Instructions: TypeAlias = str | Callable[["Run[DepsT, Any]"], "str | Awaitable[s
 class Agent(BaseAgent[DepsT, OutT]):
     """A name, a model, instructions, tools and hooks.
 
+    `model`: an object, or a str that chooses one, as `"anthropic:NAME"` or `"local"` do.
     `max_parallel_tools`: how many calls of one reply run at once; None is all of them, 1 is one by one.
     `retries`: how often a model call is tried again while nothing of its reply has arrived.
+    `trim`: what the model sees of a long conversation, as `keep_last(20)`; what is kept and stored stays whole.
     """
 
     def __init__(
         self,
         name: str,
         *,
-        model: Model,
+        model: Model | str,
         instructions: Instructions[DepsT] | None = None,
         tools: Sequence[BaseTool] = (),
         output: type[OutT] | None = None,
         settings: ModelSettings | None = None,
         retries: int = 2,
-        fallback: Sequence[Model] = (),
+        fallback: Sequence[Model | str] = (),
+        trim: Trim | None = None,
         max_parallel_tools: int | None = None,
         budget: Budget | None = None,
         hooks: Sequence[Hooks] = (),
@@ -52,6 +58,7 @@ class Agent(BaseAgent[DepsT, OutT]):
         self.output_tool = None if output in (None, str) else OutputTool(output)
         extra = () if self.output_tool is None else (self.output_tool,)
         self.settings = checked_kind("settings", settings or ModelSettings(), ModelSettings, "ModelSettings(…)")
+        self.trim = checked_trim(trim)
         self.retries = checked_count("retries", retries, least=0)
         limit = max_parallel_tools
         self.max_parallel_tools = None if limit is None else checked_count("max_parallel_tools", limit, least=1)
@@ -62,11 +69,18 @@ class Agent(BaseAgent[DepsT, OutT]):
         return Driver(self, record, resume)
 
     def model_names(self) -> Iterable[str]:
-        return [model.name for model in self.models]
+        inside = (name for tool in self.tools.values() for name in tool.model_names())
+        return [*(model.name for model in self.models), *inside]
 
     def output_of(self, result: RunResult[Any]) -> OutT:  # Any: as it was stored
         output = self.output_tool
-        return cast("OutT", result.text if output is None else output.read(result.text))
+        typed = output is not None and not self.has_handed_over(result.ledger)
+        return cast("OutT", output.read(result.text) if output is not None and typed else result.text)
+
+    def has_handed_over(self, ledger: Iterable[LedgerEntry]) -> bool:
+        """Has a run with this ledger left its conversation to somebody else, instead of an answer?"""
+        finished = (self.tools.get(entry.name) for entry in ledger if entry.state is LedgerState.FINISHED)
+        return any(tool is not None and tool.hands_over for tool in finished)
 
     def __repr__(self) -> str:
         return f"<Agent {self.name!r} on {self.models[0].name}>"

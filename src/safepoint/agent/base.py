@@ -47,6 +47,8 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
 
     # Which safe-point asks go from a run of it to what is below.
     passing: Passing = Passing.TO_CALLS
+    # Whether a message that is added to a run of it is for all its children, or for the first that comes to take it.
+    tells_all: bool = False
     tools: Mapping[str, BaseTool] = MappingProxyType({})
     example = "Agent('writer', model=…)"
 
@@ -74,6 +76,13 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
     @abstractmethod
     def model_names(self) -> Iterable[str]:
         """The models that a run of it may call, for a budget that needs their prices."""
+
+    def member(self, key: str) -> BaseAgent[Any, Any]:  # Any: children of every type
+        """The child of that key. An agent that calls a model has none."""
+        raise KeyError(f"{self.name!r} has no child {key!r}")
+
+    def check_children(self, checkpoint: Checkpoint) -> None:
+        """Raise `CheckpointError` if it is of children that this agent has not."""
 
     @abstractmethod
     def output_of(self, result: RunResult[Any]) -> OutT:  # Any: as it was stored
@@ -104,6 +113,7 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         messages = RunOptions.opening(prompt, history, resume)
         if resume is not None:
             resume.check(self.name)
+            self.check_children(resume.checkpoint)
         options = RunOptions(
             messages,
             deps,
@@ -160,6 +170,7 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
     ) -> RunResult[OutT]:
         """Go on where a run was stopped; see `Resume` for the options. A finished effect never happens twice.
 
+        For another budget, a token, a ladder or a handle: `agent.start(checkpoint=Resume(…), budget=…, token=…)`.
         Cancellation: as for `run`; the resumed run leaves a checkpoint of its own.
         """
         resume = Resume(checkpoint, message, answers or {}, edit, on_unknown, fork)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -24,8 +25,9 @@ from safepoint.agent.remains import Remains
 from safepoint.agent.result import NO_VALUE, StopReason
 from safepoint.agent.resume import Resume
 from safepoint.agent.steps import BackOff, CallModel, Close, OwnStep, RunTools, Settle, Step
+from safepoint.agent.trim import trimmed
 from safepoint.agent.usage import Usage
-from safepoint.errors import ModelError, ModelMisbehaved, ModelUnavailable
+from safepoint.errors import AskPerson, ModelError, ModelMisbehaved, ModelUnavailable
 from safepoint.history.closing import close_history
 from safepoint.history.parts import Message, Text
 from safepoint.history.wellformed import well_formed
@@ -67,13 +69,13 @@ class Driver(BaseDriver[OwnStep]):
         if checkpoint.stop_reason in _CUT_OFF and not record.amendments and last is not None and self.batch is None:
             self._take_back(last)
         if record.meter is not None:
-            record.meter.carry(checkpoint.used)
+            record.meter.carry(checkpoint.used, record.ledger)
 
     def _take_back(self, last: Message) -> None:
         """The reply was cut off by a limit or refused: it is no answer, and the call is made again."""
         if last.role == "assistant":
             self._record.messages.pop()
-            self._record.steps_done -= 1
+            self._record.count_steps(-1)
 
     async def _act(self, step: OwnStep) -> Step:
         match step:
@@ -102,14 +104,14 @@ class Driver(BaseDriver[OwnStep]):
         return CallModel()
 
     def _may_step(self, step: CallModel) -> bool:
-        meter = self._record.meter
-        return meter is None or step != CallModel() or meter.allows_step()
+        return step != CallModel() or all(meter.allows_step() for meter in self._record.meters())
 
     def _at_soft_mark(self, step: CallModel) -> bool:
         """Has the budget just asked, and does the run stop between these two steps?"""
-        meter = self._record.meter
-        asked = meter is not None and step == CallModel() and meter.asks_before_step()
-        return asked and self._node.judge("after_tools") is not None
+        if step != CallModel():
+            return False
+        asked = [meter.asks_before_step() for meter in self._record.meters()]  # all of them, not up to the first
+        return any(asked) and self._node.judge("after_tools") is not None
 
     def _last_step(self) -> Step:
         return Close(StopReason.MAX_STEPS if self._node.answer() is None else StopReason.CANCELLED)
@@ -123,7 +125,7 @@ class Driver(BaseDriver[OwnStep]):
         if failed is not None:
             return failed
         instructions = self._agent.instructions
-        if callable(instructions) or self.stage.has_hooks("before_model"):
+        if callable(instructions) or self._agent.trim is not None or self.stage.has_hooks("before_model"):
             prepared = await self.stage.perform(self._prepare, "prepare")
             if not isinstance(prepared, Done):
                 return self._unprepared(prepared)
@@ -155,6 +157,8 @@ class Driver(BaseDriver[OwnStep]):
             if not isinstance(instructions, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
                 raise TypeError(f"instructions returned {instructions!r}, which is no str")
         request = self._request(instructions)
+        if self._agent.trim is not None:
+            request = replace(request, messages=await trimmed(self._agent.trim, request.messages))
         await self.stage.call_hooks("before_model", request)
         return request
 
@@ -168,6 +172,8 @@ class Driver(BaseDriver[OwnStep]):
         if self._node.judge_now() is not None:
             return Close(StopReason.CANCELLED)
         error = outcome.error if isinstance(outcome, Failed) else None
+        if isinstance(error, AskPerson):
+            return self._interrupted()
         return self._fail(error or ModelError("the request could not be prepared"), None)
 
     def _so_far(self, incoming: Incoming) -> Event | None:
@@ -189,8 +195,8 @@ class Driver(BaseDriver[OwnStep]):
         unsent = isinstance(outcome, NeverRan) or (error is not None and incoming.empty)
         usage = Usage() if unsent else usage_of(request, incoming)
         record.spend(usage)
-        if record.meter is not None:
-            record.meter.spent(self._agent.models[step.model].name, usage)
+        for meter in record.payers():
+            meter.spent(self._agent.models[step.model].name, usage)
         complete = incoming.finish is not None and error is None
         told = message if complete else incoming.kept()
         self._tell_model_call(told, usage, complete=complete, error=error)
@@ -216,7 +222,8 @@ class Driver(BaseDriver[OwnStep]):
         )
 
     def _after_reply(self, message: Message | None, incoming: Incoming) -> Step:
-        self._record.steps_done += 1
+        self._record.count_steps(1)
+        self._record.hooked.pop("before_model", None)
         if message is not None:
             self._record.messages.append(message)
             if message.tool_calls:
@@ -283,9 +290,9 @@ class Driver(BaseDriver[OwnStep]):
         if self._record.broken is not None:
             return self._fail(self._record.broken, None)
         if batch.waits:
-            return Close(StopReason.INTERRUPTED if self._node.pause() is None else StopReason.CANCELLED)
+            return self._interrupted()
         answer = batch.answer() if self._node.stop is None else None
-        goes_on = answer is None or self._record.steering.waiting
+        goes_on = answer is None or (self._record.steering.waiting and not batch.hands_over)
         if goes_on and (self._node.judge("after_tool") or self._node.judge("after_tools")):
             return Close(StopReason.CANCELLED)
         messages = self._record.messages
@@ -310,7 +317,9 @@ class Driver(BaseDriver[OwnStep]):
 
     def _value(self, text: str) -> object:
         output = self._agent.output_tool
-        return NO_VALUE if output is None else output.read(text)
+        if output is None or self._agent.has_handed_over(self._record.ledger):
+            return NO_VALUE
+        return output.read(text)
 
     def preview(self, at: SafePoint) -> Preview:
         return preview(self.batch.calls if self.batch is not None else (), at)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from typing import Any, TypeVar
 
 from safepoint._core.ladder import Ladder
@@ -15,7 +16,7 @@ _T = TypeVar("_T")
 
 
 def listed(option: str, value: Iterable[_T]) -> tuple[_T, ...]:
-    if not isinstance(value, Sequence):
+    if not isinstance(value, Sequence) or isinstance(value, str):  # a str is a list of letters
         raise ValueError(f"{option}={value!r} is not a list: write {option}=[…]")
     return tuple(value)
 
@@ -28,10 +29,20 @@ def checked_kind(
     return value
 
 
-def checked_model(model: Model) -> Model:
+# The one name of the outer ring in this one. Nothing of it is loaded before a model is chosen by a string.
+_CHOOSING = "safepoint.models.choosing"
+
+
+def checked_model(model: Model | str) -> Model:
+    if isinstance(model, str):
+        choose: Callable[[str], Model] = import_module(_CHOOSING).choose_model
+        return choose(model)
     # A class has the right attributes too, but nothing can be asked of it.
     if not isinstance(model, Model) or isinstance(model, type):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
-        raise ValueError(f"model={model!r} is not a model: it has no stream(request) that opens a stream of chunks")
+        raise ValueError(
+            f"model={model!r} is not a model: write a str like 'openai:gpt-5', or pass an object that has "
+            "stream(request), which opens a stream of chunks"
+        )
     return model
 
 

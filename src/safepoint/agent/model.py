@@ -45,11 +45,17 @@ class CallDelta:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The reply is complete. Token counts are the provider's own; None where it does not say."""
+    """The reply is complete. Token counts are the provider's own; None where it does not say.
+
+    `cached_tokens` are those of the input that the provider had in its cache, `reasoning_tokens` those of the output
+    that were thinking: parts of the whole, not additions to it.
+    """
 
     reason: FinishReason
     input_tokens: int | None = None
     output_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
 
 
 Chunk: TypeAlias = TextDelta | ReasoningDelta | CallDelta | Finish

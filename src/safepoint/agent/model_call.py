@@ -35,8 +35,8 @@ async def receive(record: Record, model: Model, request: ModelRequest, incoming:
                 if not incoming.add(chunk):
                     return
                 _tell(record, chunk)
-                if record.meter is not None:
-                    record.meter.streaming(incoming.chars // CHARS_PER_TOKEN)
+                for meter in record.payers():
+                    meter.streaming(model.name, incoming.chars // CHARS_PER_TOKEN)
                 if limit.expired():  # a model that goes on when it is cut is silent all the same
                     raise TimeoutError
                 patience = settings.timeout_idle
@@ -66,7 +66,9 @@ def usage_of(request: ModelRequest, incoming: Incoming) -> Usage:
         spent_in = estimate_messages(request.messages, request.instructions, request.tools)
     if spent_out is None:
         spent_out = estimate_tokens(incoming.all_received)
-    return Usage(spent_in, spent_out, model_calls=1, estimated=estimated)
+    cached = (_count(finish.cached_tokens) or 0) if finish is not None else 0
+    thought = (_count(finish.reasoning_tokens) or 0) if finish is not None else 0
+    return Usage(spent_in, spent_out, 1, estimated, cached, thought)
 
 
 def _count(tokens: object) -> int | None:

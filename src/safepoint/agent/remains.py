@@ -9,6 +9,7 @@ from safepoint._core.endings import Touched
 from safepoint.agent.checkpoint import OpenCall
 from safepoint.agent.result import ChildResult
 from safepoint.history.closing import ClosedCall, Draft
+from safepoint.history.parts import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class Remains:
     """`calls` have no result in the conversation yet; `open` is what they, or children, need to go on.
 
     `told`: what the notice says of children. `draft`: an unfinished answer of a child that speaks for the run.
+    `messages`: the conversation, if a child has carried it on; otherwise it is the run's own.
     """
 
     calls: tuple[ClosedCall, ...] = ()
@@ -25,3 +27,4 @@ class Remains:
     children: tuple[ChildResult, ...] = ()
     told: str = ""
     draft: Draft | None = None
+    messages: tuple[Message, ...] | None = None

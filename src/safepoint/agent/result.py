@@ -18,7 +18,7 @@ from safepoint.history.parts import Message
 if TYPE_CHECKING:
     from safepoint.agent.checkpoint import Checkpoint, Question
 
-OutT = TypeVar("OutT", default=str)
+OutT = TypeVar("OutT", default=str, covariant=True)
 
 # An output may well be None.
 NO_VALUE: Final = object()

@@ -27,6 +27,7 @@ from safepoint.agent.budget import Budget
 from safepoint.agent.conversation import Conversation
 from safepoint.agent.events import Event
 from safepoint.agent.holding import Holding, holding
+from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.live import register
 from safepoint.agent.preview import Preview
 from safepoint.agent.preview import joined as joined_previews
@@ -67,6 +68,9 @@ class RunOptions(Generic[DepsT]):
     budget: Budget | None = None
     session: Conversation | None = None
     parent: Node | None = None
+    # For a child of a composite: what it is called there, and the run that it is a part of.
+    label: str | None = None
+    above: Record | None = None
 
     @staticmethod
     def opening(prompt: Prompt | None, history: Sequence[Message], resume: Resume | None) -> list[Message]:
@@ -98,15 +102,16 @@ class Run(Generic[DepsT, OutT]):
         self.session = options.session
         self.id = f"run_{uuid.uuid4().hex}"
         parent = options.parent
-        self.node = Node(self.id, agent.name, "run", parent=parent, passing=agent.passing)
+        self.node = Node(self.id, options.label or agent.name, "run", parent=parent, passing=agent.passing)
         self._options = options
         self.hub = Hub(self.id, _hub_above(parent))
         self._driver: BaseDriver[Any] | None = None  # Any: steps of every kind
+        self.record: Record | None = None
         self._task: asyncio.Task[None] | None = None
         self._interrupt: KeyboardInterrupt | None = None
         # Somebody has tried to start it, also if that was refused: then it was not forgotten.
         self._tried = False
-        self._steering = Steering()
+        self._steering = Steering(options.above.steering if options.above is not None else None, to_all=agent.tells_all)
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -163,12 +168,20 @@ class Run(Generic[DepsT, OutT]):
         return self.hub.read()
 
     def text(self) -> TextReader:
-        """The words of the answer as they come, for `async for`; of this run alone, not of its sub-agents."""
+        """The words of the answer as they come, for `async for`; not those of sub-agents.
+
+        A composite's are the words of the child that gives its answer: the last of a sequence, every one of a hand-off.
+        """
         return TextReader(self.hub.read())
 
     def kept_events(self) -> tuple[Event, ...]:
         """All events so far but the pieces of text, which whole messages make up for."""
         return self.hub.kept()
+
+    @property
+    def ledger(self) -> tuple[LedgerEntry, ...]:
+        """What is known of each tool call, or of each child of a composite, so far."""
+        return self._driver.ledger if self._driver is not None else ()
 
     @property
     def result(self) -> RunResult[OutT]:
@@ -255,8 +268,9 @@ class Run(Generic[DepsT, OutT]):
             options.token.refuse_if_cancelled()
         if options.resume is not None and options.session is None:  # in a session, its store decides
             continued.claim(options.resume)
-        record = Record(self, self.node, self.hub, options.messages, options.ladder, options.budget)
-        record.steering = self._steering
+        record = self.record = Record(self, self.node, self.hub, options.messages, options.ladder, options.budget)
+        record.steering, record.above = self._steering, options.above
+        record.payer = _record_above(self.node.parent)
         self._driver = self.agent.driver(record, options.resume)
         self.node.owner = self
         self.agent.group.join(self.node)
@@ -302,6 +316,12 @@ def _run_above(node: Node | None) -> Run[Any, Any] | None:  # Any: as above
             return run
         node = node.parent
     return None
+
+
+def _record_above(node: Node | None) -> Record | None:
+    """The run that pays for one inside it; not across threads, where its sums would be torn."""
+    run = _run_above(node)
+    return run.record if run is not None and run.node.runs_in_this_thread() else None
 
 
 def _hub_above(node: Node | None) -> Hub | None:

@@ -7,12 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens in and out, over all model calls. `estimated`: part of it is our estimate, as for a call that was cut."""
+    """Tokens in and out, over all model calls. `estimated`: part of it is our estimate, as for a call that was cut.
+
+    `cached_tokens` are those of the input that the provider had in its cache, `reasoning_tokens` those of the output
+    that were thinking; both are counted in the totals too.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     model_calls: int = 0
     estimated: bool = False
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -20,4 +26,6 @@ class Usage:
             self.output_tokens + other.output_tokens,
             self.model_calls + other.model_calls,
             self.estimated or other.estimated,
+            self.cached_tokens + other.cached_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
         )

@@ -1,6 +1,10 @@
 """The tools that Safepoint tests itself with, for users to test their own agents."""
 
 from safepoint.testing.clock import Deadlock, VirtualLoop, run_virtual
+from safepoint.testing.conformance.model import check_model
+from safepoint.testing.conformance.model_setup import ModelSetup, Situation
+from safepoint.testing.conformance.store import check_store
+from safepoint.testing.conformance.tool import check_tool
 from safepoint.testing.injector import check_cancellable
 from safepoint.testing.kinds import (
     CALLER,
@@ -27,15 +31,20 @@ __all__ = [
     "Deadlock",
     "Failure",
     "Injection",
+    "ModelSetup",
     "Moment",
     "Report",
     "RuleModel",
     "ScriptedModel",
     "Shot",
     "Site",
+    "Situation",
     "VirtualLoop",
     "call",
     "check_cancellable",
+    "check_model",
+    "check_store",
+    "check_tool",
     "clock_jump",
     "disconnect",
     "fail",

@@ -1,0 +1,88 @@
+"""What a provider's error means to a run: try again, mend the set-up, or give up.
+
+Every adapter hands in what its SDK raised as plain values; the decision is made here, once, by tables. Worth another
+try is what may pass by itself: no connection, too many requests, an overloaded or broken server. Whether there is
+another try is the run's decision: only before the first token, and never after a cancel.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from safepoint.errors import ModelError, ModelNotReady, ModelUnavailable
+
+PASSING: Final = frozenset({408, 409, 425, 429})
+"""Statuses below 500 that may pass by themselves."""
+PASSING_KINDS: Final = frozenset(
+    {
+        "api_error",
+        "internal",
+        "internalserverexception",
+        "modelstreamerrorexception",
+        "modeltimeoutexception",
+        "overloaded_error",
+        "rate_limit_error",
+        "rate_limit_exceeded",
+        "resource_exhausted",
+        "server_error",
+        "serviceunavailableexception",
+        "throttlingexception",
+        "timeout_error",
+        "unavailable",
+    }
+)
+"""How providers name the same inside a stream, where there is no status any more."""
+LASTING_KINDS: Final = frozenset({"insufficient_quota", "billing_error"})
+"""What comes with a status that may pass, but does not."""
+
+
+def refusal(
+    model: str,
+    message: str,
+    *,
+    status: int | None,
+    kind: str = "",
+    headers: Mapping[str, str] | None = None,
+    key: str = "",
+) -> ModelError:
+    """The error for what a provider answered. `key` says where its key is looked for."""
+    what = f"{model} answered {status}: {message}" if status else f"{model} failed: {message}"
+    if kind.lower() in LASTING_KINDS:
+        return ModelError(what)
+    if status == 401 and key:
+        return ModelNotReady(f"{what}. The key was refused: put a valid one into {key}")
+    passing = kind.lower() in PASSING_KINDS or (status is not None and (status in PASSING or status >= 500))
+    if passing:
+        return ModelUnavailable(what, retry_after=retry_after(headers or {}, time.time()))
+    return ModelError(what)
+
+
+def unreachable(model: str, error: BaseException) -> ModelUnavailable:
+    """The error for a connection that could not be made, or broke."""
+    cause = error.__cause__ or error
+    why = str(cause) or type(cause).__name__
+    return ModelUnavailable(f"the connection to {model} failed: {why}")
+
+
+def retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """The provider's wish in seconds, which it may say in three ways; None if it has none that makes sense."""
+    if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
+        return milliseconds / 1000
+    wish = headers.get("retry-after")
+    if (seconds := _number(wish)) is not None:
+        return seconds
+    try:
+        date = email.utils.parsedate_to_datetime(wish or "")
+    except ValueError:
+        return None
+    return max(0.0, date.timestamp() - now)
+
+
+def _number(value: str | None) -> float | None:
+    try:
+        return float(value) if value is not None else None
+    except ValueError:
+        return None

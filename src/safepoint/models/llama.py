@@ -1,0 +1,150 @@
+"""A llama.cpp server on this machine, in a process of its own.
+
+In a process, so that computing takes nobody's GIL and ends when it should: the server lives as long as the pipe to its
+input, and the pipe as long as we do. `close` ends it at once; so does the end of this process, however it comes.
+
+    NEW ──start──▶ STARTING ──its address──▶ READY ──close──▶ CLOSED
+                       └────it ends first──▶ FAILED ──start──▶ STARTING
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from safepoint._core.clock import current_clock
+from safepoint._core.latch import Latch
+from safepoint.errors import ModelNotReady
+from safepoint.models.extras import sdk
+
+# Run as a file: it needs nothing of Safepoint, and importing that would double the time until it answers.
+_PROGRAM = Path(__file__).with_name("llama_child.py")
+ENDS_WITHIN = 5.0
+"""Seconds that a server may take to end when its input has ended; then it is killed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaOptions:
+    """`context` is in tokens, for each of the `slots`, which is how many answers are computed at once.
+
+    `template` is a Jinja chat template in place of the model's own.
+    """
+
+    alias: str = "local"
+    slots: int = 4
+    context: int = 4096
+    threads: int = 1
+    template: str | None = None
+
+
+class LlamaServer:
+    """The server for one file of weights. `await address()` starts it if need be; `close()` ends it."""
+
+    def __init__(self, weights: Path, options: LlamaOptions | None = None) -> None:
+        self._weights = weights
+        self._options = options or LlamaOptions()
+        # Held for a moment only, while it is decided who starts the process.
+        self._deciding = threading.Lock()
+        self._child: _Child | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.process.pid if self._child is not None else None
+
+    async def address(self) -> str:
+        """Where the server listens, once it does. Cancellation: only this waiter leaves; the start goes on."""
+        child = self._started()
+        outside = current_clock().outside("llama.cpp server")
+        try:
+            await child.told.wait()
+        finally:
+            outside.done()
+        if child.address is None:
+            self.close()
+            raise ModelNotReady(f"the llama.cpp server for {self._weights} did not start: {child.last_words()}")
+        return child.address
+
+    def _started(self) -> _Child:
+        with self._deciding:
+            if self._child is None or self._child.process.poll() is not None:
+                sdk("xllamacpp", "local")
+                self._child = _Child(self._weights, self._options)
+            return self._child
+
+    def close(self) -> None:
+        """End the server. Blocks for a moment; a later `address()` starts it anew."""
+        with self._deciding:
+            child, self._child = self._child, None
+        if child is not None:
+            child.end()
+
+
+class _Child:
+    """The process. `told` is set when it has said its address, or has ended without."""
+
+    def __init__(self, weights: Path, options: LlamaOptions) -> None:
+        told = {
+            "model": str(weights),
+            "alias": options.alias,
+            "slots": options.slots,
+            "context": options.context,
+            "threads": options.threads,
+            "template": options.template,
+        }
+        self.told = Latch()
+        self.address: str | None = None
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `end`)
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", str(_PROGRAM), json.dumps(told)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,
+        )
+        _children.add(self)
+        threading.Thread(target=self._listen, name="safepoint:llama", daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if self.address is None and line.startswith(b"http"):
+                self.address = line.decode().strip()
+                self.told.set()
+        self.told.set()
+
+    def last_words(self) -> str:
+        os.lseek(self._log.fileno(), 0, os.SEEK_SET)
+        words = self._log.read().decode(errors="replace").strip().splitlines()
+        return " ".join(words[-3:]) or f"it ended with {self.process.poll()}"
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(ENDS_WITHIN)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.told.wait_sync(ENDS_WITHIN)
+        if self.process.stdout is not None and self.address is not None:
+            self.process.stdout.close()
+        self._log.close()
+        _children.discard(self)
+
+
+_children: weakref.WeakSet[_Child] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    for child in list(_children):
+        child.end()

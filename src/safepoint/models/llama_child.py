@@ -1,0 +1,49 @@
+"""llama.cpp's own server, in a process that lives no longer than the one that wants it.
+
+    python llama_child.py '{"model": "/path/to.gguf", …}'
+
+It prints its address as one line and then waits for the end of its input. That comes when the parent closes it or
+dies, however it dies. Ctrl-C in the terminal is the parent's business.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from importlib import import_module
+from typing import Any
+
+
+def serve(options: dict[str, Any]) -> Any:  # Any: JSON; the server has no types
+    """Start the server; it runs in threads of its own."""
+    # Loaded by name: it comes without types, and is Any to the checkers.
+    xllamacpp: Any = import_module("xllamacpp")
+    params = xllamacpp.CommonParams()
+    params.model.path = options["model"]
+    params.model_alias = {options["alias"]}
+    params.hostnames, params.port = ["127.0.0.1"], 0
+    params.n_parallel = options["slots"]
+    params.n_ctx = options["context"] * options["slots"]
+    # A cancel is heard between two batches of a prompt: large ones would make it wait for seconds.
+    params.n_batch = params.n_ubatch = 64
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options["threads"]
+    params.endpoint_metrics = params.endpoint_slots = True
+    params.warmup = False
+    if options["template"] is not None:
+        params.chat_template = options["template"]
+    return xllamacpp.Server(params)
+
+
+def main(arguments: list[str]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    server = serve(json.loads(arguments[0]))
+    print(server.listening_address, flush=True)
+    sys.stdin.buffer.read()
+    # Nobody wants an answer any more: leave at once, also in the middle of one.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

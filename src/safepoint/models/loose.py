@@ -1,0 +1,37 @@
+"""Reading JSON that somebody else wrote: what is not of the expected type counts as not there.
+
+A provider's stream is outside data. Readers look at it with these, so that garbage ends in `ModelMisbehaved` or in
+nothing, and never in an error that looks like a bug of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias, cast
+
+from safepoint.errors import ModelMisbehaved
+
+Loose: TypeAlias = Mapping[str, object]
+
+
+def event_of(value: object) -> Loose:
+    """An event of a stream, which is an object or nonsense."""
+    if not isinstance(value, Mapping):
+        raise ModelMisbehaved(f"the stream holds {value!r:.200}, which is no event")
+    return cast("Loose", value)
+
+
+def mapping(value: object) -> Loose:
+    return cast("Loose", value) if isinstance(value, Mapping) else {}
+
+
+def items(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+def text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

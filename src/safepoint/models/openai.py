@@ -1,0 +1,90 @@
+"""Models behind OpenAI's chat completions: OpenAI itself, and every server that speaks the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from safepoint.agent.model import ModelRequest
+from safepoint.errors import ModelNotReady
+from safepoint.models.extras import sdk
+from safepoint.models.failures import refusal, unreachable
+from safepoint.models.loose import mapping, number, text
+from safepoint.models.openai_wire import Payload, Reader, to_payload
+from safepoint.models.per_loop import PerLoop
+from safepoint.models.upstream import Events, Upstream
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+KEY = "OPENAI_API_KEY"
+
+
+class OpenAIModel(Upstream):
+    """A model by its name at OpenAI, or at the compatible server whose address is `base_url`.
+
+    The key is `api_key`, or for OpenAI itself the variable `OPENAI_API_KEY`. A compatible server gets no key that was
+    not handed in.
+    """
+
+    def __init__(
+        self, model: str, *, api_key: str | None = None, base_url: str | None = None, name: str | None = None
+    ) -> None:
+        self._sdk: Any = sdk("openai", "openai")  # Any: the module, loaded by name
+        self._model = model
+        self._key = api_key
+        self._base_url = base_url
+        self._name = name or (f"{base_url}#{model}" if base_url is not None else f"openai:{model}")
+        self._clients: PerLoop[AsyncOpenAI] = PerLoop(self._client, lambda client: client.close())
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def _client(self) -> AsyncOpenAI:
+        key = self._key or ("none" if self._base_url is not None else os.environ.get(KEY))
+        if not key:
+            raise ModelNotReady(f"{self.name} needs a key: type `export {KEY}=…`, or write api_key=…")
+        client: AsyncOpenAI = self._sdk.AsyncOpenAI(api_key=key, base_url=self._base_url, max_retries=0)
+        return client
+
+    def payload(self, request: ModelRequest) -> Payload:
+        """What is sent for this request."""
+        limit = "max_tokens" if self._base_url is not None else "max_completion_tokens"
+        return to_payload(self._model, request, limit=limit)
+
+    async def _open(self, request: ModelRequest) -> tuple[Events, Reader]:
+        payload = self.payload(request)
+        client = await self._clients.get()
+        # Events as they came, not as the SDK's objects: half of these take what they get without looking at it.
+        stream_type = self._sdk.AsyncStream[object]
+        events: Events = await client.post(
+            "/chat/completions", cast_to=object, body=payload, stream=True, stream_cls=stream_type
+        )
+        return events, Reader()
+
+    def _failure(self, error: Exception) -> Exception:
+        return sdk_failure(self._sdk, self.name, error, KEY if self._base_url is None else "the model's api_key=…")
+
+    async def aclose(self) -> None:
+        """Close this loop's idle connections; the model stays usable. Cancellation: the closing is cut."""
+        await self._clients.aclose()
+
+
+def sdk_failure(sdk: Any, name: str, error: Exception, key: str) -> Exception:  # Any: the openai or anthropic module
+    """What an error of the openai or the anthropic SDK means: both are made from one mould."""
+    if isinstance(error, sdk.APIConnectionError):
+        return unreachable(name, error)
+    if not isinstance(error, sdk.APIError):
+        return error
+    body = mapping(getattr(error, "body", None))
+    told = mapping(body.get("error")) or body
+    message = text(told.get("message")) or str(error)
+    kind = text(told.get("code")) or text(told.get("type"))
+    response = getattr(error, "response", None)
+    status = response.status_code if response is not None else number(told.get("code"))
+    if status == 200:  # an error inside a stream that had begun well
+        status = None
+    headers: Mapping[str, str] | None = response.headers if response is not None else None
+    return refusal(name, message, status=status, kind=kind, headers=headers, key=key)

@@ -1,0 +1,271 @@
+"""Conversations as OpenAI's chat completions take them, and their streams as chunks. Pure: no SDK, no network.
+
+The rules, from the API reference and from what the service refuses:
+
+- An assistant message with `tool_calls` is followed at once by one `tool` message per call; a `tool` message stands
+  nowhere else.
+- A message has content; an assistant's may be missing if it has calls. No empty text, no empty list.
+- An id is at most 40 characters long. Arguments are a str of JSON. A function's name is 1 to 64 of `A-Z a-z 0-9 _ -`.
+- Thinking is never sent back: chat completions have no place for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias, assert_never
+
+from safepoint.agent.model import CallDelta, Chunk, Finish, FinishReason, ModelRequest, ReasoningDelta, TextDelta
+from safepoint.errors import HistoryError, ModelError
+from safepoint.history.parts import File, Image, Message, Notice, Text, ToolCall, ToolResult
+from safepoint.models.loose import event_of, items, mapping, number, text
+from safepoint.models.plain_json import plain
+from safepoint.models.wire_id import wire_id
+
+Payload: TypeAlias = dict[str, Any]  # Any: JSON
+
+LONGEST_ID: Final = 40
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_ROLES: Final = ("system", "developer", "user", "assistant", "tool")
+_REASONS: Final[dict[str, FinishReason]] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "refused",
+}
+
+
+def to_payload(model: str, request: ModelRequest, *, limit: str = "max_completion_tokens") -> Payload:
+    """The request's body. `limit` names the option for the most tokens: compatible servers know the old one."""
+    settings = request.settings
+    payload: Payload = {
+        "model": model,
+        "messages": to_messages(request.messages, request.instructions),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if request.tools:
+        payload["tools"] = [
+            {
+                "type": "function",
+                "function": {"name": tool.name, "description": tool.description, "parameters": plain(tool.parameters)},
+            }
+            for tool in request.tools
+        ]
+        if settings.tool_choice is not None:
+            payload["tool_choice"] = _tool_choice(settings.tool_choice)
+    if settings.temperature is not None:
+        payload["temperature"] = settings.temperature
+    if settings.max_tokens is not None:
+        payload[limit] = settings.max_tokens
+    if settings.stop:
+        payload["stop"] = list(settings.stop)
+    return payload | dict(settings.extra)
+
+
+def to_messages(messages: Sequence[Message], instructions: str | None = None) -> list[Payload]:
+    """The conversation alone."""
+    sent: list[Payload] = [{"role": "system", "content": instructions}] if instructions else []
+    for message in messages:
+        match message.role:
+            case "user":
+                sent.append({"role": "user", "content": _user_content(message)})
+            case "assistant":
+                sent.append(_assistant(message))
+            case "tool":
+                sent += [_result(part) for part in message.parts if isinstance(part, ToolResult)]
+            case _:
+                assert_never(message.role)
+    return sent
+
+
+def _tool_choice(choice: str) -> object:
+    if choice in ("auto", "none", "required"):
+        return choice
+    return {"type": "function", "function": {"name": choice}}
+
+
+def _user_content(message: Message) -> object:
+    if len(message.parts) == 1 and isinstance(message.parts[0], Text):
+        return message.parts[0].text
+    return [_user_part(part) for part in message.parts if isinstance(part, Text | Image | File)]
+
+
+def _user_part(part: Text | Image | File) -> Payload:
+    match part:
+        case Text():
+            return {"type": "text", "text": part.text}
+        case Image():
+            url = part.url if part.url is not None else data_url(part.data, part.media_type)
+            return {"type": "image_url", "image_url": {"url": url}}
+        case File():
+            return _file(part)
+        case _:
+            assert_never(part)
+
+
+def _file(part: File) -> Payload:
+    if part.data is None:
+        raise ModelError(f"chat completions take no file by address ({part.url}): send its bytes, File(data=…)")
+    if part.media_type.startswith("text/"):
+        return {"type": "text", "text": file_text(part)}
+    return {
+        "type": "file",
+        "file": {"filename": part.name or "file", "file_data": data_url(part.data, part.media_type)},
+    }
+
+
+def file_text(part: File) -> str:
+    """A plain text file as words, under its name."""
+    words = (part.data or b"").decode("utf-8", "replace")
+    return f"{part.name or 'file'}:\n{words}"
+
+
+def data_url(data: bytes | None, media_type: str) -> str:
+    return f"data:{media_type};base64,{base64.b64encode(data or b'').decode()}"
+
+
+def _assistant(message: Message) -> Payload:
+    sent: Payload = {"role": "assistant"}
+    if words := assistant_text(message):
+        sent["content"] = words
+    if message.tool_calls:
+        sent["tool_calls"] = [_call(call) for call in message.tool_calls]
+    return sent
+
+
+def assistant_text(message: Message) -> str:
+    """What the assistant said, and below it what Safepoint remarked."""
+    notices = [part.text for part in message.parts if isinstance(part, Notice)]
+    return "\n\n".join([*([message.text] if message.text else []), *notices])
+
+
+def _call(call: ToolCall) -> Payload:
+    arguments = json.dumps(plain(call.args), ensure_ascii=False)
+    return {
+        "id": wire_id(call.id, longest=LONGEST_ID),
+        "type": "function",
+        "function": {"name": call.name, "arguments": arguments},
+    }
+
+
+def _result(result: ToolResult) -> Payload:
+    return {"role": "tool", "tool_call_id": wire_id(result.call_id, longest=LONGEST_ID), "content": result.content}
+
+
+# -- the provider's rules ----------------------------------------------------------------------------------------------
+
+
+def check_payload(payload: Mapping[str, Any]) -> None:  # Any: JSON
+    """Raise `HistoryError` at the first rule of the service that the payload breaks."""
+    messages: list[Payload] = payload["messages"]
+    if not messages:
+        raise HistoryError("messages: the service wants at least one")
+    waiting: list[str] = []
+    for index, message in enumerate(messages):
+        where = f"messages[{index}] ({message['role']})"
+        if message["role"] not in _ROLES:
+            raise HistoryError(f"{where}: no such role")
+        if message["role"] == "tool":
+            if message["tool_call_id"] not in waiting:
+                raise HistoryError(f"{where}: it answers no call of the message before it")
+            waiting.remove(message["tool_call_id"])
+        elif waiting:
+            raise HistoryError(f"{where}: the calls {waiting} must be answered first")
+        _check_content(where, message)
+        waiting += [_checked_call(where, call) for call in message.get("tool_calls", [])]
+        if len(set(waiting)) < len(waiting):
+            raise HistoryError(f"{where}: two calls have the same id")
+    if waiting:
+        raise HistoryError(f"messages: the calls {waiting} are never answered")
+
+
+def _check_content(where: str, message: Payload) -> None:
+    if message.get("tool_calls") == []:
+        raise HistoryError(f"{where}: tool_calls is an empty list")
+    content: Any = message.get("content")  # Any: a str or a list of parts
+    if content is None and "tool_calls" in message:
+        return
+    if not content or (isinstance(content, str) and not content.strip()):
+        raise HistoryError(f"{where}: it has no content")
+    parts: list[Payload] = [] if isinstance(content, str) else content
+    for part in parts:
+        if part["type"] == "text" and not part["text"].strip():
+            raise HistoryError(f"{where}: it has an empty text")
+
+
+def _checked_call(where: str, call: Payload) -> str:
+    id, function = call["id"], call["function"]
+    if not 0 < len(id) <= LONGEST_ID:
+        raise HistoryError(f"{where}: the id {id!r} is longer than {LONGEST_ID} characters, or empty")
+    if not _NAME.fullmatch(function["name"]):
+        raise HistoryError(f"{where}: {function['name']!r} is no function's name")
+    if not isinstance(json.loads(function["arguments"]), dict):
+        raise HistoryError(f"{where}: the arguments are no object")
+    return str(id)
+
+
+# -- the stream --------------------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """Makes chunks of the events of one streamed completion."""
+
+    def __init__(self) -> None:
+        self._reason: FinishReason | None = None
+        self._refused = False
+        self._usage: Mapping[str, object] = {}
+        # The ids met so far, by the index under which the call is passed on.
+        self._ids: list[str] = []
+
+    def read(self, event: object, /) -> list[Chunk]:
+        completion = event_of(event)
+        self._usage = mapping(completion.get("usage")) or self._usage
+        choices = items(completion.get("choices"))
+        if not choices:
+            return []
+        choice = mapping(choices[0])
+        chunks = self._delta(mapping(choice.get("delta")))
+        if reason := text(choice.get("finish_reason")):
+            self._reason = _REASONS.get(reason, "end_turn")
+        return chunks
+
+    def _delta(self, delta: Mapping[str, object]) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        if thought := text(delta.get("reasoning_content")) or text(delta.get("reasoning")):
+            chunks.append(ReasoningDelta(thought))
+        if words := text(delta.get("content")):
+            chunks.append(TextDelta(words))
+        if refusal := text(delta.get("refusal")):
+            self._refused = True
+            chunks.append(TextDelta(refusal))
+        chunks += [self._call(mapping(call)) for call in items(delta.get("tool_calls"))]
+        return chunks
+
+    def _call(self, call: Mapping[str, object]) -> CallDelta:
+        """Some servers give no index, or the same one to every call: then a new id is a new call."""
+        function, id, index = mapping(call.get("function")), text(call.get("id")), number(call.get("index"))
+        if index is None or index < 0:
+            index = max(0, len(self._ids) - 1)
+        known = self._ids[index] if index < len(self._ids) else None
+        if known is not None and id and known and id != known:
+            index = self._ids.index(id) if id in self._ids else len(self._ids)
+        while index >= len(self._ids):
+            self._ids.append("")
+        self._ids[index] = id or self._ids[index]
+        return CallDelta(index, id or None, text(function.get("name")) or None, text(function.get("arguments")))
+
+    def finish(self) -> Finish | None:
+        if self._reason is None:
+            return None
+        usage = self._usage
+        return Finish(
+            "refused" if self._refused else self._reason,
+            number(usage.get("prompt_tokens")),
+            number(usage.get("completion_tokens")),
+            number(mapping(usage.get("prompt_tokens_details")).get("cached_tokens")),
+            number(mapping(usage.get("completion_tokens_details")).get("reasoning_tokens")),
+        )
