@@ -233,23 +233,26 @@ ENTERED = ("run", "block", "events", "text", "stream", "left", "closed", "detach
 ASKED = ("nothing", "run", "twice", "withdrawn", "token", "node", "others", "steer")
 AT = ("NOW", "NOW", "AFTER_TOOLS", "AFTER_TOOL", "AFTER_MODEL", "BEFORE_EFFECT", "ANY", "page", "FORCE")
 BUDGETS = ("none", "none", "none", "steps", "seconds", "calls")
-THEN = ("nothing", "nothing", "nothing", "resume", "again")
+THEN = ("nothing", "nothing", "nothing", "nothing", "resume", "again")
 
 
 def plan(seed: int) -> Plan:
-    """The same plan for the same seed, in every process."""
+    """The same plan for the same seed, in every process.
+
+    Long scenarios are rare: a scenario of twice as many points costs four times as much to inject into.
+    """
     random = Random(seed)
     at = random.choice(AT)
     return Plan(
         seed=seed,
-        agent=_agent_plan(random, "top", random.choice((0, 0, 0, 0, 0, 0, 0, 1, 1, 2))),
+        agent=_agent_plan(random, "top", random.choices((0, 1, 2), (34, 5, 1))[0]),
         entered=random.choice(ENTERED),
         asked=random.choice(ASKED),
         at=at,
         after=random.choice((0.0, 0.0, A_MOMENT, 1.5 * A_MOMENT, A_WHILE)),
         recursive=random.random() < 0.4,
         within=A_WHILE if at not in ("NOW", "FORCE") and random.random() < 0.3 else None,
-        session=random.random() < 0.12,
+        session=random.random() < 0.07,
         budget=random.choice(BUDGETS),
         then=random.choice(THEN),
     )
@@ -258,16 +261,16 @@ def plan(seed: int) -> Plan:
 def _agent_plan(random: Random, name: str, depth: int) -> AgentPlan:
     below = tuple(_agent_plan(random, f"{name}_{number}", depth - 1) for number in range(1 if depth else 0))
     steps: list[tuple[str, ...]] = []
-    for _ in range(random.choice((0, 1, 1, 1, 1, 1, 1, 2)) if not below else 1):
-        names = [*random.choices(sorted(TOOLS), k=random.choice((1, 1, 1, 2, 2, 3) if not below else (0, 1)))]
+    for _ in range(random.choices((0, 1, 2), (2, 10, 1))[0] if not below else 1):
+        names = [*random.choices(sorted(TOOLS), k=random.choice((1, 1, 1, 2, 3) if not below else (0, 1)))]
         steps.append((*(one.name for one in below), *names))
     return AgentPlan(
         name=name,
         steps=tuple(steps),
-        pieces=random.choice((1, 1, 1, 1, 2, 3)),
+        pieces=random.choices((1, 2, 3), (8, 1, 1))[0],
         thinks=random.random() < 0.2,
         parallel=random.choice((None, None, 1, 2)),
-        hooks=random.choice(((),) * 12 + (("slow",), ("deciding",), ("slow", "deciding"))),
+        hooks=random.choice(((),) * 20 + (("slow",), ("deciding",), ("slow", "deciding"))),
         refuses=frozenset(step for step in range(2) if random.random() < 0.1),
         below=below,
     )
