@@ -42,9 +42,11 @@ def close(record: Record, step: Close, remains: Remains, value_of: Callable[[str
     draft = remains.draft
     if step.incoming is not None:
         draft = Draft(step.incoming.kept_text, step.incoming.kept_reasoning)
-    said = record.messages if remains.messages is None else remains.messages
-    messages = close_history(
-        joined(list(close_history(said, batch=remains.calls)), list(record.pending)),
+    messages = list(record.messages if remains.messages is None else remains.messages)
+    # What came before this run is closed already, and may be long. A session that has moved on may be longer still.
+    start = min(record.started_at, len(messages) - 1) if remains.messages is None else 0
+    messages[start:] = close_history(
+        joined(list(close_history(messages[start:], batch=remains.calls)), list(record.pending)),
         draft=draft,
         notice=_notice(step, stop, remains.told, incomplete=draft is not None and draft.incomplete),
     )
@@ -55,7 +57,7 @@ def close(record: Record, step: Close, remains: Remains, value_of: Callable[[str
         record.node.id,
         StopReason.BUDGET if budget else step.stop_reason,
         text,
-        list(messages),
+        messages,
         tuple(record.ledger),
         record.usage,
         cancellation=stop.recorded(now) if stop is not None else None,
@@ -69,7 +71,7 @@ def close(record: Record, step: Close, remains: Remains, value_of: Callable[[str
 
 
 def _checkpoint(
-    record: Record, step: Close, remains: Remains, closed: tuple[Message, ...], *, budget: bool
+    record: Record, step: Close, remains: Remains, closed: list[Message], *, budget: bool
 ) -> Checkpoint | None:
     """From where the run can go on; None if there is nothing left to do."""
     if step.stop_reason is StopReason.END_TURN:
@@ -80,7 +82,7 @@ def _checkpoint(
         record.agent.name,
         record.node.id,
         StopReason.BUDGET if budget else step.stop_reason,
-        closed,
+        tuple(closed),
         tuple(record.messages),
         tuple(record.ledger),
         remains.open,
@@ -124,6 +126,6 @@ _REMARKS = {
 }
 
 
-def _last_words(messages: tuple[Message, ...]) -> str:
+def _last_words(messages: list[Message]) -> str:
     last = messages[-1]
     return last.text if last.role == "assistant" else ""
