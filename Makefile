@@ -19,7 +19,7 @@ test: $(READY) ## lint, check the types, run the tests: what CI runs
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/pyright
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist loadfile
 
 .PHONY: format
 format: $(READY) ## mend what ruff can mend by itself

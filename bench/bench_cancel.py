@@ -1,8 +1,7 @@
-"""From the ask to the outcome: `run.cancel()` until the owner, who awaits the run, has its result.
+"""From the ask to the outcome: `run.cancel()` until the owner, who awaits `run.wait()`, has its result.
 
-Each shape is measured against bare asyncio of the same shape: a task per agent and per tool call, doing the same
-awaits on the same model, stopped with `task.cancel()` and awaited. The bare one closes no history, keeps no text and
-records nothing; the ratio is the price of all that. The last rows are CPU time, which a busy machine changes less.
+Each shape is measured against bare asyncio of the same shape, `bench/bare.py`: from `task.cancel()` until the owner,
+who awaits that task, has the conversation. The last rows are CPU time, which a busy machine changes less.
 """
 
 from __future__ import annotations
@@ -11,17 +10,16 @@ import asyncio
 import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter, thread_time
 
+from bench.bare import STOPPED, BareAgent
 from bench.models import FlowingModel, InstantModel, SilentModel
 from bench.sample import side_by_side
 from bench.table import Table, micros, times, verdict
 from safepoint import Agent, StopReason, tool
-from safepoint.agent.model import Model, ModelRequest
-from safepoint.history.parts import user_message
+from safepoint.history.parts import Message
 
 AIM_P50 = 3.0
 AIM_P99 = 10.0
@@ -40,7 +38,7 @@ class Asker:
         self.asked_at = self.clock()
         cancel()
 
-    def cancel_task(self, task: asyncio.Task[None]) -> None:
+    def cancel_task(self, task: asyncio.Task[list[Message]]) -> None:
         self.ask(task.cancel)
 
     def close(self) -> None:
@@ -72,7 +70,7 @@ class ThreadAsker(Asker):
     def ask(self, cancel: Callable[[], object]) -> None:
         self._wishes.put(cancel)
 
-    def cancel_task(self, task: asyncio.Task[None]) -> None:
+    def cancel_task(self, task: asyncio.Task[list[Message]]) -> None:
         loop = asyncio.get_running_loop()
         self.ask(lambda: loop.call_soon_threadsafe(task.cancel))
 
@@ -89,14 +87,10 @@ class Shape(ABC):
 
     def __init__(self) -> None:
         self.ready = asyncio.Event()
-        self.agent: Agent = self.make_agent()
+        self.agent, self.bare = self.make_agents()
 
     @abstractmethod
-    def make_agent(self) -> Agent: ...
-
-    @abstractmethod
-    async def bare(self) -> None:
-        """The same awaits by hand."""
+    def make_agents(self) -> tuple[Agent, BareAgent]: ...
 
     async def measure_ours(self, asker: Asker) -> float:
         self.ready.clear()
@@ -110,73 +104,52 @@ class Shape(ABC):
 
     async def measure_bare(self, asker: Asker) -> float:
         self.ready.clear()
-        task = asyncio.create_task(self.bare())
+        task = asyncio.create_task(self.bare.run("go"))
         await self.ready.wait()
         asker.cancel_task(task)
-        with suppress(asyncio.CancelledError):
-            await task
+        messages = await task
         ended = asker.clock()
-        assert task.cancelled()
+        assert messages[-1].parts[-1] is STOPPED
         return ended - asker.asked_at
-
-
-REQUEST = ModelRequest((user_message("go"),))
-
-
-async def read(model: Model) -> None:
-    async with model.stream(REQUEST) as chunks:
-        async for _ in chunks:
-            pass
 
 
 class SilentStream(Shape):
     name = "silent stream"
 
-    def make_agent(self) -> Agent:
-        self.model = SilentModel(self.ready.set)
-        return Agent("silent", model=self.model)
-
-    async def bare(self) -> None:
-        await read(self.model)
+    def make_agents(self) -> tuple[Agent, BareAgent]:
+        model = SilentModel(self.ready.set)
+        return Agent("silent", model=model), BareAgent(model)
 
 
 class FlowingStream(Shape):
     name = "flowing stream"
 
-    def make_agent(self) -> Agent:
-        self.model = FlowingModel(self.ready.set)
-        return Agent("flowing", model=self.model)
-
-    async def bare(self) -> None:
-        await read(self.model)
+    def make_agents(self) -> tuple[Agent, BareAgent]:
+        model = FlowingModel(self.ready.set)
+        return Agent("flowing", model=model), BareAgent(model)
 
 
 class AsyncTool(Shape):
     name = "async tool"
     width = 1
 
-    def make_agent(self) -> Agent:
+    def make_agents(self) -> tuple[Agent, BareAgent]:
         @tool
-        async def slow() -> None:
+        async def slow() -> str:
             """Take a minute."""
-            await self.sleep()
+            return await self.sleep()
 
         self.running = 0
-        self.model = InstantModel(*["slow"] * self.width)
-        return Agent("tools", model=self.model, tools=[slow])
+        model = InstantModel(*["slow"] * self.width)
+        return Agent("tools", model=model, tools=[slow]), BareAgent(model, {"slow": self.sleep})
 
-    async def sleep(self) -> None:
+    async def sleep(self) -> str:
         self.running += 1
         if self.running == self.width:
             self.running = 0
             self.ready.set()
         await asyncio.sleep(60)
-
-    async def bare(self) -> None:
-        await read(self.model)
-        async with asyncio.TaskGroup() as group:
-            for _ in range(self.width):
-                group.create_task(self.sleep())
+        return "done"
 
 
 class ParallelTools(AsyncTool):
@@ -190,21 +163,15 @@ class NestedAgents(Shape):
 
     name = "3 nested agents"
 
-    def make_agent(self) -> Agent:
+    def make_agents(self) -> tuple[Agent, BareAgent]:
         task = '{"input": "go"}'
-        self.outer, self.middle = InstantModel("middle", arguments=task), InstantModel("inner", arguments=task)
-        self.inner = SilentModel(self.ready.set)
-        inner = Agent("inner", model=self.inner)
-        middle = Agent("middle", model=self.middle, tools=[inner.as_tool()])
-        return Agent("outer", model=self.outer, tools=[middle.as_tool()])
-
-    async def bare(self) -> None:
-        await self._level(self.outer, lambda: self._level(self.middle, lambda: read(self.inner)))
-
-    async def _level(self, model: Model, inside: Callable[[], Coroutine[object, object, None]]) -> None:
-        await read(model)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(inside())
+        last = SilentModel(self.ready.set)
+        first, second = InstantModel("middle", arguments=task), InstantModel("inner", arguments=task)
+        inner, bare_inner = Agent("inner", model=last), BareAgent(last)
+        middle = Agent("middle", model=second, tools=[inner.as_tool()])
+        bare_middle = BareAgent(second, {"inner": bare_inner.as_tool})
+        outer = Agent("outer", model=first, tools=[middle.as_tool()])
+        return outer, BareAgent(first, {"middle": bare_middle.as_tool})
 
 
 SHAPES: tuple[type[Shape], ...] = (SilentStream, FlowingStream, AsyncTool, NestedAgents, ParallelTools)

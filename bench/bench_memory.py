@@ -1,6 +1,6 @@
 """What a live run weighs, and how long it takes to stop ten thousand of them with one ask.
 
-All runs wait on a silent stream, each awaited by a task of its own; the bare floor is that task and the stream alone.
+All runs wait on a silent stream, each awaited by a task of its own; the bare agent (`bench/bare.py`) runs in that task.
 The process whose resident memory is read does not trace, because tracing weighs something itself.
 """
 
@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, process_time
 
+from bench.bare import STOPPED, BareAgent
 from bench.models import SilentModel
 from bench.table import Table, verdict
 from safepoint import Agent, StopReason
-from safepoint.agent.model import ModelRequest
-from safepoint.history.parts import user_message
 
 RUNS = 10_000
 AIM_KILOBYTES = 25.0
@@ -94,10 +93,13 @@ class Runs(Crowd):
 
 
 class BareTasks(Crowd):
+    def __init__(self) -> None:
+        super().__init__()
+        self._agent = BareAgent(self.model)
+
     async def wait(self) -> None:
-        async with self.model.stream(ModelRequest((user_message("go"),))) as chunks:
-            async for _ in chunks:
-                pass
+        messages = await self._agent.run("go")
+        assert messages[-1].parts[-1] is STOPPED
 
     def cancel(self, owners: list[asyncio.Task[None]]) -> None:
         for owner in owners:

@@ -8,7 +8,6 @@ import json
 
 from safepoint import Agent
 
-
 left = asyncio.Event()
 
 

@@ -12,21 +12,29 @@ from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import Outcome, Receipt
 from safepoint._core.tree import Node
 from safepoint.agent.agent import Agent
+from safepoint.agent.base import BaseAgent
 from safepoint.agent.budget import Budget, Limit, Price
 from safepoint.agent.checkpoint import Checkpoint, Question
 from safepoint.agent.hooks import AskFirst, Deny, Hooks, Replace
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.model import ModelSettings
-from safepoint.agent.result import RunResult, StopReason
+from safepoint.agent.result import ChildResult, RunResult, StopReason
 from safepoint.agent.resume import Resume
 from safepoint.agent.run import Run
+from safepoint.agent.trim import keep_last, keep_tokens
 from safepoint.agent.usage import Usage
+from safepoint.compose.handoff import Handoff
+from safepoint.compose.loop import Loop, loop_done
+from safepoint.compose.moves import Finished
+from safepoint.compose.parallel import Branch, Parallel
+from safepoint.compose.sequential import Sequential
 from safepoint.errors import CtrlC, HistoryError, Retry, RunFailed, SafepointError
 from safepoint.history.check import check_history
 from safepoint.history.parts import File, Image, Message, Notice, Reasoning, Text, ToolCall, ToolResult
 from safepoint.history.states import LedgerState
 from safepoint.tools.context import ToolContext
 from safepoint.tools.function import Tool, tool
+from safepoint.turns.loop import TurnLoop
 
 logging.getLogger("safepoint").addHandler(logging.NullHandler())  # silent until a program asks for more
 
@@ -34,14 +42,19 @@ __all__ = [
     "Agent",
     "Ask",
     "AskFirst",
+    "BaseAgent",
+    "Branch",
     "Budget",
     "CancelToken",
     "Cancellation",
     "Checkpoint",
+    "ChildResult",
     "CtrlC",
     "Deny",
     "File",
+    "Finished",
     "GroupReceipt",
+    "Handoff",
     "HistoryError",
     "Hooks",
     "Image",
@@ -49,12 +62,14 @@ __all__ = [
     "LedgerEntry",
     "LedgerState",
     "Limit",
+    "Loop",
     "Message",
     "ModelSettings",
     "Node",
     "Notice",
     "Orphan",
     "Outcome",
+    "Parallel",
     "Price",
     "Question",
     "Reason",
@@ -68,6 +83,7 @@ __all__ = [
     "RunResult",
     "SafePoint",
     "SafepointError",
+    "Sequential",
     "Source",
     "StopReason",
     "Text",
@@ -75,7 +91,11 @@ __all__ = [
     "ToolCall",
     "ToolContext",
     "ToolResult",
+    "TurnLoop",
     "Usage",
     "check_history",
+    "keep_last",
+    "keep_tokens",
+    "loop_done",
     "tool",
 ]

@@ -20,6 +20,9 @@ SafepointError
 │  ├─ SessionBusy                a run of that session is live, here or in another process
 │  ├─ Superseded                 another run has taken the session over since; this write was refused
 │  └─ StoreCorrupt               what is stored can't be read; it was left as it is
+├─ ProcessFailed                 a process tool raised, or its process ended before it had returned
+├─ McpFailed                     an MCP server failed a call, or is gone
+├─ CutShort                      raise it in a tool that is being stopped: what it had so far is told
 ├─ Retry                         raise it in a tool: the model is asked to try again
 ├─ RunFailed                     ``agent.run()`` ended with ``stop_reason == "error"``; has ``.result``
 └─ InternalError                 a bug in Safepoint; please report it
@@ -120,6 +123,22 @@ class Superseded(StoreError):
 
 class StoreCorrupt(StoreError):
     """What is stored can't be read. Nothing was changed."""
+
+
+class ProcessFailed(SafepointError):
+    """A tool in a process of its own raised something, told here as text; or the process ended before it returned."""
+
+
+class McpFailed(SafepointError):
+    """The MCP server says that the call failed; or it is not there, or it ended during the call."""
+
+
+class CutShort(SafepointError):
+    """Raise it in a tool that is being stopped: the call is cut, and the model is told what there was so far."""
+
+    def __init__(self, output: str) -> None:
+        super().__init__(output)
+        self.output = output
 
 
 class Retry(SafepointError):

@@ -15,6 +15,7 @@ from safepoint.agent.events import (
     TextStreamed,
     ToolCallEnded,
     ToolCallStarted,
+    ToolOutputStreamed,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "TextStreamed",
     "ToolCallEnded",
     "ToolCallStarted",
+    "ToolOutputStreamed",
 ]

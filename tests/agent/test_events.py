@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from safepoint import Agent, Ladder, Run, tool
+from safepoint import Agent, Hooks, Ladder, Run, tool
 from safepoint.agent.events import (
     CancelRequested,
     Event,
@@ -15,6 +15,7 @@ from safepoint.agent.events import (
     ModelCallEnded,
     ReasoningStreamed,
     RunEnded,
+    RungReached,
     RunStarted,
     TextStreamed,
     ToolCallEnded,
@@ -70,7 +71,9 @@ async def test_a_run_tells_everything_from_its_start_to_its_one_end() -> None:
         "RunEnded",
     ]
     assert {event.run_id for event in events} == {run.id}
-    assert {event.path for event in events} == {"a"}
+    paths = {event.path for event in events if not isinstance(event, ToolCallStarted | ToolCallEnded)}
+    assert paths == {"a"}
+    assert {event.path for event in events} - paths == {"a/double:call_1_1"}, "what is about a call has the call's path"
     assert [event.seq for event in events] == list(range(1, 13))
     assert {event.time for event in events} == {EPOCH}
     check_left_behind(run)
@@ -119,6 +122,20 @@ async def test_every_ask_is_told_with_its_reason_before_what_it_brings_about() -
     assert isinstance(end, RunEnded)
     assert end.cancellation == run.result.cancellation
     check_left_behind(run)
+
+
+@virtual
+async def test_two_calls_of_one_tool_are_told_apart_by_their_paths() -> None:
+    gate = Gate("gate")
+    model = ScriptedModel([call("gate"), call("gate"), call("gate")])
+    async with Agent("a", model=model, tools=[gate.tool], max_parallel_tools=2).start("go") as run:
+        await rounds(20)
+        run.cancel()
+    paths = ["a/gate:call_1_1", "a/gate:call_1_2", "a/gate:call_1_3"]
+    kept = run.kept_events()
+    assert [event.path for event in kept if isinstance(event, ToolCallStarted)] == paths[:2]
+    assert [event.path for event in kept if isinstance(event, RungReached)] == paths[:2]
+    assert sorted(event.path for event in kept if isinstance(event, ToolCallEnded)) == paths
 
 
 @virtual
@@ -466,3 +483,23 @@ async def test_closing_a_stream_that_was_never_read_starts_nothing() -> None:
     assert model.calls == 0
     async with stream.run:  # so that its handle is not left unused
         pass
+
+
+@virtual
+async def test_leaving_a_stream_waits_for_a_run_that_has_ended_and_still_tells_its_hooks() -> None:
+    told: list[str] = []
+
+    class Slow(Hooks):
+        async def on_stopped(self, run: object, result: object) -> None:
+            await passes(0.5)
+            told.append("stopped")
+
+    model = ScriptedModel([say("one"), stall()])
+    async with Agent("one", model=model, hooks=[Slow()]).stream("go") as events:
+        async for event in events:
+            if isinstance(event, TextStreamed):
+                await events.run.cancel().wait()
+                break
+        assert events.run.ended
+        assert told == []
+    assert told == ["stopped"]

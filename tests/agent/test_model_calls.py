@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -284,6 +284,24 @@ async def test_a_model_that_falls_silent_in_the_middle_has_failed_with_its_words
     run = await ended(Agent("a", model=model, settings=ModelSettings(timeout_idle=4)))
     assert str(run.result.error) == "the model was silent for 4 s"
     assert (run.result.text, model.calls) == ("Once", 1)
+
+
+class GoesOn(Slow):
+    """Takes the end of its caller's patience for nothing, and goes on."""
+
+    async def _chunks(self) -> AsyncGenerator[Chunk]:
+        with suppress(asyncio.CancelledError):
+            await passes(100)
+        yield TextDelta("as I was saying")
+        yield Finish("end_turn")
+
+
+@virtual
+async def test_a_model_that_goes_on_when_its_time_is_up_has_failed_all_the_same() -> None:
+    model, began = GoesOn(), now()
+    run = await ended(Agent("a", model=model, settings=ModelSettings(timeout_first_token=5), retries=0))
+    assert str(run.result.error) == "the model was silent for 5 s"
+    assert (now(), model.open) == (began + 5, 0)
 
 
 @virtual

@@ -249,6 +249,20 @@ async def test_now_after_a_safe_point_ask_escalates_it_but_not_by_the_deadline()
 
 
 @virtual
+async def test_the_receipt_tells_which_calls_were_touched_and_which_are_still_queued() -> None:
+    workshop = Workshop(ONE_BY_ONE)
+    run, receipt = await asked(workshop, NOW)
+    assert [(each.path, each.name, each.state) for each in receipt.touched] == [
+        ("worker/look:call_1_1", "look", "cut"),
+        ("worker/check:call_1_2", "check", "not_started"),
+        ("worker/send:call_1_3", "send", "not_started"),
+    ]
+    assert receipt.queued == ("check", "send")
+    assert (receipt.orphans, receipt.usage) == ((), run.result.usage)
+    assert receipt.stopped_at == run.kept_events()[-1].time
+
+
+@virtual
 async def test_an_ask_that_was_taken_back_stops_nothing() -> None:
     workshop = Workshop(ONE_BY_ONE)
     async with workshop.agent.start("go") as run:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from safepoint import Agent, Run, SafePoint, ToolContext, tool
+from safepoint._core.endings import Touched
 from safepoint._core.tree import Node
 from safepoint.agent.events import RunEnded, RunStarted
 from safepoint.testing import ScriptedModel, call, say, stall
@@ -238,6 +239,7 @@ async def test_one_tool_call_is_stopped_alone_and_the_model_is_told_so() -> None
         await found["b"].started.wait()
         receipt = node(run, "a").cancel(reason="not this one")
         assert await receipt.wait() == "stopped"
+        assert receipt.touched == (Touched("parent/a:call_1_1", "a", "cut"),)
         assert not run.ended, "a node's receipt returns when that node has ended"
         found["b"].gate.set()
     assert (run.result.stop_reason, run.result.text) == ("end_turn", "done")

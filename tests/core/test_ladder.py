@@ -21,7 +21,8 @@ def untyped(value: object) -> Any:  # Any: what a caller without a type checker 
 
 
 def test_the_defaults_are_the_declared_ones() -> None:
-    assert (DEFAULT.task, DEFAULT.thread, DEFAULT.kill, DEFAULT.undo, DEFAULT.cap) == (1.0, 0.25, 1.0, 2.0, 10.0)
+    assert (DEFAULT.task, DEFAULT.thread, DEFAULT.term, DEFAULT.kill) == (1.0, 0.25, 2.0, 1.0)
+    assert (DEFAULT.undo, DEFAULT.cap) == (2.0, 10.0)
 
 
 def test_a_ladder_is_frozen() -> None:
@@ -39,6 +40,22 @@ PLANS = {
     "a thread that is to finish": (
         Manner(WorkKind.THREAD, finish=True, grace=2.0),
         [Climb(Rung.FINISH, 2.0), Climb(Rung.FLAG, 0.25)],
+    ),
+    "a process is asked to end, then killed": (
+        Manner(WorkKind.PROCESS),
+        [Climb(Rung.TERM, 2.0), Climb(Rung.KILL, 1.0)],
+    ),
+    "a process with a grace": (
+        Manner(WorkKind.PROCESS, grace=0.5),
+        [Climb(Rung.TERM, 0.5), Climb(Rung.KILL, 1.0)],
+    ),
+    "a process that is to finish": (
+        Manner(WorkKind.PROCESS, finish=True, grace=3.0),
+        [Climb(Rung.FINISH, 3.0), Climb(Rung.TERM, 2.0), Climb(Rung.KILL, 1.0)],
+    ),
+    "a process whose finishing takes the whole cap is killed all the same": (
+        Manner(WorkKind.PROCESS, finish=True, grace=10.0),
+        [Climb(Rung.FINISH, 9.0), Climb(Rung.TERM, 0.0), Climb(Rung.KILL, 1.0)],
     ),
     "finishing takes nearly the whole cap": (
         Manner(finish=True, grace=9.5),
@@ -61,12 +78,13 @@ FORCED = {
     WorkKind.TASK: Climb(Rung.CANCEL, 0.0),
     WorkKind.THREAD: Climb(Rung.FLAG, 0.0),
     WorkKind.CHILD: Climb(Rung.ASK, 1.0),
+    WorkKind.PROCESS: Climb(Rung.KILL, 1.0),
 }
 
 
 @pytest.mark.parametrize("kind", WorkKind)
 @pytest.mark.parametrize("finish", [False, True])
-def test_force_ignores_grace_and_finish_and_leaves_a_child_a_moment_to_record(kind: WorkKind, finish: bool) -> None:
+def test_force_ignores_grace_and_finish_and_leaves_a_moment_to_record_or_to_die(kind: WorkKind, finish: bool) -> None:
     assert plan(Manner(kind, finish=finish, grace=5.0), DEFAULT, force=True) == (FORCED[kind], ABANDON)
 
 
@@ -96,7 +114,10 @@ def test_no_plan_takes_longer_than_the_cap_and_each_ends_in_abandoning(
     assert sum(climb.seconds for climb in climbs) <= ladder.cap + 1e-9
     assert all(climb.seconds >= 0 for climb in climbs)
     assert [climb for climb in climbs if climb.rung is Rung.ABANDON] == [climbs[-1]] == [ABANDON]
-    assert len(climbs) == (3 if manner.finish and not force else 2)
+    pushes = 2 if manner.kind is WorkKind.PROCESS and not force else 1
+    assert len(climbs) == pushes + 1 + (manner.finish and not force)
+    kills = [climb for climb in climbs if climb.rung is Rung.KILL]
+    assert kills == ([Climb(Rung.KILL, ladder.kill)] if manner.kind is WorkKind.PROCESS else [])
 
 
 @pytest.mark.parametrize("rung", [each.name for each in fields(Ladder)])

@@ -396,3 +396,93 @@ async def test_no_plan_takes_longer_than_the_cap_whatever_is_in_it() -> None:
     assert isinstance(await piece.outcome(), Abandoned)
     assert piece.ends == [3.0]
     await passes(30)
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+PROCESS = Manner(WorkKind.PROCESS)
+
+
+class Processes:
+    """Ends a while after it was asked to, and after it was killed; None is never."""
+
+    def __init__(self, *, polite: float | None, mortal: float | None = 0.0) -> None:
+        self.told: list[str] = []
+        self._polite, self._mortal = polite, mortal
+        self._gone = asyncio.Event()
+
+    def terminate(self) -> None:
+        self.told.append("term")
+        self._end_in(self._polite)
+
+    def kill(self) -> None:
+        self.told.append("kill")
+        self._end_in(self._mortal)
+
+    def _end_in(self, seconds: float | None) -> None:
+        if seconds is not None:
+            asyncio.get_running_loop().call_later(seconds, self._gone.set)
+
+    async def run(self) -> str:
+        await self._gone.wait()
+        return "all gone"
+
+
+def begun(processes: Processes, manner: Manner = PROCESS) -> Piece:
+    piece = Piece(processes.run, manner=manner)
+    piece.work.killable = processes
+    return piece
+
+
+@virtual
+async def test_a_process_that_ends_when_asked_is_not_killed() -> None:
+    processes = Processes(polite=0.5)
+    piece = begun(processes)
+    await settled()
+    piece.work.stop()
+    assert await piece.outcome() == Done("all gone")
+    assert (processes.told, piece.rungs, piece.age) == (["term"], [("term", 0.0)], 0.5)
+
+
+@virtual
+async def test_a_process_that_does_not_end_when_asked_is_killed() -> None:
+    processes = Processes(polite=None)
+    piece = begun(processes)
+    await settled()
+    piece.work.stop()
+    assert await piece.outcome() == Done("all gone")
+    assert (processes.told, piece.rungs, piece.age) == (["term", "kill"], [("term", 0.0), ("kill", 2.0)], 2.0)
+
+
+@virtual
+async def test_force_kills_a_process_at_once_also_when_it_was_asked_before() -> None:
+    for stops, told in (([True], ["kill"]), ([False, True], ["term", "kill"])):
+        processes = Processes(polite=None, mortal=0.1)
+        piece = begun(processes)
+        await settled()
+        for force in stops:
+            piece.work.stop(force=force)
+        assert await piece.outcome() == Done("all gone")
+        assert (processes.told, piece.age) == (told, 0.1)
+
+
+@virtual
+async def test_a_process_that_cannot_be_killed_is_abandoned_and_reported() -> None:
+    processes = Processes(polite=None, mortal=5.0)
+    piece = begun(processes)
+    await settled()
+    piece.work.stop()
+    outcome = await piece.outcome()
+    assert isinstance(outcome, Abandoned)
+    assert piece.rungs == [("term", 0.0), ("kill", 2.0), ("abandon", 3.0)]
+    await passes(20)
+    assert (outcome.orphan.still_running, outcome.orphan.result) == (False, "all gone")
+
+
+@virtual
+async def test_before_it_has_a_process_the_task_itself_is_cancelled() -> None:
+    piece = Piece(for_ever, manner=PROCESS)
+    await settled()
+    piece.work.stop()
+    assert await piece.outcome() == Cut()
+    assert piece.rungs == [("term", 0.0)]

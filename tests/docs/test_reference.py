@@ -8,6 +8,7 @@ from typing import get_args
 
 import safepoint
 import safepoint.testing
+import safepoint.tools
 from safepoint.agent.events import Event
 from safepoint.history import LedgerState
 from tests.house.test_errors import drawn_tree, written_tree
@@ -32,6 +33,7 @@ def missing(names: list[str], page: str) -> list[str]:
 def test_the_reference_names_every_public_name() -> None:
     assert missing([*safepoint.__all__], PAGE) == []
     assert missing([*safepoint.testing.__all__], section(PAGE, "safepoint.testing")) == []
+    assert missing([*safepoint.tools.__all__], section(PAGE, "safepoint.tools")) == []
 
 
 def test_the_reference_has_every_event_ledger_state_and_stop_reason() -> None:
@@ -49,3 +51,11 @@ def test_a_name_that_is_missing_is_found() -> None:
     page = "\n## One\n`Agent(name)` and `await agent.run()`\n## Two\n`Run`\n"
     assert missing(["Agent", "Run"], page) == []
     assert missing(["Agent", "Run", "agent"], section(page, "One")) == ["Run", "agent"]
+
+
+def test_every_attribute_of_a_span_is_in_the_guide() -> None:
+    source = (ROOT / "src/safepoint/agent/spans.py").read_text()
+    names = set(re.findall(r'"((?:gen_ai|safepoint|error)\.[a-z_.]+)"', source))
+    guide = (ROOT / "docs/guides/hooks-and-events.md").read_text()
+    assert len(names) > 15
+    assert {name for name in names if f"`{name}`" not in guide} == set()

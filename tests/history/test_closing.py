@@ -247,7 +247,11 @@ TOLD: dict[str, tuple[ClosedCall, str]] = {
         closed(LedgerState.NOT_STARTED, content="c", error="e", reason="lunch"),
         'This call was not started. Reason: "lunch".',
     ),
-    "cut": (closed(LedgerState.CUT, content="c"), "This call was cut while running, outcome unknown."),
+    "cut": (closed(LedgerState.CUT), "This call was cut while running, outcome unknown."),
+    "cut after it had said something": (
+        closed(LedgerState.CUT, content="one\ntwo\n", reason="lunch"),
+        'This call was cut while running, outcome unknown. Its output so far: "one two". Reason: "lunch".',
+    ),
     "cut in every way": (
         closed(LedgerState.CUT, error="boom", reason="lunch", still_running=True, remote=True),
         "This call was cut while running, outcome unknown. It is remote, outcome unknown: the server may have gone on. "

@@ -173,7 +173,7 @@ def test_a_name_that_is_almost_a_tools_name_does_not_run_that_tool() -> None:
     run_virtual(scenario)
 
 
-@pytest.mark.parametrize("wish", ["5", math.nan, math.inf, -1, True, object()], ids=str)
+@pytest.mark.parametrize("wish", ["5", math.nan, math.inf, -1, True, object()])
 def test_a_wish_to_come_back_later_that_is_no_number_of_seconds_is_not_granted(wish: object) -> None:
     async def scenario() -> None:
         world = World()

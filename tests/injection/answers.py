@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 
 from pydantic import BaseModel
 
-from safepoint import Agent, ModelSettings, Run, RunFailed
+from safepoint import Agent, Message, ModelSettings, Run, RunFailed
 from safepoint.agent.model import Finish, TextDelta
 from safepoint.errors import ModelUnavailable
 from safepoint.testing import ScriptedModel, call, fail, raw, say, stall, think
@@ -17,6 +18,14 @@ from tests.injection.parts import A_MOMENT, A_WHILE, LONG, StepModel, agent, loo
 
 async def plain_answer() -> None:
     await agent([think("Hm.", signature="s"), say("Hello to you", pieces=3)]).run("hi")
+
+
+async def trimmed_answer() -> None:
+    async def summary(messages: list[Message]) -> Sequence[Message]:
+        await asyncio.sleep(A_MOMENT)
+        return messages
+
+    await agent(call("look"), say("done"), tools=[look], trim=summary).run("go")
 
 
 async def answer_in_a_block() -> None:

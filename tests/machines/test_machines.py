@@ -1,7 +1,7 @@
 """Whatever is done to a run, in whatever order, every promise of the contract is kept and every drawn arrow is taken.
 
 `make test` plays a modest number of examples, always the same ones; `make proof` plays ten thousand of each machine
-from a seed that it prints. Both end with the table of arrows; `pytest -s` shows it.
+from a seed that it prints. Both end with the table of arrows.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def test_every_promise_is_kept_in_any_order(machine: type[StopMachine]) -> None:
     run_state_machine_as_test(machine, settings=ORDINARY)
 
 
-def test_every_drawn_arrow_is_taken() -> None:
+def test_every_drawn_arrow_is_taken(record_property: Callable[[str, object], None]) -> None:
     for scenario in SCENARIOS:
         scenario().teardown()
-    print(f"\n{table(StopMachine.counts)}")
+    record_property("table", table(StopMachine.counts))
     assert never_taken(StopMachine.counts) == []
 
 
@@ -70,5 +70,5 @@ def test_every_promise_is_kept_in_ten_thousand_examples(machine: type[StopMachin
 
 
 @pytest.mark.proof
-def test_every_drawn_arrow_is_taken_in_the_proof() -> None:
-    test_every_drawn_arrow_is_taken()
+def test_every_drawn_arrow_is_taken_in_the_proof(record_property: Callable[[str, object], None]) -> None:
+    test_every_drawn_arrow_is_taken(record_property)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
 
 from safepoint import Agent, Message, Text, check_history, tool
-from safepoint.errors import CheckpointError, SessionNotFound, StoreError, Superseded
+from safepoint.errors import CheckpointError, SessionBusy, SessionNotFound, StoreError, Superseded
 from safepoint.sessions import MemoryStore, Session, Store
 from safepoint.testing import ScriptedModel, call, run_virtual, say, stall
+from tests.injection.parts import SlowStore
 from tests.sessions.stores import Wrapped, both_stores, opened
 
 APPENDS = 5  # opened; said; called twice; ended
@@ -73,6 +75,83 @@ def test_a_write_that_fails_ends_the_run_with_that_error_and_leaves_the_session_
                 await worker(done).run("work", session=session)
             assert len(done) == (1 if number > 3 else 0)
             await check_usable(inner, session)
+
+    run_virtual(main)
+
+
+def test_a_session_is_free_at_once_when_the_beginning_of_a_run_could_not_be_written() -> None:
+    async def main() -> None:
+        inner = MemoryStore()
+        store = Wrapped(SlowStore(inner))
+        session = await Session.create(store, "s")
+        store.fail_at("append", 1)
+        with pytest.raises(StoreError, match="append 1 failed"):
+            await worker([]).run("work", session=session)
+        await inner.claim("s", "somebody else")
+
+    run_virtual(main)
+
+
+def test_a_session_that_could_not_be_given_back_can_be_used_by_who_has_it() -> None:
+    async def main() -> None:
+        inner = MemoryStore()
+        store = Wrapped(inner)
+        session = await Session.create(store, "s")
+
+        def before(name: str, number: int) -> None:
+            if name == "release" and number <= 3:
+                raise StoreError("not now")
+
+        store.before = before
+        agent = Agent("one", model=ScriptedModel(say("hi"), repeat=True))
+        await agent.run("go", session=session)
+        await asyncio.sleep(0)
+        with pytest.raises(SessionBusy):
+            await inner.claim("s", "somebody else")
+        await agent.run("again", session=session)
+        await inner.claim("s", "somebody else")
+
+    run_virtual(main)
+
+
+def test_a_claim_that_failed_and_happened_all_the_same_is_given_back() -> None:
+    class Forgetful(Wrapped):
+        async def claim(self, session_id: str, claimant: str) -> int:
+            epoch = await super().claim(session_id, claimant)
+            if self.counts["claim"] == 1:
+                raise StoreError("no answer")
+            return epoch
+
+    async def main() -> None:
+        inner = MemoryStore()
+        session = await Session.create(Forgetful(inner), "s")
+        agent = Agent("one", model=ScriptedModel(say("hi"), repeat=True))
+        with pytest.raises(StoreError, match="no answer"):
+            await agent.run("go", session=session)
+        await agent.run("again", session=await Session.load(inner, "s"))
+
+    run_virtual(main)
+
+
+def test_an_error_of_the_store_s_own_kind_in_a_release_is_nobody_else_s() -> None:
+    """Two releases are tried, the second in the background; an exception that nobody retrieves would be a complaint."""
+
+    async def main() -> None:
+        store = Wrapped(MemoryStore())
+        session = await Session.create(store, "s")
+
+        def before(name: str, _number: int) -> None:
+            if name == "release":
+                raise OSError("disk")
+
+        complaints: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        store.before = before
+        assert (await Agent("one", model=ScriptedModel(say("hi"))).run("go", session=session)).text == "hi"
+        await asyncio.sleep(0)
+        gc.collect()
+        assert complaints == []
+        assert store.counts["release"] == 2
 
     run_virtual(main)
 

@@ -187,17 +187,6 @@ def test_a_file_of_a_later_version_is_refused_and_stays_what_it_is(tmp_path: Pat
     run_virtual(main)
 
 
-def test_a_closed_store_refuses_everything(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = SqliteStore(tmp_path / "a.db")
-        await store.aclose()
-        await store.aclose()
-        with pytest.raises(StoreError, match="closed"):
-            await store.list_ids()
-
-    run_virtual(main)
-
-
 def test_a_bad_time_out_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"timeout=-1"):
         SqliteStore(tmp_path / "a.db", timeout=-1)

@@ -11,6 +11,7 @@ import pytest
 
 from safepoint.errors import UsageError
 from safepoint.testing.clock import run_virtual
+from safepoint.testing.frames import Place
 from safepoint.testing.injector import check_cancellable
 from safepoint.testing.kinds import CALLER, Injection, Shot, clock_jump, may_raise, must_return
 from safepoint.testing.passing import pass_time
@@ -208,8 +209,11 @@ class Runs:
         self.live.clear()
         self.log.append("begin")
 
-    def disturbed(self) -> None:
+    def disturbed(self, *, cancels: bool) -> None:
         self.log.append("disturbed")
+
+    def seams_of(self, task: str, places: list[Place]) -> frozenset[str]:
+        return frozenset()
 
     def cancel_all(self) -> int:
         for run in self.live:

@@ -99,18 +99,12 @@ def test_a_grace_above_the_cap_is_refused_where_the_cap_is_known() -> None:
         parse(grace=2).check_grace(cap=1.5)
 
 
-def test_process_tools_are_refused_as_not_available_yet() -> None:
-    with pytest.raises(ValueError, match="process tools are not available in this version yet"):
-        parse(run_in="process")
-    with pytest.raises(ValueError, match="process tools are not available in this version yet"):
-        ToolOptions(run_in=RunIn.PROCESS)
-
-
 def test_a_function_runs_where_its_kind_belongs_unless_told() -> None:
     assert parse().placed_for("f", is_async=True).run_in is RunIn.ASYNC
     assert parse().placed_for("f", is_async=False).run_in is RunIn.THREAD
     assert parse(run_in="thread").placed_for("f", is_async=False).run_in is RunIn.THREAD
     assert parse(run_in="async").placed_for("f", is_async=True).run_in is RunIn.ASYNC
+    assert parse(run_in="process").placed_for("f", is_async=False).run_in is RunIn.PROCESS
 
 
 def test_a_place_that_does_not_fit_the_function_is_refused_with_the_one_that_does() -> None:
@@ -118,6 +112,8 @@ def test_a_place_that_does_not_fit_the_function_is_refused_with_the_one_that_doe
         parse(run_in="async").placed_for("pay", is_async=False)
     with pytest.raises(ValueError, match=r"run_in='thread' does not fit pay\(\), which is an async .*run_in='async'"):
         parse(run_in="thread").placed_for("pay", is_async=True)
+    with pytest.raises(ValueError, match=r"run_in='process' does not fit pay\(\), which is an async .*make it `def`"):
+        parse(run_in="process").placed_for("pay", is_async=True)
 
 
 @pytest.mark.parametrize("run_in", ["async", "thread"])

@@ -71,9 +71,12 @@ class Standing(NamedTuple):
     def _asked(self, ask: Ask) -> Standing:
         if self.sealed:
             return self._replace(refused=self.refused | {ask.id})
+        if any(ask.id == each.id for each in (self.late if self.answered else self.asks)):
+            return self
+        pressing = join(self.pressing, fold([ask]))
         if self.answered:
-            return self._folded(self.asks, _with(self.late, ask))
-        return self._folded(_with(self.asks, ask), self.late)
+            return self._replace(late=(*self.late, ask), pressing=pressing)
+        return self._replace(asks=(*self.asks, ask), request=join(self.request, fold([ask])), pressing=pressing)
 
     def _taken_back(self, ask_id: str) -> Standing:
         asks, late = _without(self.asks, ask_id), _without(self.late, ask_id)
@@ -90,12 +93,8 @@ class Standing(NamedTuple):
         return after._folded(self.asks, self.late) if is_safe else after
 
     def _folded(self, asks: tuple[Ask, ...], late: tuple[Ask, ...]) -> Standing:
-        request = fold([_engaged(ask) if ask.id in self.acted else ask for ask in asks])
+        request = fold([_engaged(ask) if ask.id in self.acted else ask for ask in asks] if self.acted else asks)
         return self._replace(asks=asks, late=late, request=request, pressing=join(request, fold(late)))
-
-
-def _with(asks: tuple[Ask, ...], ask: Ask) -> tuple[Ask, ...]:
-    return tuple({each.id: each for each in (*asks, ask)}.values())
 
 
 def _without(asks: tuple[Ask, ...], ask_id: str) -> tuple[Ask, ...]:

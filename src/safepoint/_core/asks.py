@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from safepoint._core.points import Level, SafePoint, check_point
 from safepoint._core.reasons import Reason, Source, as_reason
@@ -93,40 +94,46 @@ class Request:
         return self if len(self.asks) == 1 else Request(ask.at, ask.deadline, ask.recursive, (ask,))
 
     def mildest(self) -> Level:
-        return min(ask.at.level for ask in self.asks)
+        return min([ask.at.level for ask in self.asks])
 
     def hits(self, place: str | None, now: float) -> bool:
         """Would a node that stands at this place stop here? None is no safe point: only NOW and FORCE count there."""
-        return self.level(now) >= Level.NOW or (place is not None and self.at.covers(place))
+        return self.at.level >= Level.NOW or (place is not None and self.at.covers(place)) or self.expired(now)
+
+    def hitting(self, place: str | None, now: float) -> set[str]:
+        """The ids of the asks that would stop it there, each by itself; none if they do not even together."""
+        return {ask.id for ask in self.asks if self.alone(ask).hits(place, now)}
 
 
 def join(one: Request | None, other: Request | None) -> Request | None:
     """The fold of all asks of both."""
     if one is None or other is None:
         return one or other
-    return fold((*one.asks, *other.asks))
+    if not one.ids.isdisjoint(other.ids):
+        return fold((*one.asks, *other.asks))
+    # Nothing in common: what each amounts to is known, and a thousand asks need not be looked at again.
+    deadlines = [each.deadline for each in (one, other) if each.deadline is not None]
+    at = _stronger_at(one.at, other.at)
+    return Request(at, min(deadlines, default=None), one.recursive or other.recursive, (*one.asks, *other.asks))
 
 
 def fold(asks: Iterable[Ask]) -> Request | None:
     """The one request that several asks amount to; None if none stands. An ask seen twice counts once."""
     by_id: dict[str, Ask] = {}
     for ask in asks:
-        by_id[ask.id] = _stronger(by_id.get(ask.id, ask), ask)
+        by_id[ask.id] = _stronger(by_id[ask.id], ask) if ask.id in by_id else ask
     distinct = tuple(by_id.values())
     if not distinct:
         return None
-    if len(distinct) == 1:
-        (ask,) = distinct
-        return Request(ask.at, ask.deadline, ask.recursive, distinct)
-    level = max(ask.at.level for ask in distinct)
-    if level is Level.SAFE:
-        at = distinct[0].at
-        for ask in distinct[1:]:
-            at = at | ask.at
-    else:
-        at = SafePoint.NOW if level is Level.NOW else SafePoint.FORCE
+    at = reduce(_stronger_at, (ask.at for ask in distinct))
     deadlines = [ask.deadline for ask in distinct if ask.deadline is not None]
     return Request(at, min(deadlines, default=None), any(ask.recursive for ask in distinct), distinct)
+
+
+def _stronger_at(one: SafePoint, other: SafePoint) -> SafePoint:
+    if one.level is Level.SAFE and other.level is Level.SAFE:
+        return one if one == other else one | other
+    return one if one.level >= other.level else other
 
 
 def _stronger(one: Ask, other: Ask) -> Ask:

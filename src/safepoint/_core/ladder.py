@@ -1,9 +1,12 @@
 """The one declared escalation. A plan is computed once, from what the work is; then it is only climbed.
 
     safe point → let it finish → cancel async work / flag a thread / ask a child → abandon and report
+                               → (processes) TERM → KILL ──────────────────────↗
 
 Each piece of work climbs only the rungs that apply to it, all pieces in parallel, and no plan is longer than the cap:
-nothing holds a run, its session or its caller longer than that. FORCE has a plan of its own, without waiting.
+nothing holds a run, its session or its caller longer than that. FORCE has a plan of its own, without waiting. What a
+process is, how its descendants are found and what signals are is not known here: TERM and KILL are told to a
+`Killable`, and the work ends once everything that belongs to it has.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from safepoint._core.asks import is_seconds
 
@@ -24,6 +27,8 @@ class Rung(StrEnum):
     CANCEL = "cancel"
     FLAG = "flag"
     ASK = "ask"
+    TERM = "term"
+    KILL = "kill"
     ABANDON = "abandon"
 
 
@@ -31,11 +36,12 @@ class Rung(StrEnum):
 class Ladder:
     """How long each rung may take, in seconds. `cap` bounds every grace, `finish` and shield.
 
-    `kill`: what FORCE leaves a sub-agent to record its own end.
+    `kill`: how long what was killed may take to be gone, and what FORCE leaves a sub-agent to record its own end.
     """
 
     task: float = 1.0
     thread: float = 0.25
+    term: float = 2.0
     kill: float = 1.0
     undo: float = 2.0
     cap: float = 10.0
@@ -65,6 +71,18 @@ class WorkKind(StrEnum):
     TASK = "task"
     THREAD = "thread"
     CHILD = "child"
+    PROCESS = "process"
+
+
+class Killable(Protocol):
+    """What work of the kind PROCESS is made of: it ends soon after `terminate` if it is polite, after `kill` it must.
+
+    Both are told in the loop's thread, never wait, and do nothing to what has ended.
+    """
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,25 +107,32 @@ class Climb:
 
 Plan: TypeAlias = tuple[Climb, ...]
 
-_PUSH = {WorkKind.TASK: Rung.CANCEL, WorkKind.THREAD: Rung.FLAG, WorkKind.CHILD: Rung.ASK}
+_PUSH = {WorkKind.TASK: Rung.CANCEL, WorkKind.THREAD: Rung.FLAG, WorkKind.CHILD: Rung.ASK, WorkKind.PROCESS: Rung.TERM}
 
 
 @lru_cache
 def plan(manner: Manner, ladder: Ladder, *, force: bool) -> Plan:
     """The rungs for this work, ending in ABANDON; the sum of the waits is at most the cap."""
     push = _PUSH[manner.kind]
-    patience = {WorkKind.TASK: ladder.task, WorkKind.THREAD: ladder.thread, WorkKind.CHILD: ladder.cap}[manner.kind]
+    patience = {
+        WorkKind.TASK: ladder.task,
+        WorkKind.THREAD: ladder.thread,
+        WorkKind.CHILD: ladder.cap,
+        WorkKind.PROCESS: ladder.term,
+    }[manner.kind]
+    kill = [Climb(Rung.KILL, ladder.kill)] if manner.kind is WorkKind.PROCESS else []
     if force:
         # A child that is forced abandons its own work at once, but needs a moment to record what it leaves.
-        rungs = [Climb(push, ladder.kill if manner.kind is WorkKind.CHILD else 0.0)]
+        rungs = kill or [Climb(push, ladder.kill if manner.kind is WorkKind.CHILD else 0.0)]
     elif manner.finish:
-        rungs = [Climb(Rung.FINISH, patience if manner.grace is None else manner.grace), Climb(push, patience)]
+        rungs = [Climb(Rung.FINISH, patience if manner.grace is None else manner.grace), Climb(push, patience), *kill]
     else:
-        rungs = [Climb(push, patience if manner.grace is None else manner.grace)]
-    left = ladder.cap
+        rungs = [Climb(push, patience if manner.grace is None else manner.grace), *kill]
+    # The last rung that waits keeps its time: a kill that is not given a moment would report what dies as an orphan.
+    left = ladder.cap - sum(climb.seconds for climb in kill)
     climbed: list[Climb] = []
-    for climb in rungs:
+    for climb in rungs[: len(rungs) - len(kill)]:
         seconds = min(climb.seconds, left)
         left -= seconds
         climbed.append(Climb(climb.rung, seconds))
-    return (*climbed, Climb(Rung.ABANDON, 0.0))
+    return (*climbed, *kill, Climb(Rung.ABANDON, 0.0))

@@ -25,8 +25,11 @@ class Latch:
     def set(self) -> None:
         self.is_set = True
         while self._waiters:
-            with suppress(IndexError):  # another thread may empty the list with us
-                self._waiters.pop(0)()
+            try:
+                call = self._waiters.pop(0)
+            except IndexError:  # another thread has emptied the list with us
+                return
+            call()
 
     def when_set(self, call: Callable[[], object]) -> None:
         """Call it once the latch is set, in the thread that sets it; at once if that has happened."""
@@ -51,9 +54,10 @@ class Latch:
         self.when_set(wake)
         try:
             await future
-        finally:
-            with suppress(ValueError):
+        except asyncio.CancelledError:
+            with suppress(ValueError):  # the latch was set in this very moment
                 self._waiters.remove(wake)
+            raise
 
     def wait_sync(self, timeout: float | None = None) -> bool:
         """Block this thread; False if the time ran out."""
@@ -63,5 +67,5 @@ class Latch:
 
 
 def _finish(future: asyncio.Future[None]) -> None:
-    with suppress(asyncio.InvalidStateError):  # the waiter has left, or was told already
+    if not future.done():  # the waiter has left, or was told already
         future.set_result(None)

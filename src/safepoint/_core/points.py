@@ -10,6 +10,8 @@ from enum import IntEnum
 from typing import ClassVar, Final, final
 
 NAMED: Final = "point:"
+# Nothing is under way here, so it is a safe point whatever the request waits for.
+BETWEEN: Final = "between_children"
 
 
 class Level(IntEnum):
@@ -52,7 +54,7 @@ class SafePoint:
     def covers(self, place: str) -> bool:
         if self.level is not Level.SAFE or place in _NO_PLACES:
             return False
-        return place in self.places or _EVERYWHERE in self.places
+        return place == BETWEEN or place in self.places or _EVERYWHERE in self.places
 
     def __or__(self, other: SafePoint) -> SafePoint:
         if not isinstance(other, SafePoint):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers

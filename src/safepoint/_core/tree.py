@@ -7,8 +7,8 @@ A node never stores a request: it reads its own log, takes what its parent hands
 withdrawal or a deadline needs no bookkeeping, only a wake-up, and the log's order is the only truth.
 
 What a parent hands down: NOW and FORCE always (children are their parent's work). A safe-point request goes from a run
-to its own tool calls, where named points are judged; from there to a sub-agent's run only if it is recursive. A
-hand-written tool passes no safe-point request to runs that it started itself.
+to its own tool calls, where named points are judged; from there to a sub-agent's run only if it is recursive, as from a
+composite to its children. A hand-written tool passes no safe-point request to runs that it started itself.
 """
 
 from __future__ import annotations
@@ -174,13 +174,17 @@ class Node:
         """Look at the log: push work that NOW or FORCE concerns, arm the deadline, tell the children."""
         if self.state in (NodeState.NEW, NodeState.SEALED, NodeState.ENDED):
             return
-        pressing = self._settled(self._pressing, None)
-        level = pressing.level(self.clock.now()) if pressing else Level.NONE
+        level = self._level(pressing := self._pressing())
+        if level > self.pushed:
+            level = self._level(pressing := self._settled(self._pressing, None))
         self._arm()
         self.on_change()  # the ask is told before anything that it brings about
-        if level > self.pushed:
+        if pressing is not None and level > self.pushed:
             self.pushed = level
-            self._commit(None)
+            if self.log.standing().late:  # they press, but they are no part of the stop
+                self._commit(None)
+            else:
+                self._stop_for(pressing, None)
             self.on_push(level)
         for child in tuple(self.children):
             if child._loop is self._loop:
@@ -230,9 +234,19 @@ class Node:
         self.on_push, self.on_change = _ignore, _nothing
         self.ended.set()
 
+    def part_with(self, child: Node) -> None:
+        """The child has had its time and goes on without this node: nothing of it is handed down or waited for."""
+        if child.parent is self:
+            self.children.remove(child)
+            child.parent = None
+
     def _commit(self, place: str | None) -> None:
         request = self._settled(self.request, place) if not self.answered else None
-        if request is None:
+        if request is not None:
+            self._stop_for(request, place)
+
+    def _stop_for(self, request: Request, place: str | None) -> None:
+        if self.answered:
             return
         now = self.clock.now()
         level = request.level(now)
@@ -244,23 +258,32 @@ class Node:
             timed_out = self.stop.timed_out or request.expired(now)
             self.stop = replace(self.stop, request=request, level=level, timed_out=timed_out)
 
+    def _level(self, request: Request | None) -> Level:
+        return request.level(self.clock.now()) if request is not None else Level.NONE
+
     def _settled(self, read: Callable[[], Request | None], place: str | None) -> Request | None:
         """The request that hits this place, marked as acted on; None if there is none, or it was taken back."""
         # A withdrawal may slip in from another thread between reading and marking: mark, then read again.
         while True:
-            request, now = read(), self.clock.now()
-            if request is None or not request.hits(place, now):
+            request = read()
+            if request is None or not (ids := request.hitting(place, self.clock.now())):
                 return None
-            self._mark_acted({ask.id for ask in request.asks if request.alone(ask).hits(place, now)})
+            if self._mark_acted(ids):
+                return request
             again = read()
             if again is request or (again is not None and again.ids == request.ids):
                 return request
 
-    def _mark_acted(self, ids: set[str]) -> None:
-        """Mark each ask in the log it lives in: it can't be taken back, and nothing new starts for it anywhere."""
+    def _mark_acted(self, ids: set[str]) -> bool:
+        """Mark each ask in the log it lives in: it can't be taken back, and nothing new starts for it anywhere.
+
+        True if all of them were marked already, so that none can have been taken back since it was read.
+        """
+        unmarked = set(ids)
         node: Node | None = self
         while node is not None:
             standing = node.log.standing()
+            unmarked -= standing.acted
             own = standing.pressing.asks if standing.pressing is not None else ()
             fresh = [ask.id for ask in own if ask.id in ids and ask.id not in standing.acted]
             for ask_id in fresh:
@@ -268,6 +291,7 @@ class Node:
             if fresh and node is not self:
                 node.wake()
             node = node.parent
+        return not unmarked
 
     def _arm(self) -> None:
         """One timer, for the earliest deadline of this node's own asks; children hear of it from here."""

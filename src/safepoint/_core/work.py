@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import Generic, TypeAlias, TypeVar
 
 from safepoint._core.clock import Clock
-from safepoint._core.ladder import Ladder, Manner, Plan, Rung, WorkKind, plan
+from safepoint._core.ladder import Killable, Ladder, Manner, Plan, Rung, WorkKind, plan
 from safepoint._core.orphans import Orphan, disown
 from safepoint.errors import InternalError
 
@@ -92,6 +92,8 @@ class Work(Generic[T]):
         self.may_start: Callable[[], bool] = _always
         self.orphan: Orphan | None = None
         self.thread: threading.Thread | None = None
+        # The processes of work of that kind; before there are any, the task itself is cancelled.
+        self.killable: Killable | None = None
         self._clock = clock
         self._ladder = ladder
         # What the work is right now. It may change while it runs: a check first, then a thread.
@@ -194,6 +196,8 @@ class Work(Generic[T]):
             self._cancel_task()
         elif climb.rung is Rung.FLAG:
             self.on_flag()
+        elif climb.rung in (Rung.TERM, Rung.KILL):
+            self._signal(climb.rung)
 
     def _enter(self, rung: Rung, until: float) -> None:
         self.rung, self.rung_since = rung, self._clock.now()
@@ -209,6 +213,14 @@ class Work(Generic[T]):
         if self.task is None:
             raise InternalError(f"{self.path} was stopped before it had a task")
         self.task.cancel()
+
+    def _signal(self, rung: Rung) -> None:
+        if self.killable is None:
+            self._cancel_task()
+        elif rung is Rung.TERM:
+            self.killable.terminate()
+        else:
+            self.killable.kill()
 
     def _abandon(self) -> None:
         if self.task is None or self.task.done():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from safepoint._core.ladder import Manner, WorkKind
@@ -16,7 +16,7 @@ from safepoint.tools.context import ToolContext
 from safepoint.tools.options import ToolOptions
 
 if TYPE_CHECKING:
-    from safepoint.agent.agent import Agent
+    from safepoint.agent.base import BaseAgent
 
 _PARAMETERS = {
     "type": "object",
@@ -31,10 +31,13 @@ class AgentTool(BaseTool):
 
     passing = Passing.RECURSIVE
 
-    def __init__(self, agent: Agent[Any, Any], name: str, description: str) -> None:  # Any: agents of every type
+    def __init__(self, agent: BaseAgent[Any, Any], name: str, description: str) -> None:  # Any: agents of every type
         self.agent = agent
         self.options = ToolOptions()
         self.spec = ToolSpec(name, description, _PARAMETERS)
+
+    def model_names(self) -> Iterable[str]:
+        return self.agent.model_names()
 
     @property
     def manner(self) -> Manner:

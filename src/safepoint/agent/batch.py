@@ -6,10 +6,12 @@ start what may start. The driver calls it, waits for a change, and calls it agai
 
 from __future__ import annotations
 
+from safepoint._core.endings import Touched
 from safepoint._core.points import Level
 from safepoint.agent.call import Call
 from safepoint.agent.output import OutputTool
 from safepoint.agent.record import Record
+from safepoint.agent.remains import Remains
 from safepoint.agent.resume import Resume, restore
 from safepoint.history.closing import ClosedCall
 from safepoint.history.parts import Message, ToolCall
@@ -19,26 +21,31 @@ from safepoint.history.states import LedgerState
 class Batch:
     """All calls of one assistant message."""
 
-    def __init__(self, record: Record, message: Message, resume: Resume | None = None) -> None:
+    def __init__(self, record: Record, message: Message, limit: int | None, resume: Resume | None = None) -> None:
         self._record = record
-        self._limit = record.agent.max_parallel_tools
+        self._limit = limit
         self.calls = [_call(record, call, resume) for call in message.tool_calls]
+        # Those that are not over, each in one of the two; a call that nobody may start stays queued.
+        self._queued = [call for call in self.calls if call.queued]
+        self._running: list[Call] = []
 
     def advance(self) -> bool:
         """Take every call as far as it can go; True once none is running."""
-        before = self._count_over()
-        for call in self.calls:
-            if call.execution is not None:
-                call.execution.harvest()
-        if self._count_over() > before and not self._all_over():
+        before = len(self._running)
+        self._running = [call for call in self._running if not call.harvest()]
+        if len(self._running) < before and (self._running or self._queued):
             self._record.node.judge("after_tool")
-        for call in self.calls:
-            if call.queued and self._has_room():
-                if self._record.meter is not None and self._record.node.stop is None:
-                    self._record.meter.calling(call.call)
-                if self._may_start(call):
-                    call.start()
-        return not self._running()
+        for call in self._queued:
+            if not self._has_room():
+                break
+            for meter in self._record.meters() if self._record.node.stop is None else ():
+                meter.calling(call.call)
+            if self._may_start(call):
+                call.start()
+                if call.running:
+                    self._running.append(call)
+        self._queued = [call for call in self._queued if call.queued]
+        return not self._running
 
     def end(self) -> None:
         """Nothing runs any more: what is still queued was never started."""
@@ -58,6 +65,14 @@ class Batch:
                 return call.entry.content
         return None
 
+    @property
+    def hands_over(self) -> bool:
+        """Somebody else carries the conversation on."""
+        return any(
+            call.tool is not None and call.tool.hands_over and call.entry.state is LedgerState.FINISHED
+            for call in self.calls
+        )
+
     def unfit_answer(self) -> str | None:
         """Why the typed answer that the model has tried to give does not fit."""
         tried = [call.entry for call in self.calls if isinstance(call.tool, OutputTool)]
@@ -67,10 +82,14 @@ class Batch:
     def closed(self, reason: str | None) -> list[ClosedCall]:
         return [call.closed(reason) for call in self.calls]
 
-    @property
-    def untouched(self) -> tuple[str, ...]:
-        """Names of calls that never started."""
-        return tuple(call.call.name for call in self.calls if call.entry.state is LedgerState.NOT_STARTED)
+    def remains(self, reason: str | None) -> Remains:
+        """What is left of the calls, now that none of them runs."""
+        return Remains(
+            tuple(self.closed(reason)),
+            {call.call.id: call.opened() for call in self.calls},
+            tuple(Touched(call.path, call.call.name, call.entry.state) for call in self.calls),
+            tuple(call.call.name for call in self.calls if call.entry.state is LedgerState.NOT_STARTED),
+        )
 
     def _may_start(self, call: Call) -> bool:
         node = self._record.node
@@ -87,16 +106,7 @@ class Batch:
         return stop.place == "before_effect" and call.mild and stop.level is Level.SAFE
 
     def _has_room(self) -> bool:
-        return self._limit is None or self._running() < self._limit
-
-    def _running(self) -> int:
-        return sum(call.running for call in self.calls)
-
-    def _count_over(self) -> int:
-        return sum(call.over for call in self.calls)
-
-    def _all_over(self) -> bool:
-        return self._count_over() == len(self.calls)
+        return self._limit is None or len(self._running) < self._limit
 
 
 def _call(record: Record, call: ToolCall, resume: Resume | None) -> Call:

@@ -22,6 +22,7 @@ from safepoint.history.parts import ToolCall
 from safepoint.history.states import LedgerState
 
 if TYPE_CHECKING:
+    from safepoint.agent.ledger import LedgerEntry
     from safepoint.agent.record import Record
 
 
@@ -119,13 +120,13 @@ class Meter:
         """What a checkpoint keeps, beside steps, tokens and the ledger."""
         return {"seconds": self._record.supervisor.clock.now() - self._began, "cost": self._cost}
 
-    def carry(self, used: Mapping[str, float]) -> None:
+    def carry(self, used: Mapping[str, float], made: Iterable[LedgerEntry]) -> None:
         """Go on counting where the run stopped that is continued. A call that is made again counts once."""
         self.close()
         self._began -= used.get("seconds", 0.0)
         self._cost += used.get("cost", 0.0)
         self._timers = self._arm()
-        for entry in self._record.ledger:
+        for entry in made:
             if entry.state is not LedgerState.NOT_STARTED:
                 self._count(entry.name, entry.args)
 
@@ -157,15 +158,18 @@ class Meter:
         """A model call is over."""
         total = self._record.spent
         self._use("tokens", total.input_tokens + total.output_tokens)
-        price = self._budget.prices.get(model)
-        if price is not None:
-            self._cost += (usage.input_tokens * price.input + usage.output_tokens * price.output) / 1_000_000
+        self._cost += self._price(model, usage.input_tokens, usage.output_tokens)
         self._use("cost", self._cost)
 
-    def streaming(self, tokens: int) -> None:
+    def streaming(self, model: str, tokens: int) -> None:
         """About so many tokens of a reply have arrived."""
         total = self._record.spent
         self._use("tokens", total.input_tokens + total.output_tokens + tokens)
+        self._use("cost", self._cost + self._price(model, 0, tokens))
+
+    def _price(self, model: str, input: int, output: int) -> float:
+        price = self._budget.prices.get(model)
+        return 0.0 if price is None else (input * price.input + output * price.output) / 1_000_000
 
     def calling(self, call: ToolCall) -> None:
         """A tool call is about to start. One beyond the hard mark never does."""

@@ -31,12 +31,17 @@ class Call:
         self._restored = restored
         self._skipped = restored is not None and not restored.runs
         effect = tool.options.effect if tool is not None else Effect.EFFECTFUL
-        fresh = LedgerEntry(call.id, call.name, call.args, effect=effect)
+        fresh = LedgerEntry(call.id, call.name, call.args, effect=effect, remote=tool is not None and tool.remote)
         record.ledger.open(fresh if restored is None else restored.entry)
 
     @property
     def entry(self) -> LedgerEntry:
         return self._record.ledger[self.call.id]
+
+    @property
+    def path(self) -> str:
+        """Of its node, also if it never had one."""
+        return f"{self._record.node.path}/{self.call.name}:{self.call.id}"
 
     @property
     def queued(self) -> bool:
@@ -76,10 +81,16 @@ class Call:
         else:
             self.execution = Execution(self._record, self.call, self.tool, self._restored)
 
+    def harvest(self) -> bool:
+        """Take it as far as it can go; True once it is over."""
+        if self.execution is not None:
+            self.execution.harvest()
+        return self.over
+
     def skip(self) -> None:
         """It is over without having been started."""
         self._skipped = True
-        self._record.emit(ToolCallEnded, entry=self.entry)
+        self._record.emit(ToolCallEnded, path=self.path, entry=self.entry)
 
     def _refuse(self, why: str) -> None:
         self._record.ledger.move(self.call.id, LedgerState.FAILED, error=why)
@@ -120,4 +131,5 @@ class Call:
             reason=(reason if why is None else why) or None,
             point=entry.point,
             still_running=entry.still_running,
+            remote=entry.remote,
         )

@@ -1,63 +1,54 @@
-"""The run: a plain loop over a closed union of next steps.
-
-The driver's own task is never cancelled by Safepoint. It decides in plain functions, performs everything that may wait
-on its stage, and waits there. So NOW interrupts the work and never the bookkeeping, and closing needs no shield.
-"""
+"""The run of an agent that calls a model: between its beginning and its end, model calls and the tools they ask for."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
-from typing import assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from safepoint._core.asks import is_seconds
-from safepoint._core.reasons import Reason, Source
-from safepoint._core.receipts import current_node
-from safepoint._core.work import Done, Failed, NeverRan, Outcome
+from safepoint._core.points import SafePoint
+from safepoint._core.work import Done, Failed, NeverRan, Outcome, Work
+from safepoint.agent.base_driver import BaseDriver
 from safepoint.agent.batch import Batch
-from safepoint.agent.ending import Closed, close
-from safepoint.agent.events import (
-    Event,
-    ModelCallEnded,
-    RetryScheduled,
-    RunEnded,
-    RunStarted,
-    TextStreamed,
-)
+from safepoint.agent.events import Event, ModelCallEnded, RetryScheduled, TextStreamed
 from safepoint.agent.incoming import Incoming
-from safepoint.agent.journal import Ended, Opened
 from safepoint.agent.model import ModelRequest
 from safepoint.agent.model_call import receive, usage_of
 from safepoint.agent.output import OUTPUT_TRIES, asks_again
+from safepoint.agent.preview import Preview, preview
 from safepoint.agent.record import Record
-from safepoint.agent.result import RunResult, StopReason
+from safepoint.agent.remains import Remains
+from safepoint.agent.result import NO_VALUE, StopReason
 from safepoint.agent.resume import Resume
-from safepoint.agent.stage import Stage
-from safepoint.agent.steps import BackOff, Begin, CallModel, Close, Over, RunTools, Settle, Step
+from safepoint.agent.steps import BackOff, CallModel, Close, OwnStep, RunTools, Settle, Step
+from safepoint.agent.trim import trimmed
 from safepoint.agent.usage import Usage
-from safepoint.errors import CheckpointError, ModelError, ModelMisbehaved, ModelUnavailable
+from safepoint.errors import AskPerson, ModelError, ModelMisbehaved, ModelUnavailable
 from safepoint.history.closing import close_history
 from safepoint.history.parts import Message, Text
 from safepoint.history.wellformed import well_formed
 from safepoint.tools.bad_arguments import BadArguments
 
+if TYPE_CHECKING:
+    from safepoint.agent.agent import Agent
+
 LONGEST_BACK_OFF = 30.0
 _CUT_OFF = (StopReason.MAX_TOKENS, StopReason.REFUSED)
 
 
-class Driver:
-    """Drives one run from its first step to its seal."""
+class Driver(BaseDriver[OwnStep]):
+    """Drives one run of an agent that calls a model."""
 
-    def __init__(self, record: Record, resume: Resume | None = None) -> None:
-        self._record = record
-        self._node = record.node
-        self.stage = Stage(record)
+    def __init__(self, agent: Agent[Any, Any], record: Record, resume: Resume | None) -> None:  # Any: every agent
+        super().__init__(record, resume)
+        self._agent = agent
         # The calls of the last reply, until their results are in the conversation.
         self.batch: Batch | None = None
-        self.result: RunResult[str] | None = None
         self._unfit_answers = 0
-        self._resume = resume
         if resume is not None:
             self._restore(resume)
 
@@ -71,38 +62,23 @@ class Driver:
             if entry.call_id not in open_ids:
                 record.ledger.open(entry)
         if last is not None and last.tool_calls:
-            self.batch = Batch(record, last, resume)
+            self.batch = Batch(record, last, self._agent.max_parallel_tools, resume)
         amendment = resume.amendment()
         for message in (*checkpoint.pending, *((amendment,) if amendment is not None else ())):
             record.amendments.append(record.steering.add(message))
         if checkpoint.stop_reason in _CUT_OFF and not record.amendments and last is not None and self.batch is None:
             self._take_back(last)
         if record.meter is not None:
-            record.meter.carry(checkpoint.used)
+            record.meter.carry(checkpoint.used, record.ledger)
 
     def _take_back(self, last: Message) -> None:
         """The reply was cut off by a limit or refused: it is no answer, and the call is made again."""
         if last.role == "assistant":
             self._record.messages.pop()
-            self._record.steps_done -= 1
+            self._record.count_steps(-1)
 
-    async def drive(self) -> None:
-        """Run to the end. Cancellation: taken for the caller's; the run closes itself and returns."""
-        token = current_node.set(self._node)
-        try:
-            self._record.emit(RunStarted, agent=self._record.agent.name)
-            self.stage.open()
-            step: Step = Begin()
-            while not isinstance(step, Over):
-                step = await self._take(step)
-            await self.stage.tell_the_end(self.result, stopped=self._node.stop is not None)
-        finally:
-            current_node.reset(token)
-
-    async def _take(self, step: Step) -> Step:
+    async def _act(self, step: OwnStep) -> Step:
         match step:
-            case Begin():
-                return await self._begin()
             case CallModel():
                 if not self._may_step(step):
                     return self._last_step()
@@ -112,57 +88,8 @@ class Driver:
                 return self._unless_stopped(then)
             case RunTools(batch):
                 return await self._run_tools(batch)
-            case Settle(stop_reason):
-                await self.stage.run_hooks("after_run", self._record.messages[-1].text)
-                return Close(stop_reason)
-            case Close():
-                return await self._close(step)
-            case Over():
-                return step
             case _:
                 assert_never(step)
-
-    async def _begin(self) -> Step:
-        failed = await self._enter()
-        if failed is not None:
-            return failed
-        await self.stage.run_hooks("before_run")
-        return self._unless_stopped(self._first())
-
-    async def _enter(self) -> Step | None:
-        """Take the session, if there is one, and write that this run has begun; the step to take if that fails."""
-        record, session = self._record, self._record.run.session
-        if session is None:
-            return None
-        resume = self._resume
-        continues = resume.checkpoint.id if resume is not None else None
-        # A run that is stopped before its start takes the session all the same, so that its input is in the history.
-        entered = await self.stage.perform_due(partial(session.enter, record.run, continues), "session")
-        if isinstance(entered, Failed):
-            return self._fail(entered.error, None)
-        if not isinstance(entered, Done):
-            return Close(StopReason.CANCELLED)
-        older = entered.value.messages[: entered.value.index]
-        if resume is not None and resume.edit is not None and record.messages[: len(older)] != older:
-            return self._fail(
-                CheckpointError("edit=… may not rewrite an older turn of a session: leave it as it is"), None
-            )
-        record.join(entered.value, resumed=resume is not None)
-        new = tuple(record.messages[record.started_at :])
-        opened = Opened(record.node.id, record.agent.name, record.started_at, new, continues, tuple(record.ledger))
-        saved = await self.stage.perform_due(partial(record.note, opened), "journal")
-        if not isinstance(saved, Failed):
-            return None
-        record.journal = None  # it never began there, so it can't end there either
-        return self._fail(saved.error, None)
-
-    async def _save(self) -> Step | None:
-        """Make what was recorded durable. A failure to do so is the run's failure, before anything builds on it."""
-        record = self._record
-        if record.journal is None:
-            return None
-        outcome = await self.stage.perform(partial(record.note, *record.unsaved()), "journal")
-        return self._fail(outcome.error, None) if isinstance(outcome, Failed) else None
 
     def _first(self) -> Step:
         """Where to begin: with the model, or wherever the run was stopped."""
@@ -176,18 +103,15 @@ class Driver:
             return Settle(StopReason.END_TURN) if self._node.answer() is None else Close(StopReason.CANCELLED)
         return CallModel()
 
-    def _unless_stopped(self, step: Step) -> Step:
-        return step if self._node.judge_now() is None else Close(StopReason.CANCELLED)
-
     def _may_step(self, step: CallModel) -> bool:
-        meter = self._record.meter
-        return meter is None or step != CallModel() or meter.allows_step()
+        return step != CallModel() or all(meter.allows_step() for meter in self._record.meters())
 
     def _at_soft_mark(self, step: CallModel) -> bool:
         """Has the budget just asked, and does the run stop between these two steps?"""
-        meter = self._record.meter
-        asked = meter is not None and step == CallModel() and meter.asks_before_step()
-        return asked and self._node.judge("after_tools") is not None
+        if step != CallModel():
+            return False
+        asked = [meter.asks_before_step() for meter in self._record.meters()]  # all of them, not up to the first
+        return any(asked) and self._node.judge("after_tools") is not None
 
     def _last_step(self) -> Step:
         return Close(StopReason.MAX_STEPS if self._node.answer() is None else StopReason.CANCELLED)
@@ -200,15 +124,15 @@ class Driver:
         failed = await self._save() if record.hear() else None
         if failed is not None:
             return failed
-        instructions = record.agent.instructions
-        if callable(instructions) or self.stage.has_hooks("before_model"):
+        instructions = self._agent.instructions
+        if callable(instructions) or self._agent.trim is not None or self.stage.has_hooks("before_model"):
             prepared = await self.stage.perform(self._prepare, "prepare")
             if not isinstance(prepared, Done):
                 return self._unprepared(prepared)
             request = prepared.value
         else:
             request = self._request(instructions)
-        incoming, model = Incoming(), record.agent.models[step.model]
+        incoming, model = Incoming(), self._agent.models[step.model]
         record.hub.say_under_way(record.node.id, partial(self._so_far, incoming))
         outcome = await self.stage.perform(partial(receive, record, model, request, incoming), model.name)
         record.hub.said(record.node.id)
@@ -226,18 +150,20 @@ class Driver:
 
     async def _prepare(self) -> ModelRequest:
         """The request, where the user's own code has a say. Cancellation: cuts that code; nothing was sent yet."""
-        instructions = self._record.agent.instructions
+        instructions = self._agent.instructions
         if callable(instructions):
             made = instructions(self._record.run)
             instructions = await made if inspect.isawaitable(made) else made
             if not isinstance(instructions, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
                 raise TypeError(f"instructions returned {instructions!r}, which is no str")
         request = self._request(instructions)
+        if self._agent.trim is not None:
+            request = replace(request, messages=await trimmed(self._agent.trim, request.messages))
         await self.stage.call_hooks("before_model", request)
         return request
 
     def _request(self, instructions: str | None) -> ModelRequest:
-        agent = self._record.agent
+        agent = self._agent
         self._record.hear()
         specs = tuple(tool.spec for tool in agent.tools.values())
         return ModelRequest(tuple(self._record.messages), instructions, specs, agent.settings)
@@ -246,6 +172,8 @@ class Driver:
         if self._node.judge_now() is not None:
             return Close(StopReason.CANCELLED)
         error = outcome.error if isinstance(outcome, Failed) else None
+        if isinstance(error, AskPerson):
+            return self._interrupted()
         return self._fail(error or ModelError("the request could not be prepared"), None)
 
     def _so_far(self, incoming: Incoming) -> Event | None:
@@ -267,8 +195,8 @@ class Driver:
         unsent = isinstance(outcome, NeverRan) or (error is not None and incoming.empty)
         usage = Usage() if unsent else usage_of(request, incoming)
         record.spend(usage)
-        if record.meter is not None:
-            record.meter.spent(record.agent.models[step.model].name, usage)
+        for meter in record.payers():
+            meter.spent(self._agent.models[step.model].name, usage)
         complete = incoming.finish is not None and error is None
         told = message if complete else incoming.kept()
         self._tell_model_call(told, usage, complete=complete, error=error)
@@ -294,12 +222,13 @@ class Driver:
         )
 
     def _after_reply(self, message: Message | None, incoming: Incoming) -> Step:
-        self._record.steps_done += 1
+        self._record.count_steps(1)
+        self._record.hooked.pop("before_model", None)
         if message is not None:
             self._record.messages.append(message)
             if message.tool_calls:
                 self._record.known_call_ids().update(call.id for call in message.tool_calls)
-                self.batch = Batch(self._record, message)
+                self.batch = Batch(self._record, message, self._agent.max_parallel_tools)
                 return RunTools(self.batch)
         if message is not None and incoming.stop_reason is StopReason.END_TURN:
             again = self._unfit(message)
@@ -315,7 +244,7 @@ class Driver:
 
     def _unfit(self, message: Message) -> Step | None:
         """What to do about an answer that is not of the type that was asked for; None if it is."""
-        output = self._record.agent.output_tool
+        output = self._agent.output_tool
         if output is None:
             return None
         try:
@@ -339,7 +268,7 @@ class Driver:
         """Try again, try the next model, or fail. Only before the first token, and never once somebody said NOW."""
         if self._node.judge_now() is not None:
             return Close(StopReason.CANCELLED, incoming=incoming)
-        agent = self._record.agent
+        agent = self._agent
         if incoming.empty and isinstance(error, ModelUnavailable) and step.attempt < agent.retries:
             wish = error.retry_after
             seconds = min(wish if wish is not None and is_seconds(wish) else 0.5 * 2**step.attempt, LONGEST_BACK_OFF)
@@ -348,11 +277,6 @@ class Driver:
         if incoming.empty and isinstance(error, ModelError) and step.model + 1 < len(agent.models):
             return CallModel(0, step.model + 1)
         return self._fail(error, incoming)
-
-    def _fail(self, error: BaseException, incoming: Incoming | None) -> Step:
-        if self._node.answer() is not None:
-            return Close(StopReason.CANCELLED, incoming=incoming)
-        return Close(StopReason.ERROR, incoming=incoming, error=error)
 
     # -- tools ---------------------------------------------------------------------------------------------------------
 
@@ -366,9 +290,9 @@ class Driver:
         if self._record.broken is not None:
             return self._fail(self._record.broken, None)
         if batch.waits:
-            return Close(StopReason.INTERRUPTED if self._node.pause() is None else StopReason.CANCELLED)
+            return self._interrupted()
         answer = batch.answer() if self._node.stop is None else None
-        goes_on = answer is None or self._record.steering.waiting
+        goes_on = answer is None or (self._record.steering.waiting and not batch.hands_over)
         if goes_on and (self._node.judge("after_tool") or self._node.judge("after_tools")):
             return Close(StopReason.CANCELLED)
         messages = self._record.messages
@@ -383,64 +307,25 @@ class Driver:
         messages.append(Message("assistant", (Text(well_formed(answer)),)))
         return Settle(StopReason.END_TURN) if self._node.answer() is None else Close(StopReason.CANCELLED)
 
-    # -- the end -------------------------------------------------------------------------------------------------------
+    # -- what is left --------------------------------------------------------------------------------------------------
 
-    def task_done(self, task: asyncio.Task[None]) -> None:
-        if self.result is None:
-            self.end_anyway(None if task.cancelled() else task.exception())
+    def _remains(self, reason: str | None) -> Remains:
+        if self.batch is None:
+            return Remains()
+        self.batch.end()
+        return self.batch.remains(reason)
 
-    def end_anyway(self, error: BaseException | None) -> None:
-        """The last resort, so that nobody waits for ever: the task is over and the run is not.
+    def _value(self, text: str) -> object:
+        output = self._agent.output_tool
+        if output is None or self._agent.has_handed_over(self._record.ledger):
+            return NO_VALUE
+        return output.read(text)
 
-        `error` is what broke it; None if the task was cancelled before its first step.
-        """
+    def preview(self, at: SafePoint) -> Preview:
+        return preview(self.batch.calls if self.batch is not None else (), at)
+
+    def works(self) -> Iterator[Work[object]]:
+        yield from super().works()
         for call in self.batch.calls if self.batch is not None else ():
             if call.work is not None:
-                call.work.stop(force=True)
-        if error is None:
-            self._record.emit(RunStarted, agent=self._record.agent.name)
-            self._node.cancel(reason=Reason("the task of the run was cancelled", Source.CALLER))
-        stopped = self._node.judge_now() is not None
-        step = Close(StopReason.CANCELLED if stopped else StopReason.ERROR, error=error)
-        self._seal(self._closed(step))
-
-    async def _close(self, step: Close) -> Step:
-        """Close, save, seal, tell, and let everybody who waits know, in this order."""
-        record = self._record
-        await self.stage.quieten()
-        closed = self._closed(step)
-        if record.journal is not None:
-            saved = await self.stage.perform_last(partial(record.note, self._ended(closed.result)), "journal")
-            closed = closed.unless_saved(saved)
-        self._seal(closed)
-        return Over()
-
-    def _closed(self, step: Close) -> Closed:
-        record = self._record
-        record.steering.close()
-        if record.meter is not None:
-            record.meter.close()
-        if self.batch is not None:
-            self.batch.end()
-        return close(record, step, self.batch)
-
-    def _ended(self, result: RunResult[str]) -> Ended:
-        start, checkpoint = self._record.started_at, result.checkpoint
-        tail = tuple(result.messages[start:])
-        return Ended(result.run_id, result.stop_reason, start, tail, result.ledger, result.usage, checkpoint)
-
-    def _seal(self, closed: Closed) -> None:
-        """From here on nothing is written by this run; told and known without a pause in between."""
-        result = self.result = closed.result
-        self._node.seal()
-        self._record.emit(
-            RunEnded,
-            stop_reason=result.stop_reason,
-            usage=result.usage,
-            cancellation=result.cancellation,
-            error=result.error,
-        )
-        self._record.sealed = True
-        if self._record.run.session is not None:
-            self._record.run.session.left(self._record.run)
-        self._node.finish(closed.ending)
+                yield call.work

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from safepoint._core.endings import Ending, Stop, Touched
+from safepoint._core.endings import Ending, Stop
 from safepoint._core.reasons import Source
 from safepoint._core.work import Done, Failed, Outcome
-from safepoint.agent.batch import Batch
-from safepoint.agent.checkpoint import Checkpoint
+from safepoint.agent.checkpoint import Checkpoint, OpenCall
 from safepoint.agent.record import Record
+from safepoint.agent.remains import Remains
 from safepoint.agent.result import NO_VALUE, RunResult, StopReason
 from safepoint.agent.steering import joined
 from safepoint.agent.steps import Close
@@ -35,88 +35,84 @@ class Closed:
         return Closed(replace(self.result, save_error=error), replace(self.ending, save_error=error))
 
 
-def close(record: Record, step: Close, batch: Batch | None) -> Closed:
-    """Everything that is left of a run, computed from what was recorded. `batch`: calls whose results are open."""
+def close(record: Record, step: Close, remains: Remains, value_of: Callable[[str], object]) -> Closed:
+    """Everything that is left of a run, computed from what was recorded. `value_of`: the typed answer of a text."""
     stop = record.node.stop if step.stop_reason is StopReason.CANCELLED else None
-    draft = Draft(step.incoming.kept_text, step.incoming.kept_reasoning) if step.incoming is not None else None
-    calls = batch.closed(stop.reason.text if stop is not None else None) if batch is not None else ()
-    messages = close_history(
-        joined(list(close_history(record.messages, batch=calls)), list(record.pending)),
-        draft=draft,
-        notice=_notice(step, stop, incomplete=draft is not None and draft.incomplete),
-    )
+    draft = remains.draft
+    if step.incoming is not None:
+        draft = Draft(step.incoming.kept_text, step.incoming.kept_reasoning)
+    notice = _notice(step, stop, remains.told, incomplete=draft is not None and draft.incomplete)
+    calls, pending = remains.calls, record.pending
+    said = record.messages if remains.messages is None else remains.messages
+    if pending:
+        calls, said = (), joined(list(close_history(said, batch=calls)), list(pending))
+    closed = close_history(said, batch=calls, draft=draft, notice=notice)
     now = record.node.clock.wall()
     budget = stop is not None and stop.reason.source is Source.BUDGET
+    text = _last_words(closed)
     result = RunResult(
         record.node.id,
         StopReason.BUDGET if budget else step.stop_reason,
-        _last_words(messages),
-        list(messages),
+        text,
+        list(closed),
         tuple(record.ledger),
         record.usage,
         cancellation=stop.recorded(now) if stop is not None else None,
-        checkpoint=_checkpoint(record, step, batch, messages, budget=budget),
-        value=_value(record, step, messages),
+        checkpoint=_checkpoint(record, step, remains, closed, budget=budget),
+        value=value_of(text) if step.stop_reason is StopReason.END_TURN else NO_VALUE,
         orphans=tuple(record.orphans),
         error=step.error,
+        children=remains.children,
     )
-    return Closed(result, _ending(record, result, batch, now, cancelled=stop is not None))
+    return Closed(result, _ending(result, remains, now, cancelled=stop is not None))
 
 
 def _checkpoint(
-    record: Record, step: Close, batch: Batch | None, closed: tuple[Message, ...], *, budget: bool
+    record: Record, step: Close, remains: Remains, closed: tuple[Message, ...], *, budget: bool
 ) -> Checkpoint | None:
     """From where the run can go on; None if there is nothing left to do."""
     if step.stop_reason is StopReason.END_TURN:
         return None
     stop = record.node.stop
     return Checkpoint(
-        f"checkpoint_{uuid.uuid4().hex}",
+        f"checkpoint_of_{record.node.id}",  # a run ends once
         record.agent.name,
         record.node.id,
         StopReason.BUDGET if budget else step.stop_reason,
         closed,
         tuple(record.messages),
         tuple(record.ledger),
-        {call.call.id: call.opened() for call in batch.calls} if batch is not None else {},
+        remains.open,
         record.steps_done,
         record.spent,
         stop.reason if stop is not None else None,
         record.pending,
         record.meter.used() if record.meter is not None else {},
+        {name: hook for name, hook in record.hooked.items() if hook != OpenCall(name, "")},
     )
 
 
-def _value(record: Record, step: Close, messages: tuple[Message, ...]) -> object:
-    """The typed answer of a run that has one."""
-    output = record.agent.output_tool
-    if step.stop_reason is not StopReason.END_TURN or output is None:
-        return NO_VALUE
-    return output.read(_last_words(messages))
-
-
-def _ending(record: Record, result: RunResult[str], batch: Batch | None, now: float, *, cancelled: bool) -> Ending:
-    touched = [Touched(record.node.path, call.call.name, call.entry.state) for call in batch.calls] if batch else []
+def _ending(result: RunResult[str], remains: Remains, now: float, *, cancelled: bool) -> Ending:
     return Ending(
         cancelled,
         now,
-        touched=tuple(touched),
-        queued=batch.untouched if batch is not None else (),
+        touched=remains.touched,
+        queued=remains.queued,
         orphans=result.orphans,
         usage=result.usage,
     )
 
 
-def _notice(step: Close, stop: Stop | None, *, incomplete: bool) -> str | None:
+def _notice(step: Close, stop: Stop | None, told: str, *, incomplete: bool) -> str | None:
     """What the next model call is told, if the run did not end with an answer."""
     if stop is not None:
         why = stop.reason
-        return notice_text(reason=why.text, source=why.source, by=why.by, incomplete=incomplete)
+        return notice_text(reason=why.text, source=why.source, by=why.by, incomplete=incomplete, told=told)
     if step.stop_reason is StopReason.ERROR:
         error = quoted(render_error(step.error or Exception("unknown")))
-        return remark(f"This run failed before it was done: {error}.")
-    told = _REMARKS.get(step.stop_reason)
-    return remark(told) if told is not None else None
+        return remark(f"This run failed before it was done: {error}. {told}".strip())
+    why_not = _REMARKS.get(step.stop_reason)
+    return remark(f"{why_not} {told}".strip()) if why_not is not None else None
 
 
 _REMARKS = {

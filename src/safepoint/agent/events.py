@@ -80,6 +80,14 @@ class ToolCallStarted(Place):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOutputStreamed(Place):
+    """More of what a running tool tells, with `ctx.tell(…)`. A slow reader gets several pieces as one."""
+
+    call_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallEnded(Place):
     """The ledger's entry as recorded; also for a call that never started. `cancellation`: why it was cut."""
 
@@ -134,6 +142,7 @@ Event: TypeAlias = (
     | ModelCallEnded
     | RetryScheduled
     | ToolCallStarted
+    | ToolOutputStreamed
     | ToolCallEnded
     | CancelRequested
     | RungReached

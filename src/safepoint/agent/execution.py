@@ -17,7 +17,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any, cast
 
-from safepoint._core.endings import Ending
+from safepoint._core.endings import Ending, Touched
 from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Rung
 from safepoint._core.points import NAMED, Level
 from safepoint._core.reasons import Reason, Source
@@ -25,15 +25,15 @@ from safepoint._core.receipts import current_node
 from safepoint._core.tree import Node
 from safepoint._core.work import Abandoned, Cut, Done, Failed, NeverRan, Work
 from safepoint.agent.checkpoint import Checkpoint, Question
-from safepoint.agent.events import HookFailed, RungReached, ToolCallEnded, ToolCallStarted
-from safepoint.agent.hooks import AskFirst, Deny, Replace, is_its_own, overridden
+from safepoint.agent.events import HookFailed, RungReached, ToolCallEnded, ToolCallStarted, ToolOutputStreamed
+from safepoint.agent.hooks import AskFirst, Deny, Replace, in_context, is_its_own, leaves, overridden, told
 from safepoint.agent.journal import Called
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.output import OutputTool
 from safepoint.agent.record import Record
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.resume import Restored
-from safepoint.errors import AskPerson, InternalError, Retry, StopTool, StoreError
+from safepoint.errors import AskPerson, CutShort, InternalError, Retry, StopTool, StoreError
 from safepoint.history.parts import ToolCall
 from safepoint.history.states import LedgerState
 from safepoint.tools.bad_arguments import BadArguments
@@ -41,6 +41,7 @@ from safepoint.tools.base import BaseTool
 from safepoint.tools.context import ToolContext
 from safepoint.tools.function import Tool
 from safepoint.tools.memory import CallMemory
+from safepoint.tools.plain_text import clean
 from safepoint.tools.rendering import render_error, render_result
 
 
@@ -97,7 +98,7 @@ class Execution:
         )
         self.work.on_rung = self._tell_rung
         self.work.may_start = lambda: self.node.judge_now() is None
-        self._context.bind(self.work)
+        self._context.bind(self.work, self._tell)
         self.node.on_push = self._push
 
     @property
@@ -193,17 +194,18 @@ class Execution:
             if not overridden(hooks, name) or self._being_stopped():
                 continue
             try:
-                verdict: object = getattr(hooks, name)(self._record.run, deepcopy(subject))
-                if inspect.isawaitable(verdict):
-                    verdict = await verdict
+                with in_context(self._context):
+                    verdict: object = getattr(hooks, name)(self._record.run, deepcopy(subject))
+                    if inspect.isawaitable(verdict):
+                        verdict = await verdict
                 if name == "before_tool" and not isinstance(verdict, Deny | Replace | AskFirst | None):
                     raise TypeError(
                         f"before_tool returned {verdict!r}: return Deny(…), Replace(…), AskFirst(…) or None"
                     )
             except BaseException as error:
-                if self._being_stopped() or not is_its_own(error):
+                if self._being_stopped() or leaves(name, error) or not is_its_own(error):
                     raise
-                self._record.emit(HookFailed, hook=name, error=error)
+                self._record.emit(HookFailed, hook=name, error=told(name, error))
                 verdict = Deny(f"the check {type(hooks).__name__}.{name} failed") if name == "before_tool" else None
             verdicts.append(verdict)
         return verdicts
@@ -217,7 +219,7 @@ class Execution:
     def _mark_running(self) -> None:
         clock = self._record.supervisor.clock
         self._settle(LedgerState.RUNNING, started_at=clock.wall())
-        self._record.emit(ToolCallStarted, call=self._call)
+        self._record.emit(ToolCallStarted, path=self.node.path, call=self._call)
         seconds = self._tool.options.timeout
         if seconds is not None:
             why = Reason(f"timed out after {seconds:g} s", Source.DEADLINE)
@@ -232,7 +234,7 @@ class Execution:
             self._settle(LedgerState.FINISHED, content=render_result(value).text)
 
     def _record_run(self, result: RunResult[Any]) -> None:  # Any: a sub-agent's output type
-        self._record.spend(result.usage)
+        self._record.pay(result.run_id, result.usage)
         self._record.orphans.extend(result.orphans)
         self.child = result.checkpoint
         if result.cancellation is not None:
@@ -265,8 +267,12 @@ class Execution:
         if self._leave_by is not None and force:
             self._arm_leaving(min(self._leave_by.when(), self.node.clock.now() + self.ladder.kill))
 
+    def _tell(self, text: str) -> None:
+        if text and not self.work.ended:
+            self._record.emit(ToolOutputStreamed, call_id=self._call.id, text=clean(text))
+
     def _tell_rung(self, rung: Rung) -> None:
-        self._record.emit(RungReached, name=self._call.name, rung=rung, call_id=self._call.id)
+        self._record.emit(RungReached, path=self.node.path, name=self._call.name, rung=rung, call_id=self._call.id)
 
     def harvest(self) -> None:
         """Take whatever has ended a phase further. Call it after every change."""
@@ -286,23 +292,23 @@ class Execution:
         if isinstance(outcome, Abandoned):
             self._record.orphans.append(outcome.orphan)
         if self._entry.state is not LedgerState.RUNNING:  # recorded in its own task, or never ran a line
-            if isinstance(outcome, Failed) and not isinstance(outcome.error, StoreError):
-                hook = "before_tool" if self._entry.state is LedgerState.NOT_STARTED else "after_tool"
-                self._record.emit(HookFailed, hook=hook, error=outcome.error)
+            if isinstance(outcome, Failed):
+                self._hook_left(outcome.error)
             return
         match outcome:
             case Failed(error) | Cut(error) if isinstance(error, StopTool):
                 self._stopped_itself(error)
             case Failed(error) | Cut(error) if isinstance(error, AskPerson):
-                number = len(self.memory.answers) + 1
-                self.question = Question(f"{self._call.id}:{number}", self._tool.name, error.payload)
-                self._settle(LedgerState.WAITING)
+                self._ask(error)
             case Failed(asyncio.CancelledError() | KeyboardInterrupt()) if self.node.judge_now() is not None:
                 # Somebody cancelled all tasks, or pressed Ctrl-C, and this one heard of it before it was told.
                 self._settle(LedgerState.CUT)
                 self._begin_undo()
             case Failed(error):
                 self._settle(LedgerState.FAILED, error=_unasked(error))
+            case Cut(CutShort() as short):
+                self._settle(LedgerState.CUT, content=render_result(short.output).text if short.output else None)
+                self._begin_undo()
             case Cut(error):
                 self._settle(LedgerState.CUT, error=None if error is None else render_error(error))
                 self._begin_undo()
@@ -310,6 +316,23 @@ class Execution:
                 self._settle(LedgerState.CUT, still_running=True)
             case Done() | NeverRan() | None:
                 raise InternalError(f"the call {self._call.id} ended with {outcome} and no record")
+
+    def _hook_left(self, error: BaseException) -> None:
+        """A hook before or after the tool ended the call's work."""
+        started = self._entry.state is not LedgerState.NOT_STARTED
+        if isinstance(error, StopTool) and error.point is not None:
+            if not started:
+                self.memory.saved = error.saved
+            self._record.node.judge(NAMED + error.point)
+        elif isinstance(error, AskPerson) and not started:
+            self._ask(error)
+        elif not isinstance(error, StoreError):
+            self._record.emit(HookFailed, hook="after_tool" if started else "before_tool", error=error)
+
+    def _ask(self, asked: AskPerson) -> None:
+        number = len(self.memory.answers) + 1
+        self.question = Question(f"{self._call.id}:{number}", self._tool.name, asked.payload)
+        self._settle(LedgerState.WAITING)
 
     def _stopped_itself(self, stop: StopTool) -> None:
         if stop.point is None:
@@ -366,9 +389,10 @@ class Execution:
         self.node.seal()
         now, cancelled = clock.wall(), self._entry.state in _CANCELLED
         cut = self.node.stop.recorded(now) if self.node.stop is not None and cancelled else None
-        self._record.emit(ToolCallEnded, entry=self._entry, cancellation=cut)
+        self._record.emit(ToolCallEnded, path=self.node.path, entry=self._entry, cancellation=cut)
         orphans = (self.work.orphan,) if self.work.orphan is not None else ()
-        self.node.finish(Ending(cancelled, now, orphans=orphans))
+        touched = (Touched(self.node.path, self._entry.name, self._entry.state),)
+        self.node.finish(Ending(cancelled, now, touched=touched, orphans=orphans))
 
     def _arm_leaving(self, when: float) -> None:
         if self._leave_by is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from safepoint._core.ladder import Rung
 from safepoint._core.points import Level
@@ -13,7 +13,7 @@ from safepoint._core.tree import Node
 from safepoint._core.work import Work
 
 if TYPE_CHECKING:
-    from safepoint.agent.driver import Driver
+    from safepoint.agent.base_driver import BaseDriver
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class Holding:
     stack: str
 
 
-def holding(node: Node, drivers: Iterable[Driver]) -> list[Holding]:
+def holding(node: Node, drivers: Iterable[BaseDriver[Any]]) -> list[Holding]:  # Any: steps of every kind
     """Empty if the run was not asked to stop, or has ended."""
     if node.ended.is_set or not _is_to_stop(node):
         return []
-    found = [_describe(work, node.clock.now()) for driver in drivers for work in _works(driver)]
+    found = [_describe(work, node.clock.now()) for driver in drivers for work in driver.works()]
     blocked = node.blocked()
     if blocked is not None:
         found.append(Holding("event loop", node.path, None, blocked.seconds, None, blocked.stack))
@@ -45,14 +45,6 @@ def _is_to_stop(node: Node) -> bool:
         return True
     request = node.request()
     return request is not None and request.level(node.clock.now()) >= Level.NOW
-
-
-def _works(driver: Driver) -> Iterator[Work[object]]:
-    if driver.stage.work is not None:
-        yield driver.stage.work
-    for call in driver.batch.calls if driver.batch is not None else ():
-        if call.work is not None:
-            yield call.work
 
 
 def _describe(work: Work[object], now: float) -> Holding:

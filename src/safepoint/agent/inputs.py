@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from safepoint._core.ladder import Ladder
+from safepoint.agent.hooks import Hooks
 from safepoint.agent.model import Model
 from safepoint.history.check import TOOL_NAME
 from safepoint.tools.base import BaseTool
@@ -69,3 +70,21 @@ def checked_ladder(ladder: Ladder | None, tools: Iterable[BaseTool]) -> Ladder |
         for tool in tools:
             tool.options.check_grace((tool.ladder or ladder).cap)
     return ladder
+
+
+def checked_name(kind: str, name: str, example: str) -> str:
+    if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ValueError(f"{kind}({name!r}): an agent needs a name, as in {example}")
+    return name
+
+
+def checked_hooks(hooks: Hooks) -> Hooks:
+    if not isinstance(hooks, Hooks):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ValueError(f"{hooks!r} is no Hooks object: derive its class from Hooks, and pass an instance")
+    return hooks
+
+
+def checked_count(option: str, value: int, *, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ValueError(f"{option}={value!r}: write a whole number from {least} up")
+    return value

@@ -21,7 +21,10 @@ from safepoint.tools.options import Effect
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One tool call: what it was, and what is known of its outcome. Times are seconds since the epoch."""
+    """One tool call: what it was, and what is known of its outcome. Times are seconds since the epoch.
+
+    `remote`: somebody else's program runs it; if it is cut, that one was told, and may have gone on.
+    """
 
     call_id: str
     name: str
@@ -34,6 +37,7 @@ class LedgerEntry:
     point: str | None = None
     started_at: float | None = None
     ended_at: float | None = None
+    remote: bool = False
 
 
 _MOVES: dict[LedgerState, frozenset[LedgerState]] = {

@@ -7,9 +7,6 @@ was received. Leaving the model's context manager closes the provider's connecti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from contextlib import AsyncExitStack
-from typing import TypeVar
 
 from safepoint.agent.events import ModelCallStarted, ReasoningStreamed, TextStreamed
 from safepoint.agent.incoming import Incoming
@@ -18,8 +15,6 @@ from safepoint.agent.record import Record
 from safepoint.agent.usage import Usage
 from safepoint.errors import ModelMisbehaved, ModelUnavailable
 from safepoint.history.estimate import estimate_messages, estimate_tokens
-
-T = TypeVar("T")
 
 # While a reply comes in, its tokens are only guessed at; when it has ended they are counted.
 CHARS_PER_TOKEN = 4
@@ -31,39 +26,27 @@ async def receive(record: Record, model: Model, request: ModelRequest, incoming:
     Cancellation: the stream is closed on the way out; `incoming` has what was received.
     """
     record.emit(ModelCallStarted, step=record.step, model=model.name)
-    settings = request.settings
-    patience = _Patience(settings.timeout_first_token)  # from here on: connecting is part of the wait for a token
-    async with AsyncExitStack() as stack:
-        chunks = await patience.spent_on(stack.enter_async_context(model.stream(request)))
-        iterator = aiter(chunks)
-        while (chunk := await patience.spent_on(anext(iterator, None))) is not None:
-            if not incoming.add(chunk):
-                return
-            _tell(record, chunk)
-            if record.meter is not None:
-                record.meter.streaming(incoming.chars // CHARS_PER_TOKEN)
-            patience = _Patience(settings.timeout_idle)
+    settings, loop = request.settings, asyncio.get_running_loop()
+    patience = settings.timeout_first_token  # connecting is part of the wait for a token
+    limit = asyncio.timeout(patience)
+    try:
+        async with limit, model.stream(request) as chunks:
+            async for chunk in chunks:
+                if not incoming.add(chunk):
+                    return
+                _tell(record, chunk)
+                for meter in record.payers():
+                    meter.streaming(model.name, incoming.chars // CHARS_PER_TOKEN)
+                if limit.expired():  # a model that goes on when it is cut is silent all the same
+                    raise TimeoutError
+                patience = settings.timeout_idle
+                limit.reschedule(None if patience is None else loop.time() + patience)
+    except TimeoutError as error:
+        if not limit.expired():
+            raise  # the provider's own
+        raise ModelUnavailable(f"the model was silent for {patience} s") from error
     if incoming.finish is None:
         raise ModelMisbehaved(f"{model.name} ended its stream without a Finish: the reply was cut by the provider")
-
-
-class _Patience:
-    """So many seconds from now on, for one wait or several; None is for ever."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self._seconds = seconds
-        self._until = None if seconds is None else asyncio.get_running_loop().time() + seconds
-
-    async def spent_on(self, wait: Awaitable[T]) -> T:
-        """What the wait gives. Cancellation: lands in the model's own code."""
-        limit = asyncio.timeout_at(self._until)
-        try:
-            async with limit:
-                return await wait
-        except TimeoutError as error:
-            if not limit.expired():
-                raise  # the provider's own
-            raise ModelUnavailable(f"the model was silent for {self._seconds} s") from error
 
 
 def _tell(record: Record, chunk: Chunk) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from safepoint._core.ladder import Rung, plan
 from safepoint._core.points import Level, SafePoint
-from safepoint.agent.batch import Batch
 from safepoint.agent.call import Call
 
 
@@ -26,9 +25,21 @@ class Preview:
     seconds: float | None = 0.0
 
 
-def preview(batches: Iterable[Batch], at: SafePoint) -> Preview:
+def joined(previews: Iterable[Preview]) -> Preview:
+    """The same cancel, for several runs of one tree."""
+    every = tuple(previews)
+    seconds = [each.seconds for each in every if each.seconds is not None]
+    return Preview(
+        tuple(name for each in every for name in each.cut),
+        tuple(name for each in every for name in each.finish),
+        tuple(name for each in every for name in each.not_started),
+        tuple(name for each in every for name in each.in_doubt),
+        max(seconds, default=0.0) if len(seconds) == len(every) else None,
+    )
+
+
+def preview(calls: Sequence[Call], at: SafePoint) -> Preview:
     """For a safe point `seconds` is None: work that is in flight takes as long as it takes."""
-    calls = [call for batch in batches for call in batch.calls]
     running = [call for call in calls if call.running]
     queued = [call for call in calls if call.queued]
     if at.level is Level.SAFE:

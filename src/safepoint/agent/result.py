@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Generic, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, cast
 
 from typing_extensions import TypeVar  # TypeVar defaults; pydantic brings it along
 
@@ -18,7 +18,7 @@ from safepoint.history.parts import Message
 if TYPE_CHECKING:
     from safepoint.agent.checkpoint import Checkpoint, Question
 
-OutT = TypeVar("OutT", default=str)
+OutT = TypeVar("OutT", default=str, covariant=True)
 
 # An output may well be None.
 NO_VALUE: Final = object()
@@ -38,10 +38,20 @@ class StopReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ChildResult:
+    """What became of one child of a composite. `path` is that of its node in the tree."""
+
+    name: str
+    path: str
+    result: RunResult[Any]  # Any: children have outputs of every type
+
+
+@dataclass(frozen=True, slots=True)
 class RunResult(Generic[OutT]):
     """The outcome of one run. `messages` is a valid conversation on every path: hand it to the next run as history.
 
-    `text` is what the model said last, also if it was cut short; notices are not part of it.
+    `text` is what the model said last, also if it was cut short; notices are not part of it. `children`: what became
+    of the children that a composite has run, in the order of their start.
     """
 
     run_id: str
@@ -56,6 +66,7 @@ class RunResult(Generic[OutT]):
     error: BaseException | None = None
     save_error: BaseException | None = None
     value: object = field(default=NO_VALUE, repr=False)
+    children: tuple[ChildResult, ...] = ()
 
     @property
     def output(self) -> OutT:

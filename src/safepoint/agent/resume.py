@@ -131,8 +131,8 @@ def _again(resume: Resume, entry: LedgerEntry, saved: OpenCall, tool: BaseTool |
         return _refused(
             entry, saved, f"This call was not run again: the parameters of {entry.name!r} have changed since."
         )
-    fresh = LedgerEntry(entry.call_id, entry.name, entry.args, effect=tool.options.effect)
-    return Restored(fresh, True, saved, _remembered(resume, saved), None, _child(resume, saved))
+    fresh = LedgerEntry(entry.call_id, entry.name, entry.args, effect=tool.options.effect, remote=tool.remote)
+    return Restored(fresh, True, saved, _remembered(resume, saved), None, resume_inside(resume, saved))
 
 
 def _remembered(resume: Resume, saved: OpenCall) -> CallMemory:
@@ -143,7 +143,13 @@ def _remembered(resume: Resume, saved: OpenCall) -> CallMemory:
     return saved.memory.with_approval(answer) if question.kind == "check" else saved.memory.with_answer(answer)
 
 
-def _child(resume: Resume, saved: OpenCall) -> Resume | None:
+def remembered_by_hooks(resume: Resume) -> dict[str, OpenCall]:
+    """What the hooks of the stopped run remember, with the answers to what they asked."""
+    return {name: OpenCall(name, "", _remembered(resume, hook)) for name, hook in resume.checkpoint.hooks.items()}
+
+
+def resume_inside(resume: Resume, saved: OpenCall) -> Resume | None:
+    """How the run inside that call, or that child, goes on; None if it has left no checkpoint."""
     if saved.child is None:
         return None
     prefix = f"{saved.call_id}/"

@@ -22,14 +22,15 @@ from safepoint._core.points import Level, SafePoint, check_point
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import Receipt, current_node
 from safepoint._core.supervisor import Supervisor
-from safepoint._core.tree import Node, NodeState, Passing
+from safepoint._core.tree import Node, NodeState
 from safepoint.agent.budget import Budget
 from safepoint.agent.conversation import Conversation
-from safepoint.agent.driver import Driver
 from safepoint.agent.events import Event
 from safepoint.agent.holding import Holding, holding
+from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.live import register
-from safepoint.agent.preview import Preview, preview
+from safepoint.agent.preview import Preview
+from safepoint.agent.preview import joined as joined_previews
 from safepoint.agent.record import Record
 from safepoint.agent.result import OutT, RunResult
 from safepoint.agent.resume import Resume, continued
@@ -44,7 +45,8 @@ from safepoint.history.parts import Message, Prompt, user_message
 from safepoint.tools.context import DepsT
 
 if TYPE_CHECKING:
-    from safepoint.agent.agent import Agent
+    from safepoint.agent.base import BaseAgent
+    from safepoint.agent.base_driver import BaseDriver
 
 
 class Inherit:
@@ -66,6 +68,9 @@ class RunOptions(Generic[DepsT]):
     budget: Budget | None = None
     session: Conversation | None = None
     parent: Node | None = None
+    # For a child of a composite: what it is called there, and the run that it is a part of.
+    label: str | None = None
+    above: Record | None = None
 
     @staticmethod
     def opening(prompt: Prompt | None, history: Sequence[Message], resume: Resume | None) -> list[Message]:
@@ -91,21 +96,22 @@ class RunOptions(Generic[DepsT]):
 class Run(Generic[DepsT, OutT]):
     """One execution of one agent. Made by `agent.start(…)`; nothing runs before the block is entered."""
 
-    def __init__(self, agent: Agent[DepsT, OutT], options: RunOptions[DepsT]) -> None:
+    def __init__(self, agent: BaseAgent[DepsT, OutT], options: RunOptions[DepsT]) -> None:
         self.agent = agent
         self.deps = options.deps
         self.session = options.session
         self.id = f"run_{uuid.uuid4().hex}"
         parent = options.parent
-        self.node = Node(self.id, agent.name, "run", parent=parent, passing=Passing.TO_CALLS)
+        self.node = Node(self.id, options.label or agent.name, "run", parent=parent, passing=agent.passing)
         self._options = options
         self.hub = Hub(self.id, _hub_above(parent))
-        self._driver: Driver | None = None
+        self._driver: BaseDriver[Any] | None = None  # Any: steps of every kind
+        self.record: Record | None = None
         self._task: asyncio.Task[None] | None = None
         self._interrupt: KeyboardInterrupt | None = None
         # Somebody has tried to start it, also if that was refused: then it was not forgotten.
         self._tried = False
-        self._steering = Steering()
+        self._steering = Steering(options.above.steering if options.above is not None else None, to_all=agent.tells_all)
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -139,13 +145,13 @@ class Run(Generic[DepsT, OutT]):
         """What such a cancel would do right now: which calls it cuts, which must finish, which effects are in doubt."""
         level = check_point(at).level
         drivers = self._drivers() if recursive or level is not Level.SAFE else [self._driver]
-        return preview([driver.batch for driver in drivers if driver is not None and driver.batch is not None], at)
+        return joined_previews(driver.preview(at) for driver in drivers if driver is not None)
 
     def why_not_stopped(self) -> list[Holding]:
         """What holds a stopping run right now, with rung, time and stack. Safe from any thread."""
         return holding(self.node, self._drivers())
 
-    def _drivers(self) -> list[Driver]:
+    def _drivers(self) -> list[BaseDriver[Any]]:  # Any: as above
         """The drivers of this run and of the runs below it."""
         runs = [run for node in self.node.walk() if (run := _run_of(node)) is not None]
         return [run._driver for run in runs if run._driver is not None]
@@ -162,12 +168,20 @@ class Run(Generic[DepsT, OutT]):
         return self.hub.read()
 
     def text(self) -> TextReader:
-        """The words of the answer as they come, for `async for`; of this run alone, not of its sub-agents."""
+        """The words of the answer as they come, for `async for`; not those of sub-agents.
+
+        A composite's are the words of the child that gives its answer: the last of a sequence, every one of a hand-off.
+        """
         return TextReader(self.hub.read())
 
     def kept_events(self) -> tuple[Event, ...]:
         """All events so far but the pieces of text, which whole messages make up for."""
         return self.hub.kept()
+
+    @property
+    def ledger(self) -> tuple[LedgerEntry, ...]:
+        """What is known of each tool call, or of each child of a composite, so far."""
+        return self._driver.ledger if self._driver is not None else ()
 
     @property
     def result(self) -> RunResult[OutT]:
@@ -245,7 +259,7 @@ class Run(Generic[DepsT, OutT]):
             raise
         return self.result
 
-    def _prepare(self) -> tuple[Driver, Supervisor]:
+    def _prepare(self) -> tuple[BaseDriver[Any], Supervisor]:  # Any: as above
         self._tried = True
         if self._driver is not None:
             raise UsageError("this run has started already: call agent.start(…) again for another one")
@@ -254,9 +268,10 @@ class Run(Generic[DepsT, OutT]):
             options.token.refuse_if_cancelled()
         if options.resume is not None and options.session is None:  # in a session, its store decides
             continued.claim(options.resume)
-        record = Record(self, self.node, self.hub, options.messages, options.ladder, options.budget)
-        record.steering = self._steering
-        self._driver = Driver(record, options.resume)
+        record = self.record = Record(self, self.node, self.hub, options.messages, options.ladder, options.budget)
+        record.steering, record.above = self._steering, options.above
+        record.payer = _record_above(self.node.parent)
+        self._driver = self.agent.driver(record, options.resume)
         self.node.owner = self
         self.agent.group.join(self.node)
         if options.token is not None:
@@ -301,6 +316,12 @@ def _run_above(node: Node | None) -> Run[Any, Any] | None:  # Any: as above
             return run
         node = node.parent
     return None
+
+
+def _record_above(node: Node | None) -> Record | None:
+    """The run that pays for one inside it; not across threads, where its sums would be torn."""
+    run = _run_above(node)
+    return run.record if run is not None and run.node.runs_in_this_thread() else None
 
 
 def _hub_above(node: Node | None) -> Hub | None:

@@ -28,8 +28,9 @@ class SteerReceipt:
         self._settled = Latch()
 
     def settle(self, outcome: SteerOutcome) -> None:
-        self.outcome = outcome
-        self._settled.set()
+        if self.outcome is None:  # what has joined once is not too late afterwards
+            self.outcome = outcome
+            self._settled.set()
 
     async def wait(self) -> SteerOutcome:
         """Wait until it has joined or is too late. Cancellation: only the waiting ends."""
@@ -46,11 +47,16 @@ class SteerReceipt:
 
 
 class Steering:
-    """The messages that wait."""
+    """The messages that wait. A child takes those of its composite too: whichever child is first, or all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, above: Steering | None = None, *, to_all: bool = False) -> None:
         self._waiting: list[SteerReceipt] = []
         self._closed = False
+        self._above = above
+        self._to_all = to_all
+        # What this child has taken of the messages that are for all; and what children have taken, each once.
+        self._heard: set[SteerReceipt] = set()
+        self._passed: dict[SteerReceipt, None] = {}
 
     def add(self, message: Message) -> SteerReceipt:
         receipt = SteerReceipt(message)
@@ -61,11 +67,35 @@ class Steering:
 
     @property
     def waiting(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._waiting) or (self._above is not None and self._above.has_for(self))
+
+    def has_for(self, child: Steering) -> bool:
+        if not self._to_all:
+            return self.waiting
+        own = any(receipt not in child._heard for receipt in tuple(self._waiting))
+        return own or (self._above is not None and self._above.has_for(self))
 
     def take(self) -> list[Message]:
         """All that wait, in order; they have joined."""
-        return [receipt.message for receipt in self._take(SteerOutcome.JOINED)]
+        above = self._above.take_for(self) if self._above is not None else []
+        return [receipt.message for receipt in (*above, *self._take(SteerOutcome.JOINED))]
+
+    def take_for(self, child: Steering) -> list[SteerReceipt]:
+        new = self._above.take_for(self) if self._above is not None else []
+        if self._to_all:
+            self._waiting += new
+            new = [receipt for receipt in tuple(self._waiting) if receipt not in child._heard]
+            child._heard.update(new)
+            for receipt in new:
+                receipt.settle(SteerOutcome.JOINED)
+        else:
+            new = [*new, *self._take(SteerOutcome.JOINED)]
+        self._passed.update(dict.fromkeys(new))
+        return new
+
+    def passed(self) -> list[Message]:
+        """The messages that children have taken from here: they are part of this conversation too."""
+        return [receipt.message for receipt in self._passed]
 
     def close(self) -> None:
         """No model call will follow: what waits, and what comes, is too late."""

@@ -59,4 +59,5 @@ class Over:
     """Everything is recorded."""
 
 
-Step: TypeAlias = Begin | CallModel | BackOff | RunTools | Settle | Close | Over
+OwnStep: TypeAlias = CallModel | BackOff | RunTools
+Step: TypeAlias = Begin | OwnStep | Settle | Close | Over

@@ -14,14 +14,16 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import TypeAlias
 
-from safepoint.agent.events import Event, Lagged, ReasoningStreamed, RunEnded, TextStreamed
+from safepoint.agent.events import Event, Lagged, ReasoningStreamed, RunEnded, TextStreamed, ToolOutputStreamed
 
 MAX_BUFFERED_CHARS = 1_000_000
 
 _log = logging.getLogger("safepoint")
 
-_PIECES = (TextStreamed, ReasoningStreamed)
+Piece: TypeAlias = TextStreamed | ReasoningStreamed | ToolOutputStreamed
+_PIECES = (TextStreamed, ReasoningStreamed, ToolOutputStreamed)
 
 
 class Reader:
@@ -36,16 +38,16 @@ class Reader:
         self._pieces: list[str] = []
         self._chars = 0
         self._missed = 0
-        self._lagged_at: TextStreamed | ReasoningStreamed | None = None
+        self._lagged_at: Piece | None = None
         self._ended = ended
         self._waiter: asyncio.Future[None] | None = None
 
-    @property
-    def run_id(self) -> str:
-        return self._hub.run_id
+    def speaks(self, event: Event) -> bool:
+        """Is it about the run whose words are read here, or about one that speaks for it?"""
+        return event.run_id in self._hub.speakers
 
     def put(self, event: Event) -> None:
-        if isinstance(event, TextStreamed | ReasoningStreamed):
+        if isinstance(event, _PIECES):
             self._put_text(event)
         else:
             self._flush()
@@ -58,7 +60,7 @@ class Reader:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _put_text(self, event: TextStreamed | ReasoningStreamed) -> None:
+    def _put_text(self, event: Piece) -> None:
         # Once there is a gap, it lasts until the reader has caught up: what came after must not join what came before.
         if self._lagged_at is not None or self._chars + len(event.text) > MAX_BUFFERED_CHARS:
             self._missed += 1
@@ -66,7 +68,7 @@ class Reader:
             return
         self._chars += len(event.text)
         tail = self._buffer[-1] if self._buffer else None
-        if tail is not None and type(tail) is type(event) and tail.run_id == event.run_id:
+        if tail is not None and _speaker(tail) == _speaker(event):
             # Joined only when fetched: melting a long text piece by piece must not cost its square.
             self._pieces.append(event.text)
         else:
@@ -76,7 +78,7 @@ class Reader:
     def _flush(self) -> None:
         if self._pieces:
             tail = self._buffer[-1]
-            assert isinstance(tail, TextStreamed | ReasoningStreamed)
+            assert isinstance(tail, _PIECES)
             self._buffer[-1] = replace(tail, text=tail.text + "".join(self._pieces))
             self._pieces.clear()
         at = self._lagged_at
@@ -103,7 +105,7 @@ class Reader:
         if len(self._buffer) == 1:
             self._flush()
         event = self._buffer.popleft()
-        if isinstance(event, TextStreamed | ReasoningStreamed):
+        if isinstance(event, _PIECES):
             self._chars -= len(event.text)
         return event
 
@@ -120,6 +122,11 @@ class Reader:
         self._hub.drop(self)
 
 
+def _speaker(event: Event) -> tuple[type[Event], str, str | None]:
+    """Whose words these are; only words of one speaker are joined."""
+    return type(event), event.run_id, event.call_id if isinstance(event, ToolOutputStreamed) else None
+
+
 class Hub:
     """The events of one run and of everything below it."""
 
@@ -133,6 +140,16 @@ class Hub:
         self._under_way: dict[str, Callable[[], Event | None]] = {}
         self._last = 0
         self._ended = False
+        # Whose words are this run's answer: its own, or those of a child that speaks for it.
+        self.speakers = {run_id}
+
+    def let_speak(self, run_id: str) -> None:
+        """The words of that run are this one's own; and so on upwards, as far as this one speaks for others."""
+        hub: Hub | None = self
+        while hub is not None:
+            hub.speakers.add(run_id)
+            above = hub._parent
+            hub = above if above is not None and hub.run_id in above.speakers else None
 
     @property
     def is_topmost(self) -> bool:

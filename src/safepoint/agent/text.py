@@ -22,7 +22,7 @@ class TextReader:
         """The next piece. Cancellation: only the reading ends."""
         while True:
             event = await anext(self._reader)
-            if event.run_id != self._reader.run_id:
+            if not self._reader.speaks(event):
                 continue
             if isinstance(event, Lagged):
                 self._gap = True

@@ -25,10 +25,12 @@ from safepoint.history.parts import Message, Notice, Part, Reasoning, Text, Tool
 from safepoint.history.states import LedgerState
 from safepoint.history.wellformed import is_well_formed, well_formed
 
+_as_json: Final = json.JSONEncoder(ensure_ascii=False).encode
+
 QUOTE_LIMIT: Final = 500
 """How many characters of a reason or an error are quoted."""
 PARTIAL_LIMIT: Final = 4000
-"""How many characters of a sub-agent's unfinished answer are quoted."""
+"""How many characters of an unfinished answer or output are quoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,8 @@ class Draft:
 class ClosedCall:
     """What became of one call, as the ledger has it when nothing more will be written.
 
-    ``content`` is the real result if it finished, and the partial answer if it stopped. ``point`` names the tool's own
-    safe point; without one, a `stopped` call is a sub-agent's. ``reason`` says why the call was stopped.
+    ``content`` is the real result if it finished, and what there was so far if it was stopped or cut. ``point`` names
+    the tool's own safe point; without one, a `stopped` call is a sub-agent's. ``reason`` says why it was stopped.
     """
 
     call: ToolCall
@@ -117,17 +119,26 @@ def result_text(entry: ClosedCall) -> str:
 
 
 def notice_text(
-    *, reason: str | None = None, source: str | None = None, by: str | None = None, incomplete: bool = False
+    *,
+    reason: str | None = None,
+    source: str | None = None,
+    by: str | None = None,
+    incomplete: bool = False,
+    told: str = "",
 ) -> str:
-    """The remark that a later model call sees: stopped, asked by whom, why, and whether the answer above is whole."""
-    told = _sentences(
+    """The remark that a later model call sees: stopped, asked by whom, why, and whether the answer above is whole.
+
+    `told`: more sentences of ours, about what was done and what was not.
+    """
+    sentences = _sentences(
         "This run was stopped before it was done.",
         _told("Source:", source),
         _told("Asked by:", by),
         _told("Reason:", reason),
         "The answer above is incomplete." if incomplete else "",
+        told,
     )
-    return remark(told)
+    return remark(sentences)
 
 
 def remark(text: str) -> str:
@@ -143,7 +154,7 @@ def quoted(text: str, limit: int = QUOTE_LIMIT) -> str:
     line = " ".join(shown.split())
     if len(line) > limit or len(head) < len(text):
         line = line[: limit - 1] + "…"
-    return json.dumps(line, ensure_ascii=False)
+    return _as_json(line)
 
 
 def _not_started_text(entry: ClosedCall) -> str:
@@ -155,6 +166,7 @@ def _cut_text(entry: ClosedCall) -> str:
         "This call was cut while running, outcome unknown.",
         "It is remote, outcome unknown: the server may have gone on." if entry.remote else "",
         "It may still be running." if entry.still_running else "",
+        _told("Its output so far:", entry.content, limit=PARTIAL_LIMIT),
         _told("When cut, it raised:", entry.error),
         _told("Reason:", entry.reason),
     )
@@ -184,7 +196,7 @@ def _told(label: str, text: str | None, *, limit: int = QUOTE_LIMIT) -> str:
 
 
 def _sentences(*sentences: str) -> str:
-    return " ".join(sentence for sentence in sentences if sentence)
+    return " ".join([sentence for sentence in sentences if sentence])
 
 
 def _or_else(text: str | None, otherwise: str) -> str:

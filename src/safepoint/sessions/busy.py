@@ -20,7 +20,7 @@ from typing import Any, Generic, Literal, TypeAlias
 from safepoint._core.latch import Latch
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
-from safepoint.agent.agent import NO_DEPS, Agent, unless_failed
+from safepoint.agent.base import NO_DEPS, BaseAgent, unless_failed
 from safepoint.agent.result import OutT, RunResult
 from safepoint.agent.run import Run
 from safepoint.agent.steering import SteerOutcome
@@ -73,7 +73,7 @@ class Sender:
         self._run: Run[Any, Any] | None = None  # Any: a run of any agent
 
     async def send(
-        self, agent: Agent[DepsT, OutT], prompt: Prompt, *, if_busy: IfBusy = "reject", deps: DepsT = NO_DEPS
+        self, agent: BaseAgent[DepsT, OutT], prompt: Prompt, *, if_busy: IfBusy = "reject", deps: DepsT = NO_DEPS
     ) -> Sent[OutT]:
         """Deliver the message and wait for its answer.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from safepoint.errors import SessionBusy, SessionExists, SessionNotFound, Superseded
+from safepoint.errors import SessionBusy, SessionExists, SessionNotFound, StoreError, Superseded
 from safepoint.sessions.applying import apply
-from safepoint.sessions.store import Change, LateResult, Stored
+from safepoint.sessions.store import Change, LateResult, StateSet, Stored
 
 
 class MemoryStore:
@@ -18,14 +19,16 @@ class MemoryStore:
     def __init__(self) -> None:
         self._sessions: dict[str, Stored] = {}
         self._claimed: dict[str, str] = {}
+        self._closed = False
         # A session's first epoch is far from any other's: a run of a deleted one can't write into its successor.
         self._first_epochs = count(0, 2**32)
 
     async def create(self, session_id: str, state: Mapping[str, Any]) -> None:  # Any: JSON values
         """Cancellation: of this and of every other method: there is nothing to wait for."""
+        self._refuse_closed()
         if session_id in self._sessions:
             raise SessionExists(f"the session {session_id!r} is there already: load it")
-        self._sessions[session_id] = Stored((), dict(state), epoch=next(self._first_epochs))
+        self._sessions[session_id] = Stored((), deepcopy(dict(state)), epoch=next(self._first_epochs))
 
     async def load(self, session_id: str) -> Stored:
         return self._get(session_id)
@@ -46,7 +49,8 @@ class MemoryStore:
         if stored.epoch != epoch:
             raise Superseded(f"the session {session_id!r} was taken over by another run")
         for change in changes:
-            stored = apply(stored, change)
+            # The state is its owner's, who goes on changing it.
+            stored = apply(stored, deepcopy(change) if isinstance(change, StateSet) else change)
         self._sessions[session_id] = stored
 
     async def add_late(self, session_id: str, late: LateResult) -> None:
@@ -58,12 +62,19 @@ class MemoryStore:
         self._claimed.pop(session_id, None)
 
     async def list_ids(self) -> list[str]:
+        self._refuse_closed()
         return sorted(self._sessions)
 
     async def aclose(self) -> None:
         self._sessions.clear()
+        self._closed = True
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise StoreError("the store is closed")
 
     def _get(self, session_id: str) -> Stored:
+        self._refuse_closed()
         try:
             return self._sessions[session_id]
         except KeyError:

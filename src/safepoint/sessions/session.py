@@ -21,7 +21,7 @@ from safepoint._core.supervisor import Supervisor
 from safepoint.agent.conversation import Entered
 from safepoint.agent.journal import Ended, Fact, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
-from safepoint.errors import SessionBusy, StoreError
+from safepoint.errors import CutShort, SessionBusy, SessionNotFound, StopTool
 from safepoint.history.closing import quoted
 from safepoint.history.encoding import decode_value, encode_values
 from safepoint.history.parts import Message, Notice
@@ -47,6 +47,8 @@ _HAPPENED = frozenset(
     }
 )
 _PATIENCE = 10.0  # seconds for a release
+# How an abandoned call ends that heard of the stop in the end: it brings nothing.
+_STOPPED_AFTER_ALL = (asyncio.CancelledError, StopTool, CutShort)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,10 @@ class Session:
             changes = self._still_needed(changes)
         try:
             await self._append(*changes)
+        except Exception:
+            if isinstance(facts[0], Opened):  # the run ends without ever having begun here, and writes nothing more
+                await self._give_back()
+            raise
         finally:
             if isinstance(last, Ended):
                 await self._give_back()
@@ -228,11 +234,12 @@ class Session:
     async def _claim(self) -> None:
         """Take the session, learn what others have written meanwhile, and seal a run that nobody will end."""
         await self._give_back()
-        claimant = self._claimant = uuid.uuid4().hex
+        # What could not be given back is still ours, under the name it was claimed with.
+        claimant = self._claimant = self._claimant or uuid.uuid4().hex
         try:
             epoch = await self.store.claim(self.id, claimant)
-        except StoreError:
-            self._claimant = None
+        except (SessionBusy, SessionNotFound):
+            self._claimant = None  # certainly not ours; after any other error it may be
             raise
         if epoch != self._stored.epoch + 1 or self._unsure:
             self._see(await self.store.load(self.id))
@@ -251,7 +258,7 @@ class Session:
 
     async def _release(self, claimant: str) -> None:
         """Bounded. If it fails, this process keeps the session and may use it. Cancellation: likewise."""
-        with suppress(StoreError, TimeoutError):
+        with suppress(Exception):  # whatever a store may raise
             async with asyncio.timeout(_PATIENCE):
                 await self.store.release(self.id, claimant)
             if self._claimant == claimant:  # not claimed again meanwhile
@@ -324,7 +331,7 @@ class Session:
     def _came_back(self, orphan: Orphan) -> None:
         """An orphan has ended; keep what it brought for the next run, and store it if a loop is there to do it."""
         call_id = orphan.path.rpartition(f"/{orphan.name}:")[2]
-        if "/" in call_id or isinstance(orphan.error, asyncio.CancelledError):
+        if "/" in call_id or isinstance(orphan.error, _STOPPED_AFTER_ALL):
             return  # no tool call but a hook or an undo; or it stopped after all, and brings nothing
         content = f"it failed: {render_error(orphan.error)}" if orphan.error else render_result(orphan.result).text
         late = LateResult(call_id, orphan.name, content)
@@ -336,7 +343,7 @@ class Session:
         supervisor.spawn(self._store_late(late), f"late result of {orphan.name}", copy_context())
 
     async def _store_late(self, late: LateResult) -> None:
-        with suppress(StoreError):  # then it waits in memory for the next run; or the session was deleted
+        with suppress(Exception):  # then it waits in memory for the next run; or the session was deleted
             await self.store.add_late(self.id, late)
 
     def __repr__(self) -> str:

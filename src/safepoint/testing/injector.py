@@ -39,9 +39,9 @@ def check_cancellable(
 
     `scenario` is an async function without arguments that makes everything it needs, each time. It must not assert
     what only an uncancelled run can give. `oracles` are plain functions that raise AssertionError; they are called
-    after each run. `kinds` are what is injected: `OWN` and `CALLER` unless given. `only` is the id of one injection,
-    from a failure's last line. `within` is how many virtual seconds an injected run may take longer than the recorded
-    one.
+    after each run. `kinds` are what is injected: `OWN` and `CALLER` unless given; a fault is injected only where what
+    is to fail is waited for. `only` is the id of one injection, from a failure's last line. `within` is how many
+    virtual seconds an injected run may take longer than the recorded one.
     """
     _check_arguments(scenario, within)
     subject = default_subject() if subject is None else subject
@@ -57,8 +57,13 @@ def check_cancellable(
         if recorded is None:
             return check.report
         targets = [
-            Target(point, m, kind) for point in recorded for m in point.moments if m in moments for kind in kinds
+            Target(point, moment, kind)
+            for point in recorded
+            for moment in point.moments
+            for kind in kinds
+            if moment in moments and kind.fits(point)
         ]
+        check.report.placeless = sorted({kind.name for kind in kinds} - {target.kind.name for target in targets})
         for target in _choose(targets, only):
             check.inject(target, within)
     return check.report
@@ -122,9 +127,10 @@ class _Check:
             self.report.idle += 1
         else:
             self.report.injections += 1
+            self.report.tried[target.kind.name, target.moment] += 1
             place = target.point.place
             self.report.cases.add(Case(self.report.entry, place.file, place.line, target.moment, target.kind.name))
-        afterwards = self._run()
+        afterwards = self._scenario.run(watched=False)  # it has been seen; what counts is that it works again
         problems = trial.problems + [f"afterwards, uncancelled: {problem}" for problem in afterwards.problems]
         if problems:
             self._fail(target, target.kind.name, problems, trial)
@@ -163,7 +169,7 @@ class _Check:
         if target and self._custom_kinds:
             arguments.append(f"kinds=[{target.kind.name}]")
         if target:
-            arguments.append(f'only="{target.id}"')
+            arguments.append(f'only="{target.id}"' if '"' not in target.id else f"only={target.id!r}")
         return f"check_cancellable({', '.join(arguments)})"
 
 

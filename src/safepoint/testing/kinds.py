@@ -1,7 +1,11 @@
-"""What can be done to a scenario at a point: the two cancels, a jump of the clock, and whatever else is registered.
+"""What can be done to a scenario at a point: the two cancels, a jump of the clock, faults, and whatever else is wanted.
 
 An `Injection` fires once, from a callback of the loop, and then judges how the scenario ended. Its name is what one
 writes to get it, because a failure's reproduction line repeats it.
+
+A cancel comes from elsewhere, so any point can time it. A fault belongs to a place: the await of a model, a tool, a
+store or a reader raises there instead of giving what it waits for. Nothing is wrapped and nothing is armed: what cannot
+wait cannot fail, and a fault that did not arrive is not counted.
 """
 
 from __future__ import annotations
@@ -9,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from safepoint.errors import ModelUnavailable, RunFailed, StoreError
 from safepoint.testing.frames import short
-from safepoint.testing.points import Moment, Point, WatchedLoop
-from safepoint.testing.subject import Subject
+from safepoint.testing.points import Moment, Point, Stepper, WatchedLoop
+from safepoint.testing.subject import Seam, Subject
 
 Ending: TypeAlias = BaseException | None
 """How a scenario ended: the exception it raised, or None if it returned."""
@@ -29,6 +35,11 @@ class Shot:
     subject: Subject
     point: Point
     moment: Moment
+    stepper: Stepper | None = None
+
+    def throw(self, error: Exception) -> bool:
+        """Let the wait at this point raise `error`. The run is counted if that is what the task then received."""
+        return self.stepper is not None and self.stepper.fail(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +47,19 @@ class Injection:
     """One kind of trouble.
 
     `fire` says whether there was anything to trouble; if not, the run is not counted. `judge` is told how the scenario
-    ended and says what is wrong with that, or None.
+    ended and says what is wrong with that, or None. `seam`: only points where that part of the world outside is waited
+    for. `cancels`: it stops runs and changes nothing else about them, so what they said up to there is compared with
+    the uncancelled run.
     """
 
     name: str
     fire: Callable[[Shot], bool]
     judge: Callable[[Ending], str | None]
+    seam: str | None = None
+    cancels: bool = False
+
+    def fits(self, point: Point) -> bool:
+        return self.seam is None or self.seam in point.seams
 
 
 def must_return(ending: Ending) -> str | None:
@@ -50,10 +68,15 @@ def must_return(ending: Ending) -> str | None:
 
 
 def may_raise(*allowed: type[BaseException]) -> Callable[[Ending], str | None]:
-    """The scenario may return normally or raise one of these."""
+    """The scenario may return normally or raise one of these, also as a group of nothing else."""
+
+    def is_allowed(error: BaseException) -> bool:
+        if isinstance(error, BaseExceptionGroup):
+            return all(map(is_allowed, error.exceptions))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]  # of anything
+        return isinstance(error, allowed)
 
     def judge(ending: Ending) -> str | None:
-        return None if isinstance(ending, allowed) else must_return(ending)
+        return None if ending is not None and is_allowed(ending) else must_return(ending)
 
     return judge
 
@@ -86,10 +109,17 @@ def _jump(seconds: float) -> Callable[[Shot], bool]:
     return fire
 
 
-OWN = Injection("own", lambda shot: shot.subject.cancel_all() > 0, _judge_own)
+def _fault(name: str, error: Exception, seam: Seam, judge: Callable[[Ending], str | None]) -> Injection:
+    if not isinstance(error, Exception):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ValueError(f"{name}({error!r}): pass an exception, as in {name}(ConnectionError('reset'))")
+    # A copy each time: an exception remembers where it was raised.
+    return Injection(f"{name}({error!r})", lambda shot: shot.throw(copy(error)), judge, seam)
+
+
+OWN = Injection("own", lambda shot: shot.subject.cancel_all() > 0, _judge_own, cancels=True)
 """Safepoint's own ``cancel(NOW)`` on every live root run. The scenario has to return normally."""
 
-CALLER = Injection("caller", lambda shot: shot.task.cancel(), _judge_caller)
+CALLER = Injection("caller", lambda shot: shot.task.cancel(), _judge_caller, cancels=True)
 """``task.cancel()`` on the scenario's task. The scenario has to raise that CancelledError."""
 
 
@@ -98,3 +128,28 @@ def clock_jump(seconds: float) -> Injection:
     if seconds <= 0:
         raise ValueError(f"clock_jump({seconds}): pass a number of seconds > 0")
     return Injection(f"clock_jump({seconds:g})", _jump(seconds), may_raise(TimeoutError))
+
+
+def model_error(error: Exception | None = None) -> Injection:
+    """The model fails where it waits, from connecting to closing: `ModelUnavailable`, unless another error is given.
+
+    ``model_error(ConnectionResetError())`` is a connection that drops. The run is tried again or ends with an error.
+    """
+    return _fault("model_error", error or ModelUnavailable("injected"), Seam.MODEL, may_raise(RunFailed))
+
+
+def tool_error(error: Exception | None = None) -> Injection:
+    """A tool raises where it waits in its own code. The model is told, so the scenario has to return normally."""
+    return _fault("tool_error", error or ConnectionError("injected"), Seam.TOOL, must_return)
+
+
+def store_error(error: Exception | None = None) -> Injection:
+    """A store fails while a session waits for it; what was asked of it may have happened all the same."""
+    error = error or StoreError("injected")
+    return _fault("store_error", error, Seam.STORE, may_raise(RunFailed, StoreError, type(error)))
+
+
+def disconnect(error: Exception | None = None) -> Injection:
+    """Whoever reads the events goes away: the wait for the next event fails, or the reader's own wait in between."""
+    error = error or ConnectionResetError("injected")
+    return _fault("disconnect", error, Seam.READER, may_raise(type(error)))

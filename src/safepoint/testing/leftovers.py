@@ -2,6 +2,9 @@
 
 Tasks, scopes and connections are looked at when the loop has run everything that was ready and the clock has not
 moved. Threads and processes live outside the loop, so they get `GRACE` seconds of real time to end.
+
+After a fault the clock may move by `RECOVERY` seconds first: what has failed may be tried once more in the background,
+within limits. After a cancel nothing may be.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any
 
@@ -19,6 +23,7 @@ from safepoint.testing.clock import Stuck, VirtualLoop
 from safepoint.testing.frames import describe
 
 GRACE = 0.5
+RECOVERY = 30.0
 _SETTLING = 10
 # How long whatever is left may take to end once it is cancelled: virtual seconds, and rounds of the loop.
 _SECONDS = 60.0
@@ -32,6 +37,23 @@ def settle(loop: VirtualLoop) -> None:
             return
         loop.call_soon(loop.stop)
         loop.run_forever()
+
+
+def recover(loop: VirtualLoop) -> None:
+    """Let tasks that are left end by themselves, for as long as a recovery may take."""
+    loop.horizon = loop.time() + RECOVERY
+    with suppress(Stuck):  # what is left then is reported as left
+        while left := asyncio.all_tasks(loop):
+            task = min(left, key=asyncio.Task[Any].get_name)
+            task.add_done_callback(_stop)
+            try:
+                loop.run_forever()
+            finally:
+                task.remove_done_callback(_stop)
+
+
+def _stop(task: asyncio.Task[Any]) -> None:  # Any: any task
+    task.get_loop().stop()
 
 
 def in_loop(loop: VirtualLoop) -> list[str]:

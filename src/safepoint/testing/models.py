@@ -109,6 +109,7 @@ class Player:
     async def _playing(self, acts: Sequence[Act]) -> AsyncGenerator[AsyncIterator[Chunk]]:
         self.open_streams += 1
         try:
+            await asyncio.sleep(0)  # a real one connects first, which can be cut, and can fail
             async with aclosing(self._chunks(acts)) as chunks:
                 yield chunks
         finally:

@@ -11,7 +11,9 @@ children and its function, all of them the same in each run; a task's own name m
   wake-up is scheduled but has not run: a result that exists and can be lost.
 - a start, with one moment: `unstarted`, when the task exists and its first line has not run.
 
-An `Aim` names one point and one moment. Everything before it runs as it was recorded; there, it fires once.
+An `Aim` names one point and one moment. Everything before it runs as it was recorded; there, it fires once. What fires
+may only time something (a cancel from elsewhere), or make the wait itself fail: then the task receives a `Fault` in
+place of whatever it waits for.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from safepoint.testing.clock import VirtualLoop
 from safepoint.testing.frames import Place, caller_place, chain, landed_at, timed_by
@@ -45,6 +47,8 @@ class Point:
     place: Place
     visit: int
     moments: tuple[Moment, ...]
+    seams: frozenset[str] = frozenset()
+    """Which parts of the world outside can fail here."""
 
     @property
     def id(self) -> str:
@@ -73,21 +77,54 @@ class Aim:
     moment: Moment
     fire: Callable[[], None]
 
+    @property
+    def task(self) -> str:
+        return self.point.removeprefix("!").rpartition("@")[0]
+
+
+@dataclass(slots=True)
+class Fault:
+    """An exception on its way to the wait where a task stands. `struck`: it has arrived there."""
+
+    error: Exception
+    struck: bool = False
+
+
+SeamsOf: TypeAlias = Callable[[str, list[Place]], frozenset[str]]
+"""What can fail where this task waits, outermost place first."""
+
+
+def _no_seams(_task: str, _places: list[Place]) -> frozenset[str]:
+    return frozenset()
+
 
 class Watch:
     """What is seen of one run: its points in order, the lines that waited, where a cancellation landed."""
 
-    def __init__(self, entry: str, aim: Aim | None = None) -> None:
+    def __init__(self, entry: str, aim: Aim | None = None, *, seams_of: SeamsOf = _no_seams) -> None:
         self.points: list[Point] = []
         self.landings: list[Landing] = []
         self.sites: set[Place] = set()
         self.fired = False
         self.closed = False
         self.current: Stepper | None = None
+        self.aimed_at: Stepper | None = None
         self._entry = entry
         self._aim = aim
+        self._aimed_task = aim.task if aim is not None else None
+        self._seams_of = seams_of
         self._visits: dict[tuple[str, Place], int] = {}
         self._orphans = 0
+
+    @property
+    def fault_struck(self) -> bool:
+        """False if a fault was on its way and has not arrived."""
+        fault = self.aimed_at.fault if self.aimed_at is not None else None
+        return fault is None or fault.struck
+
+    def close(self) -> None:
+        """Nothing more is seen; and no task is kept that would otherwise be collected, and complain."""
+        self.closed, self.aimed_at = True, None
 
     def path_of(self, coro: Any) -> str:  # Any: whatever a task can be made of
         name = getattr(coro, "__name__", type(coro).__name__)
@@ -99,10 +136,10 @@ class Watch:
 
     def starting(self, stepper: Stepper, loop: asyncio.AbstractEventLoop) -> None:
         """A child is about to be made; what is scheduled now runs before its first step."""
-        if self.current is None and stepper.path == self._entry:
+        if (self.current is None and stepper.path == self._entry) or not self._looks_at(stepper):
             return
         place = caller_place() or chain(stepper.coro)[-1]
-        if self._reached(stepper.path, place, (Moment.UNSTARTED,)) is not None:
+        if self._reached(stepper, Point(stepper.path, place, self._visit(stepper, place), (Moment.UNSTARTED,))):
             loop.call_soon(self._fire)
 
     def suspended(self, stepper: Stepper, yielded: Any) -> None:  # Any: a future, or None for a bare yield
@@ -110,34 +147,43 @@ class Watch:
             return
         places = chain(stepper.coro)
         self.sites.update(places)
-        place = timed_by(places)
+        place = timed_by(places) if self._looks_at(stepper) else None
         if place is None:
             return
         # A bare yield has its wake-up scheduled as it suspends: it is never only blocked, so it has one moment.
         wakes: Callable[[Callable[[object], None]], None] | None = getattr(yielded, "add_done_callback", None)
         moments = (Moment.BLOCKED, Moment.WOKEN) if wakes else (Moment.BLOCKED,)
-        moment = self._reached(stepper.path, place, moments)
+        seams = self._seams_of(stepper.path, places) if self._aim is None else frozenset[str]()
+        moment = self._reached(stepper, Point(stepper.path, place, self._visit(stepper, place), moments, seams))
         if moment is Moment.BLOCKED:
             asyncio.get_running_loop().call_soon(self._fire)
         elif moment is Moment.WOKEN and wakes:
             # The task adds its own wake-up when this step returns, so this one is ahead of it.
             wakes(lambda _: self._fire())
 
-    def cancelling(self, stepper: Stepper) -> None:
-        """The task is about to receive a CancelledError."""
+    def landing(self, stepper: Stepper) -> None:
+        """The task is about to receive a CancelledError or a fault."""
         place = landed_at(chain(stepper.coro)) if self.fired and not self.closed else None
         if place is not None:
             landing = Landing(stepper.path, place, stepper.stepped)
             if landing not in self.landings:
                 self.landings.append(landing)
 
-    def _reached(self, task: str, place: Place, moments: tuple[Moment, ...]) -> Moment | None:
-        visit = self._visits[task, place] = self._visits.get((task, place), -1) + 1
-        point = Point(task, place, visit, moments)
+    def _looks_at(self, stepper: Stepper) -> bool:
+        """A recording wants every point. A run with an aim wants one, and knows it by its task and its visits."""
+        return self._aim is None or (not self.fired and stepper.path == self._aimed_task)
+
+    def _visit(self, stepper: Stepper, place: Place) -> int:
+        visit = self._visits[stepper.path, place] = self._visits.get((stepper.path, place), -1) + 1
+        return visit
+
+    def _reached(self, stepper: Stepper, point: Point) -> Moment | None:
         self.points.append(point)
         aim = self._aim
-        if aim is None or self.fired or aim.moment not in moments or point.id != aim.point:
+        if aim is None or self.fired or aim.moment not in point.moments or point.id != aim.point:
             return None
+        self.aimed_at = stepper
+        stepper.aimed_at()
         return aim.moment
 
     def _fire(self) -> None:
@@ -155,8 +201,35 @@ class Stepper(Coroutine[Any, Any, Any]):
         self.path = watch.path_of(coro)
         self.children = 0
         self.stepped = False
+        self.task: asyncio.Task[Any] | None = None  # Any: as above
+        self.fault: Fault | None = None
+        self._pending: Fault | None = None
+        self._cancels = 0
+
+    def aimed_at(self) -> None:
+        """It is about to suspend at the point; a cancel that comes from now on comes before a fault."""
+        self._cancels = self.task.cancelling() if self.task is not None else 0
+
+    def fail(self, error: Exception) -> bool:
+        """Make the wait where the task stands raise `error`. False if it is not ours to step, or is being cancelled.
+
+        The task is cancelled to wake it, and that cancel is taken back as the exception takes its place.
+        """
+        if self.task is None or self.task.cancelling() > self._cancels:
+            return False
+        self.fault = self._pending = Fault(error)
+        return self.task.cancel()
+
+    def _due(self) -> Fault | None:
+        """The fault that the task receives now; none if somebody has really cancelled it since."""
+        fault, self._pending = self._pending, None
+        if fault is None or self.task is None:
+            return None
+        return fault if self.task.uncancel() <= self._cancels else None
 
     def send(self, value: Any, /) -> Any:  # Any: as in Coroutine
+        if self._pending is not None:
+            self._due()  # what it waited for refused to be cancelled, and came after all
         outer, self.watch.current = self.watch.current, self
         self.stepped = True
         try:
@@ -167,8 +240,11 @@ class Stepper(Coroutine[Any, Any, Any]):
         return yielded
 
     def throw(self, typ: Any, /, *rest: Any) -> Any:  # Any: as in Coroutine
-        if isinstance(typ, asyncio.CancelledError):
-            self.watch.cancelling(self)
+        fault = self._due()
+        if fault is not None:
+            fault.struck, typ, rest = True, fault.error, ()
+        if fault is not None or isinstance(typ, asyncio.CancelledError):
+            self.watch.landing(self)
         outer, self.watch.current = self.watch.current, self
         try:
             yielded = self.coro.throw(typ, *rest)
@@ -192,6 +268,7 @@ class WatchedTask(asyncio.Task[T]):
 
     def __init__(self, stepper: Stepper, **options: Any) -> None:  # Any: asyncio's own options differ by version
         self._stepper = stepper
+        stepper.task = self
         super().__init__(stepper, **options)
 
     def get_coro(self) -> Any:  # Any: as in asyncio

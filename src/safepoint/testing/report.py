@@ -41,6 +41,11 @@ class Failure:
 
     __repr__ = __str__  # what an `assert` shows
 
+    @property
+    def id(self) -> str | None:
+        """What `only=` takes; None if it was the scenario without any injection."""
+        return None if self.point is None else f"{self.kind}:{self.moment}:{self.point.id}"
+
     def _when(self) -> str:
         if self.point is None or self.moment is None:
             return self.kind
@@ -59,9 +64,14 @@ class Report:
     injections: int = 0
     """Runs in which something was injected."""
     idle: int = 0
-    """Runs that reached their point and found nothing to inject into: an own cancel with no run live."""
+    """Runs that reached their point and found nothing to inject into: an own cancel with no run live, a fault that
+    somebody else's cancel came before."""
     missed: list[str] = field(default_factory=list[str])
     """Injections whose point was recorded and then not reached."""
+    placeless: list[str] = field(default_factory=list[str])
+    """Kinds that were wanted and have no place in this scenario: a store error where no store is waited for."""
+    tried: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """How many injections there were by (kind, moment)."""
     cases: set[Case] = field(default_factory=set[Case])
     sites: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     """Each (file, line) that was seen waiting, in any run, anywhere in a chain of awaits."""
@@ -91,6 +101,7 @@ class Report:
             f"{len(self.failures)} failures, {len(self.missed)} missed, {self.idle} idle"
         ]
         lines += [str(failure) for failure in self.failures]
-        return "\n".join(lines + [f"missed: {missed}" for missed in self.missed])
+        lines += [f"missed: {missed}" for missed in self.missed]
+        return "\n".join(lines + [f"no place for {kind}" for kind in self.placeless])
 
     __repr__ = __str__  # what an `assert` shows

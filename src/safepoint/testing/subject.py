@@ -6,7 +6,19 @@ scenario starts, cancels them, and checks what they leave behind.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Protocol, final
+
+from safepoint.testing.frames import Place
+
+
+class Seam(StrEnum):
+    """A part of the world outside that can fail where it is waited for."""
+
+    MODEL = "model"
+    TOOL = "tool"
+    STORE = "store"
+    READER = "reader"
 
 
 class Subject(Protocol):
@@ -16,8 +28,15 @@ class Subject(Protocol):
         """A new run of the scenario: forget what was collected, collect the runs created from now on."""
         ...
 
-    def disturbed(self) -> None:
-        """Something is about to be injected: runs that begin from now on may begin from another state."""
+    def disturbed(self, *, cancels: bool) -> None:
+        """Something is about to be injected: runs that begin from now on may begin from another state.
+
+        Unless it only `cancels`, runs that are live may go another way from here, too.
+        """
+        ...
+
+    def seams_of(self, task: str, places: list[Place]) -> frozenset[str]:
+        """Which parts of the world outside can fail where this task waits. Places are given outermost first."""
         ...
 
     def cancel_all(self) -> int:
@@ -39,7 +58,10 @@ class NullSubject:
 
     def begin(self) -> None: ...
 
-    def disturbed(self) -> None: ...
+    def disturbed(self, *, cancels: bool) -> None: ...
+
+    def seams_of(self, task: str, places: list[Place]) -> frozenset[str]:
+        return frozenset()
 
     def cancel_all(self) -> int:
         return 0

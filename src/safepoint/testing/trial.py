@@ -69,11 +69,14 @@ class Scenario:
     def name(self) -> str:
         return name_of(self.function)
 
-    def run(self, target: Target | None = None, *, limit: float = float("inf")) -> Trial:
-        """Run it once. `limit` is how many virtual seconds it may go on after an injection."""
+    def run(self, target: Target | None = None, *, limit: float = float("inf"), watched: bool = True) -> Trial:
+        """Run it once. `limit` is how many virtual seconds it may go on after an injection.
+
+        Unwatched, it is judged all the same, and its points are not recorded.
+        """
         outside = leftovers.Outside()
         with _listening() as heard:
-            trial = self._run_on_loop(target, limit, heard)
+            trial = self._run_on_loop(target, limit, heard, watched=watched)
             gc.collect()
         trial.problems += [*outside.left(), *heard, *self.subject.check()]
         for oracle in self.oracles:
@@ -83,25 +86,29 @@ class Scenario:
                 trial.problems.append(f"oracle {name_of(oracle)}: {broken}")
         return trial
 
-    def _run_on_loop(self, target: Target | None, limit: float, heard: list[str]) -> Trial:
+    def _run_on_loop(self, target: Target | None, limit: float, heard: list[str], *, watched: bool) -> Trial:
         def fire() -> None:
             assert target is not None
-            self.subject.disturbed()
-            trial.took = target.kind.fire(Shot(loop, task, self.subject, target.point, target.moment))
+            self.subject.disturbed(cancels=target.kind.cancels)
+            shot = Shot(loop, task, self.subject, target.point, target.moment, trial.watch.aimed_at)
+            trial.took = target.kind.fire(shot)
             loop.horizon = loop.time() + limit
 
         aim = Aim(target.point.id, target.moment, fire) if target else None
-        trial = Trial(Watch(self.name, aim))
+        trial = Trial(Watch(self.name, aim, seams_of=self.subject.seams_of))
+        trial.watch.closed = not watched
         loop = WatchedLoop(trial.watch, complaints=heard, max_rounds=MAX_ROUNDS)
         begun = loop.time()
         try:
             self.subject.begin()
             task = loop.create_task(self._coroutine())
             trial.problems += _drive(loop, task, trial, target)
-            trial.watch.closed = True  # what is cancelled from here on is cancelled by the clean-up
+            trial.watch.close()  # what is cancelled from here on is cancelled by the clean-up
             trial.seconds = loop.time() - begun
             if task.done():
                 leftovers.settle(loop)
+                if target is not None and not target.kind.cancels:
+                    leftovers.recover(loop)
                 trial.problems += leftovers.in_loop(loop)
         finally:
             trial.problems += leftovers.end(loop)
@@ -126,6 +133,7 @@ def _drive(loop: WatchedLoop, task: asyncio.Task[object], trial: Trial, target: 
         if not task.done():
             return [f"the loop was torn down by {error!r}"]
     trial.ending = asyncio.CancelledError() if task.cancelled() else task.exception()
+    trial.took = trial.took and trial.watch.fault_struck
     judge = target.kind.judge if target is not None and trial.took else must_return
     complaint = judge(trial.ending)
     return [] if complaint is None else [complaint]

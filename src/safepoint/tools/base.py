@@ -5,17 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from safepoint._core.ladder import Ladder, Manner
 from safepoint._core.tree import Passing
 from safepoint.agent.model import ToolSpec
+from safepoint.history.check import TOOL_NAME
 from safepoint.tools.options import ToolOptions
 
 if TYPE_CHECKING:
     from safepoint.tools.context import ToolContext
+
+
+def checked_tool_name(name: str) -> str:
+    if not TOOL_NAME.fullmatch(name):
+        raise ValueError(f"name={name!r} cannot be a tool's name: write 1 to 64 of the characters A-Z a-z 0-9 _ -")
+    return name
 
 
 class BaseTool(ABC):
@@ -25,6 +32,10 @@ class BaseTool(ABC):
     options: ToolOptions
     ladder: Ladder | None = None
     passing: Passing = Passing.NOTHING
+    # The run is over when such a call has finished: somebody else carries the conversation on.
+    hands_over: bool = False
+    # Somebody else's program runs it: what becomes of a cut call is not ours to know.
+    remote: bool = False
 
     @property
     def name(self) -> str:
@@ -35,6 +46,10 @@ class BaseTool(ABC):
         """What the parameters are, in short."""
         parameters = json.dumps(dict(self.spec.parameters), sort_keys=True, default=str)
         return hashlib.sha256(parameters.encode()).hexdigest()[:16]
+
+    def model_names(self) -> Iterable[str]:
+        """The models that a call spends on, as far as it is known: their prices are asked for."""
+        return ()
 
     @property
     @abstractmethod
@@ -48,3 +63,6 @@ class BaseTool(ABC):
     @abstractmethod
     def body(self, context: ToolContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
         """One call, as the body of its own task."""
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name!r} ({self.options.effect})>"

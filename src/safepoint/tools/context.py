@@ -6,10 +6,10 @@ parameter.
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import inspect
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from safepoint.agent.run import Run
 
 DepsT = TypeVar("DepsT", default=None)
+
+_TOLD_TO_STOP = frozenset({Rung.CANCEL, Rung.FLAG, Rung.ASK, Rung.TERM, Rung.KILL})
 
 
 class ToolContext(Generic[DepsT]):
@@ -55,20 +57,33 @@ class ToolContext(Generic[DepsT]):
         self._ladder = ladder
         self._asked = 0
         self._work: Work[object] | None = None
+        self._tell: Callable[[str], None] | None = None
 
     @property
     def work(self) -> Work[object]:
         assert self._work is not None, "the context is bound before the tool's first line"
         return self._work
 
-    def bind(self, work: Work[object]) -> None:
-        self._work = work
+    def bind(self, work: Work[object], tell: Callable[[str], None] | None) -> None:
+        self._work, self._tell = work, tell
+
+    def tell(self, text: str) -> None:
+        """Show what the call has done so far, to whoever reads the run's events: `ToolOutputStreamed`. Never waits.
+
+        The model does not see it.
+        """
+        if self._tell is None:
+            raise UsageError("a hook has no output of a call to show: write ctx.tell(…) in a tool")
+        if self.node.runs_in_this_thread():
+            self._tell(text)
+        else:
+            self.node.call_soon(partial(self._tell, text))
 
     @property
     def cancel_requested(self) -> bool:
         """This call is to stop now: return, or raise, as soon as you can. A safe-point ask does not set it."""
         work = self.work
-        return work.state is WorkState.ABANDONED or work.rung in (Rung.CANCEL, Rung.FLAG, Rung.ASK)
+        return work.state is WorkState.ABANDONED or work.rung in _TOLD_TO_STOP
 
     def check(self) -> None:
         """Leave the tool right here if it is to stop now."""
@@ -147,7 +162,10 @@ class ToolContext(Generic[DepsT]):
 
 
 class Shield:
-    """A bounded critical section. A stop that came meanwhile lands where the section ends."""
+    """A bounded critical section. A stop that came meanwhile lands on the first wait after it.
+
+    Not where the section ends: a value that is returned from inside would be lost there, and it is a real result.
+    """
 
     def __init__(self, work: Work[object], seconds: float) -> None:
         self._work = work
@@ -161,6 +179,5 @@ class Shield:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Cancellation: a stop that was held back is delivered here."""
-        if self._work.unshield(self._until) and error is None:
-            await asyncio.sleep(0)  # the cancellation that was just sent lands on this await
+        """Cancellation: there is nothing to wait for."""
+        self._work.unshield(self._until)

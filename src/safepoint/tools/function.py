@@ -23,10 +23,14 @@ from safepoint.tools.options import (
     ToolOptions,
     Undo,
 )
+from safepoint.tools.process import Place, check_platform, in_process
 from safepoint.tools.signature import Signature
+from safepoint.tools.tool_function import ToolFunction
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_KINDS = {RunIn.ASYNC: WorkKind.TASK, RunIn.THREAD: WorkKind.THREAD, RunIn.PROCESS: WorkKind.PROCESS}
 
 
 class Options(TypedDict, total=False):
@@ -55,21 +59,28 @@ class Tool(BaseTool, Generic[P, R]):
         self.options: ToolOptions = declared.placed_for(self.signature.name, is_async=self.signature.is_async)
         self.options.check_grace(self.ladder.cap if self.ladder else DEFAULT_GRACE_CAP)
         self.spec = ToolSpec(self.signature.name, description or self.signature.description, self.signature.parameters)
-        self._function = function
+        self.function = function
+        self._place: Place | None = None
+        if self.options.run_in is RunIn.PROCESS:
+            check_platform()
+            label, takes_context = ToolFunction(function).label, self.signature.context_parameter is not None
+            self._place = Place.of(label, function, context=takes_context)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._function(*args, **kwargs)
+        return self.function(*args, **kwargs)
 
     @property
     def manner(self) -> Manner:
-        kind = WorkKind.THREAD if self.options.run_in is RunIn.THREAD else WorkKind.TASK
+        kind = _KINDS[self.options.run_in or RunIn.ASYNC]
         return Manner(kind, finish=self.options.on_cancel is OnCancel.FINISH, grace=self.options.grace)
 
     def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON in, typed values out
         return self.signature.validate(args)
 
     def body(self, context: ToolContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
-        call = partial(cast("Callable[..., object]", self._function), **self._with_context(context, args))
+        if self._place is not None:
+            return in_process(context.work, self._place, args, context.node.clock)
+        call = partial(cast("Callable[..., object]", self.function), **self._with_context(context, args))
         if self.options.run_in is RunIn.THREAD:
             return in_thread(context.work, call, context.node.clock)
         return cast("Awaitable[object]", call())
@@ -83,9 +94,6 @@ class Tool(BaseTool, Generic[P, R]):
         if self.signature.context_parameter is None:
             return args
         return {**args, self.signature.context_parameter: context}
-
-    def __repr__(self) -> str:
-        return f"<Tool {self.name!r} ({self.options.effect})>"
 
 
 @overload

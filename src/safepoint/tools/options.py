@@ -71,11 +71,6 @@ class ToolOptions:
         _check_undo(self.undo)
         if self.run_in is not None:
             _check_member("run_in", self.run_in, RunIn)
-        if self.run_in is RunIn.PROCESS:
-            raise ValueError(
-                "run_in='process': process tools are not available in this version yet; "
-                "write run_in='thread', or start the process inside an async tool"
-            )
         if not isinstance(self.final, bool):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
             raise ValueError(f"final={self.final!r} is not a bool; write final=True or final=False")
 
@@ -115,7 +110,7 @@ class ToolOptions:
         natural = RunIn.ASYNC if is_async else RunIn.THREAD
         if self.run_in is None:
             return replace(self, run_in=natural)
-        if self.run_in is not natural:
+        if self.run_in is not natural and (is_async or self.run_in is not RunIn.PROCESS):
             kind = "an async function" if is_async else "a plain function"
             other = "def" if is_async else "async def"
             raise ValueError(

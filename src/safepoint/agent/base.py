@@ -1,0 +1,269 @@
+"""What every agent is, whatever it is made of: a name, live runs, and the ways to start, watch, stop and continue one.
+
+An agent holds no state of any run; many runs at once are fine. What differs between agents is the driver that a run
+of theirs gets, and nothing else: a single agent calls a model, a composite runs other agents.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType, NoneType
+from typing import TYPE_CHECKING, Any, Generic, Literal
+
+from safepoint._core.asks import make_ask
+from safepoint._core.clock import current_clock
+from safepoint._core.groups import CancelToken, Group, GroupReceipt
+from safepoint._core.ladder import Ladder
+from safepoint._core.points import SafePoint
+from safepoint._core.reasons import Reason
+from safepoint._core.tree import Passing
+from safepoint.agent.as_tool import AgentTool
+from safepoint.agent.budget import Budget
+from safepoint.agent.checkpoint import Checkpoint
+from safepoint.agent.conversation import Conversation
+from safepoint.agent.hooks import Hooks
+from safepoint.agent.inputs import checked_hooks, checked_kind, checked_ladder, checked_name, checked_tool_name, listed
+from safepoint.agent.result import OutT, RunResult, StopReason
+from safepoint.agent.resume import Edit, OnUnknown, Resume
+from safepoint.agent.run import INHERIT, Inherit, Run, RunOptions, parent_of
+from safepoint.agent.streamed import Streamed, check_on_close
+from safepoint.agent.sync import run_sync
+from safepoint.errors import CheckpointError, RunFailed, StoreError, UsageError
+from safepoint.history.parts import Message, Prompt
+from safepoint.tools.base import BaseTool
+from safepoint.tools.context import DepsT
+from safepoint.tools.rendering import render_error
+
+if TYPE_CHECKING:
+    from safepoint.agent.base_driver import BaseDriver
+    from safepoint.agent.record import Record
+
+NO_DEPS: Any = None  # Any: fits every agent; right for those that declare no dependencies
+
+
+class BaseAgent(ABC, Generic[DepsT, OutT]):
+    """The part of an agent that does not depend on what it does. `Agent` and the composites derive from it."""
+
+    # Which safe-point asks go from a run of it to what is below.
+    passing: Passing = Passing.TO_CALLS
+    # Whether a message that is added to a run of it is for all its children, or for the first that comes to take it.
+    tells_all: bool = False
+    tools: Mapping[str, BaseTool] = MappingProxyType({})
+    example = "Agent('writer', model=…)"
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        tools: Mapping[str, BaseTool] | None = None,
+        budget: Budget | None = None,
+        hooks: Sequence[Hooks] = (),
+        ladder: Ladder | None = None,
+    ) -> None:
+        self.name = checked_name(type(self).__name__, name, self.example)
+        if tools is not None:
+            self.tools = tools
+        self.budget = self._checked_budget(budget)
+        self.hooks = tuple(checked_hooks(each) for each in listed("hooks", hooks))
+        self.ladder: Ladder = checked_ladder(ladder or Ladder(), self.tools.values()) or Ladder()
+        self.group = Group()
+
+    @abstractmethod
+    def driver(self, record: Record, resume: Resume | None) -> BaseDriver[Any]:  # Any: steps of its own
+        """What carries out one run of this agent."""
+
+    @abstractmethod
+    def model_names(self) -> Iterable[str]:
+        """The models that a run of it may call, for a budget that needs their prices."""
+
+    def member(self, key: str) -> BaseAgent[Any, Any]:  # Any: children of every type
+        """The child of that key. An agent that calls a model has none."""
+        raise KeyError(f"{self.name!r} has no child {key!r}")
+
+    def check_children(self, checkpoint: Checkpoint) -> None:
+        """Raise `CheckpointError` if it is of children that this agent has not."""
+
+    @abstractmethod
+    def output_of(self, result: RunResult[Any]) -> OutT:  # Any: as it was stored
+        """The typed answer, made again from what a checkpoint keeps of a finished run."""
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        prompt: Prompt | None = None,
+        *,
+        checkpoint: Checkpoint | Resume | None = None,
+        history: Sequence[Message] = (),
+        session: Conversation | None = None,
+        deps: DepsT = NO_DEPS,
+        token: CancelToken | None = None,
+        budget: Budget | None = None,
+        ladder: Ladder | None = None,
+        parent: Run[Any, Any] | Inherit | None = INHERIT,
+    ) -> Run[DepsT, OutT]:
+        """The handle of a new run: `async with agent.start(…) as run:`. Nothing runs before the block is entered.
+
+        With `checkpoint` instead of a prompt it is the handle of a run that goes on where another stopped.
+        """
+        resume = Resume(checkpoint) if isinstance(checkpoint, Checkpoint) else checkpoint
+        if session is not None and history:
+            raise UsageError("a session has its own history: leave out history=…, or leave out session=…")
+        messages = RunOptions.opening(prompt, history, resume)
+        if resume is not None:
+            resume.check(self.name)
+            self.check_children(resume.checkpoint)
+        options = RunOptions(
+            messages,
+            deps,
+            resume,
+            token=checked_kind("token", token, (CancelToken, NoneType), "CancelToken()"),
+            ladder=checked_ladder(ladder, self.tools.values()) or self.ladder,
+            budget=self._checked_budget(budget) or self.budget,
+            session=session,
+            parent=parent_of(parent),
+        )
+        return Run(self, options)
+
+    async def run(
+        self,
+        prompt: Prompt,
+        *,
+        history: Sequence[Message] = (),
+        session: Conversation | None = None,
+        deps: DepsT = NO_DEPS,
+        token: CancelToken | None = None,
+        budget: Budget | None = None,
+        ladder: Ladder | None = None,
+        parent: Run[Any, Any] | Inherit | None = INHERIT,
+    ) -> RunResult[OutT]:
+        """Run to the end. A run that was cancelled returns normally; one that failed raises `RunFailed`.
+
+        Cancellation: the run is stopped NOW and closes itself, bounded; then the caller's exception goes on.
+        """
+        run = self.start(
+            prompt,
+            history=history,
+            session=session,
+            deps=deps,
+            token=token,
+            budget=budget,
+            ladder=ladder,
+            parent=parent,
+        )
+        run.launch()
+        await run.join()
+        return unless_failed(run.result)
+
+    async def resume(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        message: Prompt | None = None,
+        answers: Mapping[str, Any] | None = None,  # Any: whatever people answered
+        edit: Edit | None = None,
+        on_unknown: OnUnknown = "tell",
+        fork: bool = False,
+        session: Conversation | None = None,
+        deps: DepsT = NO_DEPS,
+    ) -> RunResult[OutT]:
+        """Go on where a run was stopped; see `Resume` for the options. A finished effect never happens twice.
+
+        For another budget, a token, a ladder or a handle: `agent.start(checkpoint=Resume(…), budget=…, token=…)`.
+        Cancellation: as for `run`; the resumed run leaves a checkpoint of its own.
+        """
+        resume = Resume(checkpoint, message, answers or {}, edit, on_unknown, fork)
+        run = self.start(checkpoint=resume, session=session, deps=deps)
+        run.launch()
+        await run.join()
+        return unless_failed(run.result)
+
+    def run_sync(
+        self,
+        prompt: Prompt,
+        *,
+        history: Sequence[Message] = (),
+        session: Conversation | None = None,
+        deps: DepsT = NO_DEPS,
+        token: CancelToken | None = None,
+        budget: Budget | None = None,
+        ladder: Ladder | None = None,
+    ) -> RunResult[OutT]:
+        """`run` for programs without an event loop. Ctrl-C stops the run and raises `CtrlC`, a second one forces it."""
+        steps = ladder or self.ladder
+        return unless_failed(
+            run_sync(
+                lambda: self.start(
+                    prompt, history=history, session=session, deps=deps, token=token, budget=budget, ladder=steps
+                ),
+                steps,
+            )
+        )
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        on_close: Literal["cancel", "detach"] = "cancel",
+        history: Sequence[Message] = (),
+        session: Conversation | None = None,
+        deps: DepsT = NO_DEPS,
+        token: CancelToken | None = None,
+        budget: Budget | None = None,
+        ladder: Ladder | None = None,
+        parent: Run[Any, Any] | Inherit | None = INHERIT,
+    ) -> Streamed[DepsT, OutT]:
+        """The run as an async iterator of events. Leaving it early stops the run, or lets it go on: `on_close`."""
+        check_on_close(on_close)
+        run = self.start(
+            prompt,
+            history=history,
+            session=session,
+            deps=deps,
+            token=token,
+            budget=budget,
+            ladder=ladder,
+            parent=parent,
+        )
+        return Streamed(run, on_close)
+
+    def _checked_budget(self, budget: Budget | None) -> Budget | None:
+        if budget is not None:
+            budget.check_models(self.model_names())
+        return budget
+
+    def as_tool(self, *, name: str | None = None, description: str | None = None) -> AgentTool:
+        """This agent as a tool of another one; the model hands it its task as `input`."""
+        return AgentTool(
+            self, checked_tool_name(name or self.name), description or f"Hand a task to the agent {self.name!r}."
+        )
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    def cancel(
+        self,
+        at: SafePoint = SafePoint.NOW,
+        *,
+        within: float | None = None,
+        recursive: bool = False,
+        reason: str | Reason | None = None,
+        next_run: bool = False,
+    ) -> GroupReceipt:
+        """Ask every live run of this agent; safe from any thread.
+
+        With none live the ask is kept for the next run if the agent has never run, or with `next_run=True`; otherwise
+        the receipt says FINISHED_FIRST and no later run is touched.
+        """
+        clock = current_clock()
+        ask = make_ask(at, within=within, recursive=recursive, reason=reason, now=clock.now(), wall=clock.wall())
+        return self.group.ask(ask, keep=next_run or not self.group.has_run)
+
+
+def unless_failed(result: RunResult[OutT]) -> RunResult[OutT]:
+    if isinstance(result.error, StoreError | CheckpointError):
+        raise result.error
+    if result.stop_reason is StopReason.ERROR:
+        why = render_error(result.error) if result.error is not None else "no error is known"
+        raise RunFailed(f"the run failed: {why}", result) from result.error
+    return result

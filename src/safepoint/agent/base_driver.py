@@ -1,0 +1,223 @@
+"""How a run begins and ends, whatever it does in between: a plain loop over a closed union of next steps.
+
+    Begin ──▶ steps of its own ──an answer──▶ Settle ──▶ Close ──▶ Over
+                     └──stopped, failed, out of steps────▲
+
+The driver's own task is never cancelled by Safepoint. It decides in plain functions, performs everything that may wait
+on its stage, and waits there. So NOW interrupts the work and never the bookkeeping, and closing needs no shield.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from functools import partial
+from typing import Generic, TypeAlias, TypeVar
+
+from safepoint._core.points import SafePoint
+from safepoint._core.reasons import Reason, Source
+from safepoint._core.receipts import current_node
+from safepoint._core.work import Done, Failed, Work
+from safepoint.agent.ending import Closed, close
+from safepoint.agent.events import RunEnded, RunStarted
+from safepoint.agent.incoming import Incoming
+from safepoint.agent.journal import Ended, Opened
+from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.preview import Preview
+from safepoint.agent.record import Record
+from safepoint.agent.remains import Remains
+from safepoint.agent.result import RunResult, StopReason
+from safepoint.agent.resume import Resume, remembered_by_hooks
+from safepoint.agent.stage import Stage
+from safepoint.agent.steps import Begin, Close, Over, Settle
+from safepoint.errors import AskPerson, CheckpointError
+
+OwnT = TypeVar("OwnT")
+# What every run does, beside steps of its own.
+Frame: TypeAlias = Begin | Settle | Close | Over
+
+
+class BaseDriver(ABC, Generic[OwnT]):
+    """Drives one run from its first step to its seal. What happens in between is the part of those that derive."""
+
+    def __init__(self, record: Record, resume: Resume | None) -> None:
+        self._record = record
+        self._node = record.node
+        self.stage = Stage(record)
+        self.result: RunResult[str] | None = None
+        self._resume = resume
+        if resume is not None:
+            record.hooked = remembered_by_hooks(resume)
+
+    @abstractmethod
+    def _first(self) -> OwnT | Frame:
+        """Where to begin: at the beginning, or wherever the run was stopped."""
+
+    @abstractmethod
+    async def _act(self, step: OwnT) -> OwnT | Frame:
+        """Take one step of its own. Cancellation: as in `Stage.wait`."""
+
+    @abstractmethod
+    def _remains(self, reason: str | None) -> Remains:
+        """What is left beside the conversation; nothing of it runs any more. `reason`: why the run was stopped."""
+
+    @abstractmethod
+    def _value(self, text: str) -> object:
+        """The typed answer of a run that ended with one."""
+
+    @abstractmethod
+    def preview(self, at: SafePoint) -> Preview:
+        """What such a cancel would do to the work of this run itself, not to that of runs below it."""
+
+    @property
+    def ledger(self) -> tuple[LedgerEntry, ...]:
+        return tuple(self._record.ledger)
+
+    def works(self) -> Iterator[Work[object]]:
+        """Whatever runs right now."""
+        if self.stage.work is not None:
+            yield self.stage.work
+
+    async def drive(self) -> None:
+        """Run to the end. Cancellation: taken for the caller's; the run closes itself and returns."""
+        token = current_node.set(self._node)
+        try:
+            self._record.emit(RunStarted, agent=self._record.agent.name)
+            self.stage.open()
+            step: OwnT | Frame = Begin()
+            while not isinstance(step, Over):
+                step = await self._take(step)
+            await self.stage.tell_the_end(self.result, stopped=self._node.stop is not None)
+        finally:
+            current_node.reset(token)
+
+    async def _take(self, step: OwnT | Frame) -> OwnT | Frame:
+        match step:
+            case Begin():
+                return await self._begin()
+            case Settle(stop_reason):
+                await self.stage.run_hooks("after_run", self._record.messages[-1].text)
+                return Close(stop_reason)
+            case Close():
+                return await self._close(step)
+            case Over():
+                return step
+            case _:
+                return await self._act(step)
+
+    async def _begin(self) -> OwnT | Frame:
+        failed = await self._enter()
+        if failed is not None:
+            return failed
+        if isinstance(await self.stage.run_hooks("before_run"), AskPerson):
+            return self._interrupted()
+        return self._unless_stopped(self._first())
+
+    def _interrupted(self) -> Close:
+        """A person is asked: the run ends here, unless somebody has asked it to stop."""
+        return Close(StopReason.INTERRUPTED if self._node.pause() is None else StopReason.CANCELLED)
+
+    async def _enter(self) -> Frame | None:
+        """Take the session, if there is one, and write that this run has begun; the step to take if that fails."""
+        record, session = self._record, self._record.run.session
+        if session is None:
+            return None
+        resume = self._resume
+        continues = resume.checkpoint.id if resume is not None else None
+        # A run that is stopped before its start takes the session all the same, so that its input is in the history.
+        entered = await self.stage.perform_due(partial(session.enter, record.run, continues), "session")
+        if isinstance(entered, Failed):
+            return self._fail(entered.error, None)
+        if not isinstance(entered, Done):
+            return Close(StopReason.CANCELLED)
+        older = entered.value.messages[: entered.value.index]
+        if resume is not None and resume.edit is not None and record.messages[: len(older)] != older:
+            return self._fail(
+                CheckpointError("edit=… may not rewrite an older turn of a session: leave it as it is"), None
+            )
+        record.join(entered.value, resumed=resume is not None)
+        new = tuple(record.messages[record.started_at :])
+        opened = Opened(record.node.id, record.agent.name, record.started_at, new, continues, tuple(record.ledger))
+        saved = await self.stage.perform_due(partial(record.note, opened), "journal")
+        if not isinstance(saved, Failed):
+            return None
+        record.journal = None  # it never began there, so it can't end there either
+        return self._fail(saved.error, None)
+
+    async def _save(self) -> Frame | None:
+        """Make what was recorded durable. A failure to do so is the run's failure, before anything builds on it."""
+        record = self._record
+        if record.journal is None:
+            return None
+        outcome = await self.stage.perform(partial(record.note, *record.unsaved()), "journal")
+        return self._fail(outcome.error, None) if isinstance(outcome, Failed) else None
+
+    def _unless_stopped(self, step: OwnT | Frame) -> OwnT | Frame:
+        return step if self._node.judge_now() is None else Close(StopReason.CANCELLED)
+
+    def _fail(self, error: BaseException, incoming: Incoming | None) -> Close:
+        if self._node.answer() is not None:
+            return Close(StopReason.CANCELLED, incoming=incoming)
+        return Close(StopReason.ERROR, incoming=incoming, error=error)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def task_done(self, task: asyncio.Task[None]) -> None:
+        if self.result is None:
+            self.end_anyway(None if task.cancelled() else task.exception())
+
+    def end_anyway(self, error: BaseException | None) -> None:
+        """The last resort, so that nobody waits for ever: the task is over and the run is not.
+
+        `error` is what broke it; None if the task was cancelled before its first step.
+        """
+        for work in tuple(self.works()):
+            work.stop(force=True)
+        if error is None:
+            self._record.emit(RunStarted, agent=self._record.agent.name)
+            self._node.cancel(reason=Reason("the task of the run was cancelled", Source.CALLER))
+        stopped = self._node.judge_now() is not None
+        step = Close(StopReason.CANCELLED if stopped else StopReason.ERROR, error=error)
+        self._seal(self._closed(step))
+
+    async def _close(self, step: Close) -> Frame:
+        """Close, save, seal, tell, and let everybody who waits know, in this order."""
+        record = self._record
+        await self.stage.quieten()
+        closed = self._closed(step)
+        if record.journal is not None:
+            saved = await self.stage.perform_last(partial(record.note, self._ended(closed.result)), "journal")
+            closed = closed.unless_saved(saved)
+        self._seal(closed)
+        return Over()
+
+    def _closed(self, step: Close) -> Closed:
+        record = self._record
+        record.steering.close()
+        if record.meter is not None:
+            record.meter.close()
+        stop = record.node.stop if step.stop_reason is StopReason.CANCELLED else None
+        remains = self._remains(stop.reason.text if stop is not None else None)
+        return close(record, step, remains, self._value)
+
+    def _ended(self, result: RunResult[str]) -> Ended:
+        start, checkpoint = self._record.started_at, result.checkpoint
+        tail = tuple(result.messages[start:])
+        return Ended(result.run_id, result.stop_reason, start, tail, result.ledger, result.usage, checkpoint)
+
+    def _seal(self, closed: Closed) -> None:
+        """From here on nothing is written by this run; told and known without a pause in between."""
+        result = self.result = closed.result
+        self._node.seal()
+        self._record.emit(
+            RunEnded,
+            stop_reason=result.stop_reason,
+            usage=result.usage,
+            cancellation=result.cancellation,
+            error=result.error,
+        )
+        self._record.sealed = True
+        if self._record.run.session is not None:
+            self._record.run.session.left(self._record.run)
+        self._node.finish(closed.ending)

@@ -1,0 +1,242 @@
+"""One child of a composite: queued, running, or over.
+
+It is a run of its own, with its node below the composite's, and it is asked, not cancelled: it closes its own history
+and leaves its own checkpoint. What became of it is in the composite's ledger, under its key:
+
+| the child ended with                  | ledger    | on resume                                            |
+|---------------------------------------|-----------|------------------------------------------------------|
+| end_turn                              | finished  | its answer is used again                             |
+| cancelled, budget, max_steps, refused | stopped   | goes on inside                                       |
+| interrupted                           | waiting   | goes on inside, with the answers                     |
+| error                                 | failed    | goes on inside, from where it failed                 |
+| nothing: it did not stop in time      | cut       | `on_unknown`: it is told, a person is asked, or rerun |
+"""
+
+from __future__ import annotations
+
+from contextvars import copy_context
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from safepoint._core.endings import Touched
+from safepoint._core.ladder import CUT_AT_ONCE, Manner, Rung, WorkKind
+from safepoint._core.work import Abandoned, Failed, Work
+from safepoint.agent.checkpoint import Checkpoint, OpenCall
+from safepoint.agent.events import RungReached
+from safepoint.agent.journal import Called
+from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.record import Record
+from safepoint.agent.result import ChildResult, RunResult, StopReason
+from safepoint.agent.run import Run, RunOptions
+from safepoint.compose.moves import Child
+from safepoint.compose.restored import RestoredChild
+from safepoint.compose.stored import dump_result
+from safepoint.errors import SafepointError, StoreError
+from safepoint.history.states import LedgerState
+from safepoint.tools.memory import CallMemory
+from safepoint.tools.rendering import render_error, render_result
+
+_CHILD = Manner(WorkKind.CHILD)
+
+
+class ChildRun:
+    """Nothing here waits but the body of its own task; `harvest` takes it further after every change."""
+
+    def __init__(self, record: Record, child: Child, restored: RestoredChild | None) -> None:
+        self.child = child
+        self.work: Work[object] | None = None
+        self.run: Run[Any, Any] | None = None  # Any: a run of any agent
+        self.result: RunResult[Any] | None = None  # Any: likewise
+        self.over = False
+        self._error: BaseException | None = None
+        self._record = record
+        self._restored = restored
+        if child.key not in record.ledger:
+            record.ledger.open(LedgerEntry(child.key, child.agent.name))
+
+    @property
+    def entry(self) -> LedgerEntry:
+        return self._record.ledger[self.child.key]
+
+    @property
+    def queued(self) -> bool:
+        return self.work is None and not self.over
+
+    @property
+    def running(self) -> bool:
+        return self.work is not None and not self.over
+
+    @property
+    def failed(self) -> bool:
+        return self.entry.state is LedgerState.FAILED
+
+    @property
+    def stopped(self) -> bool:
+        return self.result is not None and self.result.cancellation is not None
+
+    @property
+    def waits(self) -> bool:
+        """A person is asked, inside it or about it."""
+        return self.asks or self.entry.state is LedgerState.WAITING
+
+    @property
+    def asks(self) -> bool:
+        """A person is to say first whether it may run again."""
+        return self._restored is not None and self._restored.question is not None
+
+    @property
+    def error(self) -> BaseException:
+        """Why it failed."""
+        if self.result is not None and self.result.error is not None:
+            return self.result.error
+        return self._error or SafepointError(self.entry.error or "no error is known")
+
+    @property
+    def was_asked_by_composite(self) -> bool:
+        """Was it stopped by what was asked of the composite, and not for itself alone?"""
+        stop = self.run.node.stop if self.run is not None else None
+        asked = self._record.node.request()
+        return stop is not None and asked is not None and bool(stop.request.ids & asked.ids)
+
+    def start(self) -> None:
+        record = self._record
+        self.work = record.supervisor.begin(
+            self._perform,
+            name=self.child.key,
+            path=f"{record.node.path}/{self.child.key}",
+            ladder=record.ladder,
+            context=copy_context(),
+            on_end=record.bell.ring,
+        )
+        self.work.on_rung = partial(self._tell_rung)
+        self.work.may_start = lambda: record.node.judge_now() is None
+
+    # -- inside its own task -------------------------------------------------------------------------------------------
+
+    async def _perform(self) -> object:
+        """Cancellation: cuts a write to the journal; the run itself is asked, closes itself and returns."""
+        await self._make_durable(state=LedgerState.RUNNING)
+        if self._being_stopped() or self._record.node.judge_now() is not None:
+            return None
+        assert self.work is not None
+        self.work.manner = _CHILD
+        self._settle(LedgerState.RUNNING, started_at=self._record.supervisor.clock.wall())
+        self.run = Run(self.child.agent, self._options())
+        if self.child.speaks:
+            self._record.hub.let_speak(self.run.id)
+        result = await self.run.drive_inside()
+        if isinstance(self.work.outcome, Abandoned):
+            return result  # abandoned long ago; it goes to the orphan and nowhere else
+        self._keep(result)
+        self.work.manner = CUT_AT_ONCE
+        await self._make_durable()
+        return result
+
+    def _options(self) -> RunOptions[Any]:  # Any: the caller's own dependencies
+        agent, restored, record = self.child.agent, self._restored, self._record
+        resume = restored.resume if restored is not None else None
+        messages = list(self.child.messages)
+        if resume is not None:
+            messages = resume.messages()
+        elif restored is not None and restored.remark is not None:
+            messages[-1] = restored.remarked(messages[-1])
+        return RunOptions(
+            messages,
+            record.deps,
+            resume,
+            ladder=agent.ladder,
+            budget=agent.budget,
+            parent=record.node,
+            label=self.child.key,
+            above=record,
+        )
+
+    async def _make_durable(self, **changes: Any) -> None:  # Any: the entry's own fields
+        """Write the entry, with these changes, if there is a journal. Cancellation: it is written whole or not."""
+        if self._record.journal is not None:
+            await self._record.note(Called(replace(self.entry, **changes), self._memory()))
+
+    def _keep(self, result: RunResult[Any]) -> None:  # Any: of any output type
+        self.result = result
+        self._record.orphans.extend(result.orphans)
+        if result.stop_reason is StopReason.END_TURN:
+            self._settle(LedgerState.FINISHED, content=render_result(result.text).text)
+        elif result.stop_reason is StopReason.INTERRUPTED:
+            self._settle(LedgerState.WAITING)
+        elif result.stop_reason is StopReason.ERROR:
+            self._settle(LedgerState.FAILED, error=render_error(result.error or Exception("no error is known")))
+        else:
+            self._settle(LedgerState.STOPPED, content=result.text)
+
+    def _settle(self, state: LedgerState, **changes: Any) -> None:  # Any: the entry's own fields
+        if state is not LedgerState.RUNNING:
+            changes.setdefault("ended_at", self._record.supervisor.clock.wall())
+        self._record.ledger.move(self.child.key, state, **changes)
+
+    def _being_stopped(self) -> bool:
+        return self.work is not None and self.work.rung is not None
+
+    # -- in the loop, never waiting ------------------------------------------------------------------------------------
+
+    def push(self, *, force: bool) -> None:
+        if self.work is not None:
+            self.work.stop(force=force)
+
+    def _tell_rung(self, rung: Rung) -> None:
+        self._record.emit(RungReached, name=self.child.key, rung=rung)
+
+    def harvest(self) -> None:
+        """See whether it has ended. Call it after every change."""
+        if self.work is None or self.over or not self.work.ended:
+            return
+        self.over = True
+        outcome, record = self.work.outcome, self._record
+        record.heed(outcome)
+        if isinstance(outcome, Abandoned):
+            record.orphans.append(outcome.orphan)
+            if self.run is not None:
+                record.node.part_with(self.run.node)
+        elif isinstance(outcome, Failed) and self.result is None and not isinstance(outcome.error, StoreError):
+            self._broke(outcome.error)
+        self.give_up()
+
+    def _broke(self, error: BaseException) -> None:
+        """The run inside broke in a way that it could not close by itself."""
+        if self.entry.state is LedgerState.RUNNING:
+            self.result = self.run.result if self.run is not None and self.run.ended else None
+            self._error = error
+            self._settle(LedgerState.FAILED, error=render_error(error))
+
+    def give_up(self) -> None:
+        """Nothing waits for it any longer: if it still runs, its outcome is not known."""
+        self.over = True
+        if self.entry.state is LedgerState.RUNNING:
+            self._settle(LedgerState.CUT, still_running=True)
+
+    # -- what is left --------------------------------------------------------------------------------------------------
+
+    def opened(self) -> OpenCall:
+        """What this child needs to go on, or what it has left, for the composite's checkpoint."""
+        question = self._restored.question if self._restored is not None and self.work is None else None
+        return OpenCall(self.child.key, "", self._memory(), question, self._checkpoint())
+
+    def _memory(self) -> CallMemory:
+        finished = self.result is not None and self.result.stop_reason is StopReason.END_TURN
+        return CallMemory(saved=dump_result(self.result)) if finished and self.result is not None else CallMemory()
+
+    def _checkpoint(self) -> Checkpoint | None:
+        if self.result is not None:
+            return self.result.checkpoint
+        resume = self._restored.resume if self._restored is not None else None
+        return resume.checkpoint if resume is not None and not self.running else None
+
+    @property
+    def path(self) -> str:
+        return f"{self._record.node.path}/{self.child.key}"
+
+    def told(self) -> ChildResult | None:
+        return None if self.result is None else ChildResult(self.child.key, self.path, self.result)
+
+    def touched(self) -> Touched:
+        return Touched(self.path, self.child.key, self.entry.state)

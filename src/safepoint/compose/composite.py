@@ -1,0 +1,110 @@
+"""What the composites share: they are agents, and differ in their plan alone."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from safepoint._core.tree import Passing
+from safepoint.agent.base import BaseAgent
+from safepoint.agent.checkpoint import Checkpoint
+from safepoint.agent.record import Record
+from safepoint.agent.result import OutT, RunResult
+from safepoint.agent.resume import Resume
+from safepoint.compose.driver import CompositeDriver
+from safepoint.compose.moves import Answer, Move, Progress
+from safepoint.errors import CheckpointError
+from safepoint.history.parts import Message, Prompt, user_message
+from safepoint.tools.context import DepsT
+from safepoint.tools.rendering import render_result
+
+_AgentT = TypeVar("_AgentT", bound=BaseAgent[Any, Any])  # Any: agents of every type
+
+
+class Composite(BaseAgent[DepsT, OutT]):
+    """An agent made of agents. Its hooks hear of its own run; model and tool hooks belong to its children."""
+
+    passing = Passing.RECURSIVE
+    # Whether it goes on when one of its children was stopped alone.
+    goes_on_without = False
+
+    @abstractmethod
+    def plan(self, progress: Progress) -> Move:
+        """What to do next. A plain function of what has been done: a resumed run asks it again."""
+
+    @abstractmethod
+    def members(self) -> Iterable[BaseAgent[Any, Any]]:  # Any: as above
+        """The agents that it is made of."""
+
+    def expected(self) -> tuple[str, ...]:
+        """The keys of the children that are certain to run, if all goes well."""
+        return ()
+
+    def conversation(self, ended: Mapping[str, RunResult[Any]]) -> tuple[Message, ...] | None:  # Any: as above
+        """The whole conversation, where children carry it on; None where it is the prompt and the answer."""
+        return None
+
+    def driver(self, record: Record, resume: Resume | None) -> CompositeDriver:
+        return CompositeDriver(self, record, resume)
+
+    def check_children(self, checkpoint: Checkpoint) -> None:
+        for entry in checkpoint.ledger:
+            try:
+                member = self.member(entry.call_id)
+            except KeyError as missing:
+                raise CheckpointError(
+                    f"the checkpoint is of a child {entry.call_id!r}, which {self.name!r} has no longer: "
+                    "continue it with the composite as it was"
+                ) from missing
+            inside = checkpoint.calls.get(entry.call_id)
+            if inside is not None and inside.child is not None:
+                member.check_children(inside.child)
+
+    def model_names(self) -> Iterable[str]:
+        return [name for member in self.members() for name in member.model_names()]
+
+    def output_of(self, result: RunResult[Any]) -> OutT:  # Any: as it was stored
+        """Made again by the plan, from the answers of the children."""
+        ended = {child.name: child.result for child in result.children}
+        move = self.plan(Progress(tuple(result.messages), ended))
+        if not isinstance(move, Answer):
+            raise CheckpointError(f"the plan of {self.name!r} has changed since: its answer can't be made again")
+        value: OutT = move.value  # type: ignore[assignment]  # what the plan answers is the output
+        return value
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {', '.join(repr(each.name) for each in self.members())}>"
+
+
+def keyed(names: Iterable[str]) -> tuple[str, ...]:
+    """A key for each: its name, and a number where a name comes again."""
+    keys: list[str] = []
+    for name in names:
+        key, number = name, 1
+        while key in keys:
+            number += 1
+            key = f"{name}#{number}"
+        keys.append(key)
+    return tuple(keys)
+
+
+def checked_member(member: _AgentT) -> _AgentT:
+    if not isinstance(member, BaseAgent):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ValueError(f"{member!r} is not an agent: write Agent('…', model=…), or another composite")
+    return member
+
+
+def opening(progress: Progress, make: Callable[[str], Prompt] | None) -> tuple[Message, ...]:
+    """The conversation of a child that works on the composite's own prompt: it sees what was said before."""
+    if make is None:
+        return progress.messages
+    asked = user_message(make(progress.prompt))
+    before = progress.messages[:-1] if progress.messages[-1].role == "user" else progress.messages
+    return (*before, asked)
+
+
+def words(value: object) -> str:
+    """An answer as text. Never blank, because no provider takes a blank message."""
+    text = value if isinstance(value, str) else render_result(value).text
+    return text if text.strip() else "(an answer without words)"

@@ -1,0 +1,198 @@
+"""The run of a composite: ask the plan, run the children it names, ask again.
+
+    Begin ──▶ Plan ──children──▶ RunCrew ──all have ended──┐
+               ▲ └──an answer──▶ Settle ──▶ Close          │
+               └───────────────────────────────────────────┘   Close from any step, once the node is to stop
+
+Wherever one child has ended and another would start, the composite stands between its children: a safe point whatever
+was asked for. Its conversation is what it was asked and what it answered; the children have conversations of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
+
+from safepoint._core.points import BETWEEN, Level, SafePoint
+from safepoint._core.reasons import Reason
+from safepoint._core.work import Done, Failed, Work
+from safepoint.agent.base_driver import BaseDriver, Frame
+from safepoint.agent.preview import Preview
+from safepoint.agent.record import Record
+from safepoint.agent.remains import Remains
+from safepoint.agent.result import NO_VALUE, StopReason
+from safepoint.agent.resume import Resume
+from safepoint.agent.steering import joined
+from safepoint.agent.steps import Close, Settle
+from safepoint.compose.child_run import ChildRun
+from safepoint.compose.crew import Crew
+from safepoint.compose.family import Family
+from safepoint.compose.moves import Answer, EndAs, Move, Progress, RunChildren
+from safepoint.errors import SafepointError
+from safepoint.history.closing import Draft
+from safepoint.history.parts import Message, Text
+from safepoint.history.wellformed import well_formed
+
+if TYPE_CHECKING:
+    from safepoint.compose.composite import Composite
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Ask the plan what to do next."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunCrew:
+    """Run these children."""
+
+    crew: Crew
+
+
+OwnStep: TypeAlias = Plan | RunCrew
+Step: TypeAlias = OwnStep | Frame
+
+
+class CompositeDriver(BaseDriver[OwnStep]):
+    """Drives one run of a composite."""
+
+    def __init__(self, agent: Composite[Any, Any], record: Record, resume: Resume | None) -> None:  # Any: every one
+        super().__init__(record, resume)
+        self._agent = agent
+        self._crew: Crew | None = None
+        self._family = Family(agent, record, resume)
+        self._answer: object = NO_VALUE
+        self._draft: Draft | None = None
+        self.stage.push_more = self._push
+        if resume is not None:
+            self._restore(resume)
+
+    def _restore(self, resume: Resume) -> None:
+        """Stand where the checkpoint stands."""
+        record, checkpoint = self._record, resume.checkpoint
+        record.steps_done, record.spent_before = checkpoint.step, checkpoint.spent
+        amendment = resume.amendment()
+        for message in (*checkpoint.pending, *((amendment,) if amendment is not None else ())):
+            record.amendments.append(record.steering.add(message))
+        if record.meter is not None:
+            record.meter.carry(checkpoint.used, self._family.calls_made())
+
+    def _push(self, level: Level) -> None:
+        if self._crew is not None:
+            self._crew.push(force=level is Level.FORCE)
+
+    def _first(self) -> Step:
+        return Plan()
+
+    async def _act(self, step: OwnStep) -> Step:
+        match step:
+            case Plan():
+                return await self._plan()
+            case RunCrew(crew):
+                while not crew.advance():
+                    await self.stage.wait()
+                return self._after_crew(crew)
+            case _:
+                assert_never(step)
+
+    # -- the plan ------------------------------------------------------------------------------------------------------
+
+    async def _plan(self) -> Step:
+        progress = Progress(tuple(self._record.messages), self._family.ended())
+        outcome = await self.stage.perform(partial(_asked, self._agent, progress), "plan")
+        if isinstance(outcome, Done):
+            return self._moved(outcome.value)
+        if self._node.judge_now() is not None:
+            return Close(StopReason.CANCELLED)
+        error = outcome.error if isinstance(outcome, Failed) else None
+        return self._fail(error or SafepointError(f"the plan of {self._agent.name!r} could not be asked"), None)
+
+    def _moved(self, move: Move) -> Step:
+        """Carry out what the plan says. The answer and its record are one act."""
+        match move:
+            case RunChildren(children, limit, stop_others):
+                if self._family.has_moved and self._node.judge(BETWEEN) is not None:
+                    return Close(StopReason.CANCELLED)
+                runs = [self._family.run_of(child) for child in children]
+                if any(run.asks for run in runs):
+                    return Close(StopReason.INTERRUPTED if self._node.pause() is None else StopReason.CANCELLED)
+                self._crew = Crew(self._record, runs, limit, stop_others=stop_others)
+                return RunCrew(self._crew)
+            case Answer(text, value, messages):
+                said = Message("assistant", (Text(well_formed(text)),))
+                self._record.messages[:] = messages if messages is not None else [*self._asked(), said]
+                self._answer = value
+                return Settle(StopReason.END_TURN) if self._node.answer() is None else Close(StopReason.CANCELLED)
+            case EndAs(stop_reason, text):
+                self._draft = Draft(text) if text else None
+                return Close(stop_reason if self._node.answer() is None else StopReason.CANCELLED)
+            case _:
+                assert_never(move)
+
+    # -- after the children --------------------------------------------------------------------------------------------
+
+    def _after_crew(self, crew: Crew) -> Step:
+        self._family.has_moved = True
+        if self._record.broken is not None:
+            return self._fail(self._record.broken, None)
+        failed = crew.failed
+        if failed is not None:
+            return self._fail(failed.error, None)
+        if any(child.waits for child in crew.children):
+            return Close(StopReason.INTERRUPTED if self._node.pause() is None else StopReason.CANCELLED)
+        stopped = [child for child in crew.children if child.stopped]
+        if any(child.was_asked_by_composite for child in stopped):
+            self._node.judge(BETWEEN)
+        elif stopped and not self._may_go_on(crew):
+            self._stop_with(stopped[0])
+        if self._node.stop is not None or self._node.judge_now() is not None:
+            return Close(StopReason.CANCELLED)
+        self._crew = None
+        return Plan()
+
+    def _may_go_on(self, crew: Crew) -> bool:
+        """Some child was stopped alone. Is there anything to answer with?"""
+        return self._agent.goes_on_without and not all(child.stopped for child in crew.children)
+
+    def _stop_with(self, child: ChildRun) -> None:
+        """A child was stopped for itself, and nothing can go on without it: the composite stops for the same reason."""
+        assert child.result is not None
+        assert child.result.cancellation is not None
+        why = child.result.cancellation.reason
+        text = f"its child {child.child.key!r} was stopped{f': {why.text}' if why.text else ''}"
+        self._node.cancel(reason=Reason(text, why.source, why.by))
+        self._node.judge_now()
+
+    # -- what is left --------------------------------------------------------------------------------------------------
+
+    def _asked(self) -> list[Message]:
+        """What the composite was asked: its prompt, and what was added while its children ran."""
+        return joined(self._record.messages, self._record.steering.passed())
+
+    def _remains(self, reason: str | None) -> Remains:
+        if self._answer is NO_VALUE:
+            self._record.messages[:] = self._asked()
+        return self._family.remains(self._draft)
+
+    def _value(self, text: str) -> object:
+        return self._answer
+
+    def preview(self, at: SafePoint) -> Preview:
+        """At a safe point running children run on, and queued ones never start; otherwise they tell for themselves."""
+        children = self._crew.children if self._crew is not None else []
+        running = tuple(child.child.key for child in children if child.running) if at.level is Level.SAFE else ()
+        queued = tuple(child.child.key for child in children if child.queued)
+        return Preview(finish=running, not_started=queued, seconds=None if running else 0.0)
+
+    def works(self) -> Iterator[Work[object]]:
+        yield from super().works()
+        for child in self._crew.children if self._crew is not None else ():
+            if child.work is not None and child.running:
+                yield child.work
+
+
+async def _asked(agent: Composite[Any, Any], progress: Progress) -> Move:  # Any: every composite
+    """Functions of the user's own take part in a plan. Cancellation: there is nothing to wait for."""
+    return agent.plan(progress)

@@ -1,0 +1,133 @@
+"""All children of one run of a composite: those that a run before it has finished, and those that this one runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from safepoint.agent.checkpoint import Checkpoint, OpenCall
+from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.record import Record
+from safepoint.agent.remains import Remains
+from safepoint.agent.result import ChildResult, RunResult, StopReason
+from safepoint.agent.resume import Resume
+from safepoint.compose.child_run import ChildRun
+from safepoint.compose.moves import Child
+from safepoint.compose.restored import restore_child
+from safepoint.compose.stored import dump_result, load_result
+from safepoint.history.closing import Draft, quoted
+from safepoint.history.states import LedgerState
+from safepoint.tools.memory import CallMemory
+
+if TYPE_CHECKING:
+    from safepoint.compose.composite import Composite
+
+AnyResult = RunResult[Any]  # Any: children have outputs of every type
+
+
+class Family:
+    """Keeps what became of each child, by key."""
+
+    def __init__(self, agent: Composite[Any, Any], record: Record, resume: Resume | None) -> None:  # Any: every one
+        self._agent = agent
+        self._record = record
+        self._resume = resume
+        # Whether a child has ended in this very run: only then does the run stand between two children.
+        self.has_moved = False
+        self._before: dict[str, AnyResult] = {}
+        self._runs: dict[str, ChildRun] = {}
+        self._entries = {entry.call_id: entry for entry in resume.checkpoint.ledger} if resume is not None else {}
+        for key in (*self._entries, *agent.expected()):
+            if key not in record.ledger:
+                record.ledger.open(self._reopened(key))
+
+    def _reopened(self, key: str) -> LedgerEntry:
+        """A finished child stays finished, with its answer; whatever else it was, it is about to run."""
+        entry = self._entries.get(key)
+        if entry is None or self._resume is None:
+            return LedgerEntry(key, self._agent.member(key).name)
+        if entry.state is not LedgerState.FINISHED:
+            return LedgerEntry(key, entry.name)
+        saved = self._resume.checkpoint.calls[key].memory.saved
+        self._before[key] = load_result(self._agent.member(key), saved)
+        return entry
+
+    def ended(self) -> dict[str, AnyResult]:
+        """The results of all children that have ended, in the order of their start."""
+        now = {key: run.result for key, run in self._runs.items() if run.result is not None}
+        return {**self._before, **now}
+
+    def run_of(self, child: Child) -> ChildRun:
+        """The child, ready to start, or to go on where it was stopped."""
+        entry = self._entries.get(child.key)
+        restored = restore_child(self._resume, entry) if self._resume is not None and entry is not None else None
+        run = self._runs[child.key] = ChildRun(self._record, child, restored)
+        return run
+
+    def calls_made(self) -> Iterator[LedgerEntry]:
+        """The tool calls of runs before this one, for a budget that counts them; those still open are made again."""
+        for result in self._before.values():
+            yield from _calls_of(result)
+        for call in self._resume.checkpoint.calls.values() if self._resume is not None else ():
+            if call.child is not None:
+                yield from _settled_calls(call.child)
+
+    def remains(self, draft: Draft | None) -> Remains:
+        """What is left of the children, now that nothing waits for any of them."""
+        for run in self._runs.values():
+            run.give_up()
+        path = self._record.node.path
+        told = [ChildResult(key, f"{path}/{key}", result) for key, result in self.ended().items()]
+        return Remains(
+            open={**self._left_before(), **{key: run.opened() for key, run in self._runs.items()}},
+            touched=tuple(run.touched() for run in self._runs.values()),
+            queued=tuple(entry.call_id for entry in self._record.ledger if entry.state is LedgerState.NOT_STARTED),
+            children=tuple(told),
+            told=self._sentences(),
+            draft=draft or self._unfinished_words(),
+            messages=self._agent.conversation(self.ended()),
+        )
+
+    def _left_before(self) -> dict[str, OpenCall]:
+        """What earlier runs have left, of children that this one has not come to."""
+        left = dict(self._resume.checkpoint.calls) if self._resume is not None else {}
+        finished = {key: OpenCall(key, "", CallMemory(saved=dump_result(one))) for key, one in self._before.items()}
+        return {**left, **finished}
+
+    def _unfinished_words(self) -> Draft | None:
+        """What a child had said that speaks for the composite, and did not finish."""
+        for run in self._runs.values():
+            result = run.result
+            if run.child.speaks and result is not None and result.stop_reason is not StopReason.END_TURN:
+                return Draft(result.text)
+        return None
+
+    def _sentences(self) -> str:
+        """What the next model call is told of the children, if the composite has no answer."""
+        finished = [key for key, entry in self._keyed() if entry.state is LedgerState.FINISHED]
+        others = [key for key, entry in self._keyed() if entry.state not in (LedgerState.FINISHED, _NEVER)]
+        never = [key for key, entry in self._keyed() if entry.state is _NEVER]
+        told = (("Finished", finished), ("Begun, not finished", others), ("Not started", never))
+        return " ".join(f"{what}: {', '.join(quoted(key, 64) for key in keys)}." for what, keys in told if keys)
+
+    def _keyed(self) -> list[tuple[str, LedgerEntry]]:
+        return [(entry.call_id, entry) for entry in self._record.ledger]
+
+
+_NEVER = LedgerState.NOT_STARTED
+
+
+def _calls_of(result: AnyResult) -> Iterator[LedgerEntry]:
+    """The ledger of a composite lists its children; only what is no child is a call."""
+    children = {child.name for child in result.children}
+    yield from (entry for entry in result.ledger if entry.call_id not in children)
+    for child in result.children:
+        yield from _calls_of(child.result)
+
+
+def _settled_calls(checkpoint: Checkpoint) -> Iterator[LedgerEntry]:
+    open_ids = set(checkpoint.calls)
+    yield from (entry for entry in checkpoint.ledger if entry.call_id not in open_ids)
+    for call in checkpoint.calls.values():
+        if call.child is not None:
+            yield from _settled_calls(call.child)

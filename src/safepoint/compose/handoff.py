@@ -1,0 +1,167 @@
+"""Agents that hand one conversation on to each other, as far as each of them is permitted to.
+
+An agent that may transfer gets one tool for each agent on its list. Its call and a truthful result stay in the
+conversation, which the other agent then continues under its own instructions and with its own tools.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from copy import copy
+from types import MappingProxyType
+from typing import Any
+
+from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Manner
+from safepoint.agent.agent import Agent
+from safepoint.agent.base import BaseAgent
+from safepoint.agent.budget import Budget
+from safepoint.agent.hooks import Hooks
+from safepoint.agent.inputs import checked_count
+from safepoint.agent.model import ToolSpec
+from safepoint.agent.result import OutT, RunResult, StopReason
+from safepoint.compose.composite import Composite, checked_member, keyed
+from safepoint.compose.moves import Answer, Child, EndAs, Move, Progress, RunChildren
+from safepoint.history.parts import Message, Notice
+from safepoint.history.states import LedgerState
+from safepoint.tools.bad_arguments import BadArguments
+from safepoint.tools.base import BaseTool
+from safepoint.tools.context import DepsT, ToolContext
+from safepoint.tools.options import Effect, ToolOptions
+
+_NO_PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {},
+    "additionalProperties": False,
+}  # Any: a JSON schema
+
+
+class TransferTool(BaseTool):
+    """Hands the conversation to another agent, once in a run: a second transfer is told that it did not happen."""
+
+    hands_over = True
+
+    def __init__(self, target: str, key: str) -> None:
+        self.key = key
+        self.options = ToolOptions(effect=Effect.PURE, final=True)
+        name = "transfer_to_" + re.sub(r"[^A-Za-z0-9_-]", "_", key)[:52]
+        self.spec = ToolSpec(name, f"Hand the conversation over to {target!r}, who continues it.", _NO_PARAMETERS)
+
+    @property
+    def manner(self) -> Manner:
+        return CUT_AT_ONCE
+
+    def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON
+        if args:
+            raise BadArguments("write {} and nothing else")
+        return {}
+
+    def body(self, context: ToolContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
+        return self._transfer(context)
+
+    async def _transfer(self, context: ToolContext[Any]) -> str:  # Any: the caller's own dependencies
+        """Cancellation: there is nothing to wait for."""
+        others = [entry for entry in context.run.ledger if entry.name.startswith("transfer_to_")]
+        if any(entry.state is LedgerState.FINISHED for entry in others):
+            raise ValueError("this transfer did not happen: the conversation is being handed to somebody else already")
+        return f"The conversation was handed over to {self.key!r}."
+
+
+class Handoff(Composite[DepsT, OutT]):
+    """`Handoff("desk", triage, to={triage: [billing, repairs], billing: [triage]})`.
+
+    `to` is the permission list: who may hand the conversation to whom. Whoever answers without handing it on ends the
+    run, and that answer is the output. `max_transfers` bounds a conversation that goes round in circles, as a budget of
+    steps does: beyond it the run ends with `max_steps`. Between two agents is a safe point for every `at`.
+    """
+
+    example = "Handoff('desk', triage, to={triage: [billing]})"
+
+    def __init__(
+        self,
+        name: str,
+        first: BaseAgent[DepsT, OutT],
+        *,
+        to: Mapping[BaseAgent[DepsT, OutT], Sequence[BaseAgent[DepsT, OutT]]],
+        max_transfers: int = 20,
+        budget: Budget | None = None,
+        hooks: Sequence[Hooks] = (),
+        ladder: Ladder | None = None,
+    ) -> None:
+        everybody = list(dict.fromkeys([first, *to, *(each for targets in to.values() for each in targets)]))
+        self._names: dict[BaseAgent[Any, Any], str] = dict(
+            zip(everybody, keyed(checked_member(each).name for each in everybody), strict=True)
+        )
+        self._first = first
+        self._to = {agent: self._transfers(agent, targets) for agent, targets in to.items()}
+        self._max_transfers = checked_count("max_transfers", max_transfers, least=1)
+        super().__init__(name, budget=budget, hooks=hooks, ladder=ladder)
+
+    def _transfers(self, agent: BaseAgent[Any, Any], targets: Sequence[BaseAgent[Any, Any]]) -> list[TransferTool]:
+        if not isinstance(agent, Agent):
+            raise ValueError(
+                f"{agent!r} calls no model, so it can't hand anything over: leave it out of the keys of to="
+            )
+        tools = [TransferTool(self._names[target], self._names[target]) for target in targets]
+        names = [*agent.tools, *(tool.name for tool in tools)]
+        if len(set(names)) < len(names):
+            raise ValueError(
+                f"two tools of {agent.name!r} have one name: {sorted(names)}; rename the agent or its tool"
+            )
+        return tools
+
+    def members(self) -> Iterable[BaseAgent[Any, Any]]:  # Any: agents of every type
+        return list(self._names)
+
+    def member(self, key: str) -> BaseAgent[Any, Any]:  # Any: as above
+        name = key.rpartition("#")[0]
+        agent = {known: agent for agent, known in self._names.items()}[name]
+        tools = self._to.get(agent, [])
+        if not tools or not isinstance(agent, Agent):
+            return agent
+        # The same agent, with the same live runs; it only knows a few tools more.
+        able = copy(agent)  # pyright: ignore[reportUnknownVariableType]  # of any type
+        able.tools = MappingProxyType({**agent.tools, **{tool.name: tool for tool in tools}})
+        return able  # pyright: ignore[reportUnknownVariableType]  # as above
+
+    def plan(self, progress: Progress) -> Move:
+        if not progress.ended:
+            return self._turn(1, self._names[self._first], progress.messages)
+        number = len(progress.ended)
+        key, result = list(progress.ended.items())[-1]
+        if result.stop_reason is not StopReason.END_TURN:
+            return EndAs(result.stop_reason)
+        target = _target(self.member(key), result)
+        if target is None:
+            return Answer(result.text, result.output, tuple(result.messages))
+        if number > self._max_transfers:
+            return EndAs(StopReason.MAX_STEPS)
+        return self._turn(number + 1, target, _handed_over(result))
+
+    def _turn(self, number: int, name: str, messages: tuple[Message, ...]) -> RunChildren:
+        key = f"{name}#{number}"
+        return RunChildren((Child(key, self.member(key), messages, speaks=True),))
+
+    def conversation(self, ended: Mapping[str, RunResult[Any]]) -> tuple[Message, ...] | None:  # Any: as above
+        if not ended:
+            return None
+        key, last = list(ended.items())[-1]
+        if last.stop_reason is StopReason.END_TURN:
+            return tuple(last.messages) if _target(self.member(key), last) is None else _handed_over(last)
+        *before, closing = last.messages
+        parts = tuple(part for part in closing.parts if not isinstance(part, Notice))  # the composite has its own
+        return (*before, Message(closing.role, parts)) if parts else tuple(before)
+
+
+def _target(agent: BaseAgent[Any, Any], result: RunResult[Any]) -> str | None:  # Any: agents of every type
+    """To whom the conversation was handed, if it was."""
+    for entry in result.ledger:
+        tool = agent.tools.get(entry.name)
+        if entry.state is LedgerState.FINISHED and isinstance(tool, TransferTool):
+            return tool.key
+    return None
+
+
+def _handed_over(result: RunResult[Any]) -> tuple[Message, ...]:  # Any: as above
+    """The conversation up to the transfer; what the runtime made of it as an answer is no answer."""
+    return tuple(result.messages[:-1])

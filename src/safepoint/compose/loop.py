@@ -1,0 +1,100 @@
+"""One agent again and again: until its answer will do, until it says that it is done, or so many times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, TypeAlias
+
+from safepoint._core.ladder import Ladder
+from safepoint.agent.base import BaseAgent
+from safepoint.agent.budget import Budget
+from safepoint.agent.hooks import Hooks
+from safepoint.agent.inputs import checked_count
+from safepoint.agent.result import OutT, RunResult, StopReason
+from safepoint.compose.composite import Composite, checked_member, words
+from safepoint.compose.moves import Answer, Child, EndAs, Finished, Move, Progress, RunChildren
+from safepoint.history.parts import Message, Prompt, user_message
+from safepoint.history.states import LedgerState
+from safepoint.tools.context import DepsT
+from safepoint.tools.function import tool
+
+AtMaximum: TypeAlias = Literal["max_steps", "end_turn"]
+
+
+@tool(name="loop_done", effect="pure")
+async def loop_done() -> str:
+    """Say that the work is done: no further round follows this one."""
+    return "This is the last round. Give your answer now."
+
+
+class Loop(Composite[DepsT, OutT]):
+    """`Loop("improve", writer, until=lambda draft: draft.output.good, max_rounds=5)`.
+
+    The first round gets the prompt, with the conversation so far; each later one gets what `again` makes of the round
+    before, or simply its text. The output is that of the last round. It ends when `until` says so, or when the agent
+    has called the tool `loop_done`, which you give it. After `max_rounds` without that it ends with `at_maximum`:
+    `max_steps`, which has no output, or `end_turn`. Between two rounds is a safe point for every `at`.
+    """
+
+    example = "Loop('improve', writer, max_rounds=5)"
+
+    def __init__(
+        self,
+        name: str,
+        agent: BaseAgent[DepsT, OutT],
+        *,
+        max_rounds: int,
+        until: Callable[[Finished[OutT]], bool] | None = None,
+        again: Callable[[Finished[OutT]], Prompt] | None = None,
+        at_maximum: AtMaximum = "max_steps",
+        budget: Budget | None = None,
+        hooks: Sequence[Hooks] = (),
+        ladder: Ladder | None = None,
+    ) -> None:
+        if at_maximum not in ("max_steps", "end_turn"):
+            raise ValueError(f"at_maximum={at_maximum!r}: write 'max_steps' or 'end_turn'")
+        self._agent: BaseAgent[Any, OutT] = checked_member(agent)
+        self._max_rounds = checked_count("max_rounds", max_rounds, least=1)
+        self._until = until
+        self._again = again
+        self._at_maximum = StopReason(at_maximum)
+        super().__init__(name, budget=budget, hooks=hooks, ladder=ladder)
+
+    def members(self) -> Iterable[BaseAgent[Any, Any]]:  # Any: an agent of every type
+        return [self._agent]
+
+    def member(self, key: str) -> BaseAgent[Any, Any]:  # Any: as above
+        return {self._agent.name: self._agent}[key.rpartition("#")[0]]
+
+    def plan(self, progress: Progress) -> Move:
+        rounds = len(progress.ended)
+        if not rounds:
+            return self._round(1, progress.messages)
+        key = self._key(rounds)
+        result = progress.ended[key]
+        if result.stop_reason is not StopReason.END_TURN:
+            return EndAs(result.stop_reason)
+        last: Finished[OutT] = progress.finished(key, rounds)
+        if said_done(self._agent, result) or (self._until is not None and self._until(last)):
+            return Answer(words(last.text), last.output)
+        if rounds < self._max_rounds:
+            asked = words(last.text) if self._again is None else self._again(last)
+            return self._round(rounds + 1, (user_message(asked),))
+        if self._at_maximum is StopReason.END_TURN:
+            return Answer(words(last.text), last.output)
+        return EndAs(self._at_maximum, last.text)
+
+    def _round(self, number: int, messages: tuple[Message, ...]) -> RunChildren:
+        return RunChildren((Child(self._key(number), self._agent, messages),))
+
+    def _key(self, number: int) -> str:
+        return f"{self._agent.name}#{number}"
+
+
+def said_done(agent: BaseAgent[Any, Any], result: RunResult[Any]) -> bool:  # Any: agents of every type
+    """Has this agent, or one that it is made of, called `loop_done`? A loop inside keeps that to itself."""
+    if isinstance(agent, Loop):
+        return False
+    if any(entry.name == loop_done.name and entry.state is LedgerState.FINISHED for entry in result.ledger):
+        return True
+    return any(said_done(agent.member(child.name), child.result) for child in result.children)

@@ -1,0 +1,44 @@
+"""How a child of a stopped composite goes on: decided once, purely, from the composite's checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from safepoint.agent.checkpoint import OpenCall, Question
+from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.resume import Resume, resume_inside
+from safepoint.history.closing import remark
+from safepoint.history.parts import Message, Text
+from safepoint.history.states import LedgerState
+
+_UNKNOWN = "An earlier run of this task was cut while running, outcome unknown. Some of its work may be done."
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredChild:
+    """`resume`: it continues inside. `remark`: what it is told as it starts again. `question`: a person says first."""
+
+    resume: Resume | None = None
+    remark: str | None = None
+    question: Question | None = None
+
+    def remarked(self, message: Message) -> Message:
+        """The child's input, with the remark."""
+        assert self.remark is not None
+        return Message(message.role, (*message.parts, Text(remark(self.remark))))
+
+
+def restore_child(resume: Resume, entry: LedgerEntry) -> RestoredChild:
+    """For a child that has not finished."""
+    saved = resume.checkpoint.calls.get(entry.call_id, OpenCall(entry.call_id, ""))
+    inside = resume_inside(resume, saved)
+    if inside is not None or entry.state is not LedgerState.CUT:
+        return RestoredChild(inside)
+    id = f"{entry.call_id}:unknown"
+    if resume.on_unknown == "ask" and id not in resume.answers:
+        payload = f"The child {entry.call_id!r} was cut, its outcome is unknown. Run it again?"
+        return RestoredChild(question=Question(id, entry.name, payload, "unknown"))
+    answer: object = resume.answers.get(id)
+    if answer is True or (resume.on_unknown == "rerun" and id not in resume.answers):
+        return RestoredChild()
+    return RestoredChild(remark=f"{_UNKNOWN} A person says: {answer}" if isinstance(answer, str) else _UNKNOWN)

@@ -1,0 +1,146 @@
+"""A connection to an MCP server, owned by one task of its own: that task opens it, and only that task closes it.
+
+    Line:   OPENING ──▶ OPEN ──close, or a call found the server gone──▶ LEAVING ──▶ ENDED
+               └──failed, or closed before it was open──────────────────────────────▶ ┘
+
+The SDK's session holds AnyIO scopes, which must be left in the task that entered them; whoever uses the tools may come
+from any task, and may be cancelled in any of them. So each call is a task of its own too. Cutting a call cancels that
+task exactly once: the SDK then tells the server, and the session stays what it was. A line that was lost is left, and
+the next call opens another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+from safepoint._core.border import outlast
+from safepoint._core.latch import Latch
+from safepoint._core.supervisor import Supervisor
+from safepoint.errors import McpFailed, UsageError
+from safepoint.tools.rendering import render_error
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp.shared.dispatcher import ProgressFnT
+    from mcp_types import CallToolResult
+    from mcp_types import Tool as Offered
+
+# What the SDK says, in the error's code, when the other side is gone.
+_CONNECTION_CLOSED = -32000
+
+
+class Line:
+    """One session with the server, from its opening to its end. Making it begins to open it."""
+
+    def __init__(self, name: str, client: Client) -> None:
+        self.lost = False
+        self.failure: Exception | None = None
+        self._client = client
+        self._opened = Latch()
+        self._leave = asyncio.Event()
+        self._owner = Supervisor.current().spawn(self._own(), f"mcp {name}", copy_context())
+
+    async def client(self) -> Client:
+        """The client, once it is connected. Cancellation: only the waiting ends."""
+        await self._opened.wait()
+        if self.failure is not None:
+            raise self.failure
+        return self._client
+
+    async def close(self) -> None:
+        """Say good-bye; a server that was started here is ended. Cancellation: put off until that is done."""
+        self.leave()
+        await outlast(self._owner)
+
+    def leave(self) -> None:
+        self.lost = True
+        self._leave.set()
+        if not self._opened.is_set:
+            self._owner.cancel()
+
+    async def _own(self) -> None:
+        try:
+            async with self._client:
+                self._opened.set()
+                await self._leave.wait()
+        except BaseException as error:  # told to whoever asks for the client; of an end, there is nobody to tell
+            self.failure = error if isinstance(error, Exception) else UsageError("it was closed while it was opened")
+            self.lost = True
+        finally:
+            self._opened.set()
+
+
+class Connection:
+    """One server. `make` makes a new client, for each line that is opened."""
+
+    def __init__(self, name: str, make: Callable[[], Client]) -> None:
+        self.name = name
+        self._make = make
+        self._lines: list[Line] = []
+        self._closed = True
+
+    async def open(self) -> None:
+        """Connect. Cancellation: close it all the same."""
+        self._closed = False
+        await self._client()
+
+    async def close(self) -> None:
+        """Leave every line that was opened. Cancellation: put off until that is done."""
+        self._closed = True
+        for line in self._lines:
+            await line.close()
+        self._lines.clear()
+
+    async def tools(self) -> Sequence[Offered]:
+        """All tools that the server offers. Cancellation: only the asking ends."""
+        found: list[Offered] = []
+        cursor: str | None = None
+        while True:
+            page = await (await self._client()).list_tools(cursor=cursor)
+            found += page.tools
+            cursor = page.next_cursor
+            if cursor is None:
+                return found
+
+    async def call(self, tool: str, args: dict[str, Any], on_progress: ProgressFnT) -> CallToolResult:  # Any: JSON
+        """One call. Cancellation: the server is told, and the session can be used at once."""
+        client, line = await self._client(), self._lines[-1]
+        done: list[CallToolResult] = []
+        failed: list[BaseException] = []
+
+        async def perform() -> None:
+            try:
+                done.append(await client.call_tool(tool, args, progress_callback=on_progress))
+            except Exception as error:
+                failed.append(error)
+
+        task = Supervisor.current().spawn(perform(), f"mcp {self.name}/{tool}", copy_context())
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait((task,))  # until the server was told; FORCE does not wait even for that
+            raise
+        if failed:
+            raise self._heard(line, failed[0])
+        return done[0]
+
+    async def _client(self) -> Client:
+        if self._closed:
+            raise UsageError(f"the connection to {self.name} is closed: use the tools inside `async with mcp_tools(…)`")
+        if not self._lines or self._lines[-1].lost:
+            self._lines.append(Line(self.name, self._make()))
+        try:
+            return await self._lines[-1].client()
+        except Exception as error:
+            raise McpFailed(f"no connection to {self.name}: {render_error(error)}") from error
+
+    def _heard(self, line: Line, error: BaseException) -> McpFailed:
+        """What a failed call means for its line."""
+        if getattr(getattr(error, "error", None), "code", None) != _CONNECTION_CLOSED:
+            return McpFailed(render_error(error))
+        line.leave()
+        return McpFailed(f"the server {self.name} ended during the call; what came of it is unknown")

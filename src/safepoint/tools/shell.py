@@ -1,0 +1,161 @@
+"""A shell as a tool: `shell()`. What a command starts ends with it, and a command that is cut says what it had said.
+
+Each call is a shell of its own, in its own session, under a keeper (see `keeper`): stopping it stops children,
+grandchildren and what has detached itself. Its output is told as it comes (`ToolOutputStreamed`), and the model gets
+its beginning and its end, with the number of bytes in between that were left out.
+
+The command sees a few harmless variables of the environment and those that you pass, not the keys of your program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from safepoint._core.ladder import Ladder, Manner, WorkKind
+from safepoint.agent.model import ToolSpec
+from safepoint.errors import CutShort, ProcessFailed
+from safepoint.tools.arguments import Arguments, Parameter
+from safepoint.tools.base import BaseTool, checked_tool_name
+from safepoint.tools.context import ToolContext
+from safepoint.tools.family import Ended, Family
+from safepoint.tools.options import DEFAULT_GRACE_CAP, EffectLike, ToolOptions
+from safepoint.tools.output import Output
+from safepoint.tools.process import check_platform
+
+INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
+MAX_OUTPUT = 30_000
+_CHUNK = 65_536
+_DESCRIPTION = (
+    "Run a command in a shell and return what it prints. Every call starts a new shell in the same directory. "
+    "What the command leaves running in the background is ended with it."
+)
+
+
+class Shell(BaseTool):
+    """Made by `shell()`."""
+
+    def __init__(
+        self,
+        name: str,
+        options: ToolOptions,
+        *,
+        cwd: Path | None,
+        env: Mapping[str, str],
+        max_output: int,
+        ladder: Ladder | None,
+    ) -> None:
+        self._arguments = Arguments("shell()", [Parameter("command", str, meaning="The command, as for /bin/sh.")])
+        self.spec = ToolSpec(name, _DESCRIPTION, self._arguments.schema)
+        self.options = options
+        self.ladder = ladder
+        self._cwd, self._env, self._max_output = cwd, dict(env), max_output
+
+    @property
+    def manner(self) -> Manner:
+        return Manner(WorkKind.PROCESS, grace=self.options.grace)
+
+    def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON in, typed values out
+        return self._arguments.validate(args)
+
+    async def body(self, context: ToolContext[Any], args: dict[str, Any]) -> object:  # Any: as above
+        """One command. Cancellation: all its processes are killed, and waited for, within a second."""
+        output = Output(self._max_output, context.tell)
+        with _Pipe(output) as pipe:
+            family = Family(
+                f"{self.name}:{context.call_id}",
+                ["/bin/sh", "-c", args["command"]],
+                clock=context.node.clock,
+                cwd=self._cwd,
+                env={**_inherited(), **self._env},
+                output=pipe.end,
+            )
+            context.work.killable = family
+            pipe.let_go()
+            ended = await family.wait()
+        if context.work.rung is not None and ended.code != 0:
+            raise CutShort(output.text)
+        if ended.status is None:
+            raise ProcessFailed(f"the shell {ended}; what it had printed: {output.text or 'nothing'}")
+        return _told(output.text, ended)
+
+
+def shell(
+    *,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    grace: float | None = None,
+    max_output: int = MAX_OUTPUT,
+    name: str = "shell",
+    effect: EffectLike = "effectful",
+    ladder: Ladder | None = None,
+) -> Shell:
+    """A tool that runs the model's commands. `env` is added to the few variables that a command inherits.
+
+    `timeout`: seconds for one command. `grace`: seconds between TERM and KILL. `max_output`: characters for the model.
+    """
+    check_platform()
+    if not isinstance(max_output, int) or max_output < 100:  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ValueError(f"max_output={max_output!r}: write a whole number of characters from 100 up")
+    options = ToolOptions.parse(effect=effect, timeout=timeout, grace=grace)
+    options.check_grace(ladder.cap if ladder else DEFAULT_GRACE_CAP)
+    folder = Path(cwd) if cwd is not None else None
+    return Shell(checked_tool_name(name), options, cwd=folder, env=env or {}, max_output=max_output, ladder=ladder)
+
+
+class _Pipe:
+    """The way of the output, from the command's end to ours. Everything that came before the end is read."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._loop = asyncio.get_running_loop()
+        self._ours, self.end = os.pipe()
+        os.set_blocking(self._ours, False)
+        self._open: Sequence[int] = (self._ours, self.end)
+
+    def __enter__(self) -> _Pipe:
+        self._loop.add_reader(self._ours, self._read)
+        return self
+
+    def let_go(self) -> None:
+        """The command has its own copy of its end."""
+        os.close(self.end)
+        self._open = (self._ours,)
+
+    def _read(self) -> bool:
+        """One piece of it; False if there is none now."""
+        try:
+            piece = os.read(self._ours, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not piece:
+            self._loop.remove_reader(self._ours)
+        self._output.take(piece)
+        return bool(piece)
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.remove_reader(self._ours)
+        while self._read():
+            pass
+        self._output.finish()
+        for descriptor in self._open:
+            os.close(descriptor)
+
+
+def _inherited() -> dict[str, str]:
+    return {name: os.environ[name] for name in INHERITED if name in os.environ}
+
+
+def _told(output: str, ended: Ended) -> str:
+    notes: list[str] = []
+    if ended.code is None:
+        notes.append(f"[the shell {ended}]")
+    elif ended.code != 0:
+        notes.append(f"[exit code {ended.code}]")
+    if ended.left:
+        notes.append(f"[it left {ended.left} process{'es' if ended.left > 1 else ''} running; ended]")
+    return "\n".join([output.rstrip("\n") or "(no output)", *notes])

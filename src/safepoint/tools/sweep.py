@@ -1,0 +1,46 @@
+"""The second net: processes found by a mark in their environment, wherever they stand in the tree.
+
+A child inherits its parent's environment, through forks, sessions and groups; only one that throws its environment away
+loses the mark. It is used where the first net, the keeper, was killed itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from safepoint.errors import UsageError
+
+MARK = "SAFEPOINT_CALL"
+
+
+def marked(mark: str) -> list[int]:
+    """The ids of all processes that carry this mark and that we may look at."""
+    try:
+        import psutil
+    except ImportError:
+        raise UsageError("process and shell tools need psutil: pip install 'safepoint[process]'") from None
+    found: list[int] = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark:
+                found.append(process.pid)
+        except psutil.Error:
+            continue  # it has ended, or belongs to somebody else
+    return found
+
+
+def sweep(mark: str) -> int:
+    """Kill all that carry the mark, until none does; how many there were. Bounded: what can't be killed stays."""
+    killed: set[int] = set()
+    for _ in range(10):
+        found = set(marked(mark)) - {os.getpid()}
+        if not found - killed:
+            break
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                continue
+        killed |= found
+    return len(killed)

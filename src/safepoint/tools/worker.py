@@ -1,0 +1,76 @@
+"""The process in which a process tool runs: `main(job, reply)`, with two open descriptors.
+
+    read the job ─▶ become able to import ─▶ find the function ─▶ call it ─▶ write one reply, and leave at once
+
+TERM raises `StopTool` in the function. Nothing that the function leaves running holds this process: it leaves without
+waiting for threads, and the keeper ends what it has started.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing.spawn
+import os
+import pickle
+import signal
+import sys
+from types import FrameType
+from typing import Any, cast
+
+from safepoint.errors import Retry, StopTool
+from safepoint.tools import process
+from safepoint.tools.function import Tool
+from safepoint.tools.rendering import render_error, render_result
+
+
+def main(job: int, reply: int) -> None:
+    os.set_inheritable(job, False)
+    os.set_inheritable(reply, False)
+    told = _told(job)
+    with open(reply, "wb") as file:
+        file.write(json.dumps(told).encode())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _told(job: int) -> dict[str, str]:
+    """What came of the call. Everything that it raises is told, whatever it is."""
+    try:
+        with open(job, "rb") as file:
+            told: process.Job = pickle.load(file)
+            _prepare(told)
+            place: process.Place = pickle.load(file)
+            args: dict[str, Any] = pickle.load(file)  # Any: typed by the tool's signature
+        found = place.find()
+        function = cast("Tool[..., object]", found).function if isinstance(found, Tool) else found
+        if not callable(function):
+            raise TypeError(f"{place.qualname} in {place.module} is {found!r}, and not the tool")
+        signal.signal(signal.SIGTERM, _leave)
+        return {"value": render_result(function(**args)).text}
+    except StopTool:
+        return {"stopped": ""}
+    except Retry as error:
+        return {"retry": str(error)}
+    except BaseException as error:
+        return {"error": render_error(error)}
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the reply is being written
+
+
+def _prepare(job: process.Job) -> None:
+    """Stand where the host stands, and import its program if the function is in there, under another name."""
+    process.importing = True
+    try:
+        preparation: dict[str, object] = {"sys_argv": job.argv}
+        if job.main_name is not None:
+            preparation["init_main_from_name"] = job.main_name
+        elif job.main_path is not None:
+            preparation["init_main_from_path"] = job.main_path
+        multiprocessing.spawn.prepare(preparation)
+    finally:
+        process.importing = False
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    raise StopTool()

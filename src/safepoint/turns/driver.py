@@ -1,0 +1,373 @@
+"""The task of a loop: take what waits, plan a turn, see it through, and again.
+
+The driver's own task is never cancelled by Safepoint. It waits in one place, for a bell; everything else that may wait
+(callbacks, runs, the store) is a supervised piece of work. Pushes and stops are heard between two steps, in
+`look`, wherever they come from. So a cancellation of the task can only land where it waits: it is taken for the
+caller's own, stops the turn NOW, lets the record be saved, and goes on when all that is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context, copy_context
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+
+from safepoint._core.asks import make_ask
+from safepoint._core.bell import Bell
+from safepoint._core.clock import Clock
+from safepoint._core.ladder import Ladder
+from safepoint._core.latch import Latch
+from safepoint._core.points import Level, SafePoint
+from safepoint._core.reasons import Reason, Source
+from safepoint._core.supervisor import Supervisor
+from safepoint._core.work import Abandoned, Cut, Done, Failed, Work
+from safepoint.errors import StoreError
+from safepoint.turns.events import LoopEnded, LoopHub
+from safepoint.turns.exit import ExitState, Saved, SavedState
+from safepoint.turns.inbox import Answered, Closing, Entry, Inbox, Pushed, StopAsked
+from safepoint.turns.items import values
+from safepoint.turns.journal import Journal
+from safepoint.turns.plan import OnEvents, PlanResume, PlanTurn, PrepareAgent
+from safepoint.turns.preempt import PreemptController
+from safepoint.turns.receipts import StopOutcome, inside_loops
+from safepoint.turns.record import ItemCodec
+from safepoint.turns.state import Carry, LoopState, OnTurnError
+from safepoint.turns.stop import StopController, StopState
+from safepoint.turns.store import TurnStore
+from safepoint.turns.turn import TurnPhase
+
+if TYPE_CHECKING:
+    from safepoint.turns.loop import TurnLoop
+
+T = TypeVar("T")
+V = TypeVar("V")
+OnInterrupt: TypeAlias = Literal["exit", "wait"]
+
+_log = logging.getLogger("safepoint")
+
+
+@dataclass(frozen=True, slots=True)
+class LoopConfig(Generic[T]):
+    """What a loop was made with."""
+
+    plan: PlanTurn[T]
+    prepare: PrepareAgent[T]
+    on_events: OnEvents[T] | None
+    plan_resume: PlanResume[T]
+    store: TurnStore | None
+    checkpoint_id: str
+    codec: ItemCodec[T]
+    carry: Carry
+    on_turn_error: OnTurnError
+    on_interrupt: OnInterrupt
+    ladder: Ladder
+
+
+class GivenUp(Exception):
+    """In flight only: a stop came while something was planned, or cut what was under way."""
+
+
+class CallbackFailed(Exception):
+    """In flight only: carries what a callback raised, whatever that was."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class Driver(Generic[T]):
+    """Hears what is asked, keeps the store true, and ends the loop. `Serving` has the turns."""
+
+    def __init__(self, loop: TurnLoop[T], config: LoopConfig[T]) -> None:
+        self.loop = loop
+        self.config = config
+        self.state: LoopState[T] = LoopState(config.carry, config.on_turn_error)
+        self.inbox: Inbox[T] = Inbox()
+        self.hub: LoopHub[T] = LoopHub()
+        self._bell = Bell()
+        self.preempts: PreemptController[T] = PreemptController(self._bell.ring)
+        self.stops = StopController()
+        self.journal: Journal[T] = Journal(config.store, config.checkpoint_id, config.codec)
+        self.answers: dict[str, Any] = {}  # Any: whatever people answered
+        self.exit: ExitState[T] | None = None
+        self.ended = Latch()
+        self.clock = Clock()
+        self._supervisor: Supervisor | None = None
+        self._context = Context()
+        self._timers: list[asyncio.TimerHandle] = []
+        self._loaded = False
+        self._cancelled: asyncio.CancelledError | None = None
+        # Somebody has asked the event loop to look, and it has not looked yet. Lowered before looking.
+        self.woken = False
+
+    def attach(self) -> Supervisor:
+        """The loop lives on the running event loop from now on."""
+        self._supervisor = Supervisor.current()
+        self.clock = self._supervisor.clock
+        return self._supervisor
+
+    async def drive(self, turns: Callable[[], Coroutine[Any, Any, None] | None]) -> None:
+        """Run to the end; `turns` says what to do next. Cancellation: stops NOW, saves, and then goes on."""
+        token = inside_loops.set((*inside_loops.get(), self.loop))
+        self._context = copy_context()
+        try:
+            self.look()
+            if await self._load():
+                while (step := turns()) is not None:
+                    await step
+            self.close_the_door()
+            self._end(await self._save_last())
+        finally:
+            inside_loops.reset(token)
+        if self._cancelled is not None:
+            raise self._cancelled
+
+    # -- hearing: plain functions in the loop's thread -----------------------------------------------------------------
+
+    def look(self) -> None:
+        """Hear what was asked since the last time."""
+        self.woken = False
+        if self.inbox.finished:
+            self._too_late()
+            return
+        for entry in self.inbox.take():
+            self._hear(entry)
+        self._bell.ring()
+
+    def _too_late(self) -> None:
+        """What came after the end, or in the very moment of it, changes nothing."""
+        for entry in self.inbox.finish():
+            if isinstance(entry, StopAsked):
+                entry.receipt.settle(StopOutcome.FINISHED_FIRST)
+
+    def _hear(self, entry: Entry[T]) -> None:
+        match entry:
+            case Pushed():
+                if entry.in_time:  # else it is on the list of late ones
+                    self.journal.accepted(self.state.accept(entry.value), entry.receipt)
+                    if entry.preempt is not None:
+                        self.preempts.take(entry.preempt, self.state.turn, self.clock)
+            case StopAsked():
+                self._hear_stop(entry)
+            case Answered(question=question, value=value):
+                self.answers[question] = value
+            case Closing():
+                pass
+
+    def _hear_stop(self, stop: StopAsked) -> None:
+        turn = self.state.turn
+        active = turn is not None and turn.phase is TurnPhase.ACTIVE
+        self.stops.take(stop, self.clock.now(), in_turn=active)
+        if stop.ask is None:
+            return
+        if turn is not None:
+            turn.stop(stop.ask)
+        if stop.ask.deadline is not None:
+            self._timers.append(self.clock.call_at(stop.ask.deadline, self._bell.ring))
+
+    def _caller_cancelled(self, error: asyncio.CancelledError) -> None:
+        """Somebody cancelled the task of the loop. The first time it counts; after that all is under way already."""
+        if self._cancelled is not None:
+            return
+        self._cancelled = error
+        self.close_the_door()
+        now, wall = self.clock.now(), self.clock.wall()
+        reason = Reason("the task of the loop was cancelled", Source.CALLER)
+        ask = make_ask(SafePoint.NOW, within=None, recursive=True, reason=reason, now=now, wall=wall)
+        self.stops.caller_cancelled(ask)
+        if self.state.turn is not None:
+            self.state.turn.stop(ask)
+
+    def close_the_door(self) -> None:
+        """What is pushed from now on is late."""
+        self.inbox.put(Closing())
+        self.look()
+
+    # -- waiting and working -------------------------------------------------------------------------------------------
+
+    async def wait(self) -> None:
+        """Until something changes. Cancellation: it counts as the caller's own, and is raised again at the end."""
+        try:
+            await self._bell.wait()
+        except asyncio.CancelledError as error:
+            self._caller_cancelled(error)
+
+    def begin(self, make: Callable[[], Awaitable[V]], name: str, on_end: Callable[[], object] | None = None) -> Work[V]:
+        """A piece of work of this loop. The bell rings when it has ended."""
+        assert self._supervisor is not None
+        ring = self._bell.ring
+
+        def ended() -> None:
+            if on_end is not None:
+                on_end()
+            ring()
+
+        return self._supervisor.begin(
+            make,
+            name=name,
+            path=f"turns/{name}",
+            ladder=self.config.ladder,
+            context=self._context.copy(),
+            on_end=ended,
+        )
+
+    async def call(self, name: str, function: Callable[..., Any], *args: object) -> Any:  # Any: the user's own
+        """The value of a callback, sync or async. Raises `CallbackFailed`, or `GivenUp` if the loop stops meanwhile.
+
+        Cancellation: as in `wait`.
+        """
+
+        async def called() -> Any:  # Any: as above
+            value = function(*args)
+            return await value if inspect.isawaitable(value) else value
+
+        value = await self._outcome(self.begin(called, name))
+        if self.stops.committed:
+            raise GivenUp
+        return value
+
+    async def _outcome(self, work: Work[V]) -> V:
+        while work.outcome is None:
+            self.press(work)
+            await self.wait()
+        match work.outcome:
+            case Done(value):
+                return value
+            case Failed(error):
+                raise CallbackFailed(error)
+            case Cut(error) if error is not None:
+                raise CallbackFailed(error)
+            case Abandoned(orphan):
+                _log.warning("%s of a loop does not end: %r", work.name, orphan)
+                raise GivenUp
+            case _:
+                raise GivenUp
+
+    def press(self, work: Work[Any]) -> None:  # Any: of any value
+        """If NOW or FORCE stands, what is under way is cut."""
+        level = self.stops.level(self.clock.now())
+        if level >= Level.NOW:
+            work.stop(force=level is Level.FORCE)
+
+    async def durable(self) -> bool:
+        """Wait until the store knows all that is known. False if the loop is to end first. Cancellation: as in `wait`.
+
+        So no turn begins with an item that a dying process would take along.
+        """
+        while self.journal.busy and self.journal.error is None and not self.stops.committed:
+            await self.wait()
+        if self.journal.error is not None:
+            self.state.fail(self.journal.error)
+        return self.journal.error is None and not self.stops.committed
+
+    async def idle(self) -> None:
+        """Wait for an item, a stop, or the end of an idleness that somebody waits for. Cancellation: as in `wait`."""
+        self.stops.idle_from(self.clock.now())
+        while not self.state.buffer.fresh and not self.stops.committed and self.journal.error is None:
+            due = self.stops.due
+            if due is not None and self.clock.now() >= due:
+                self._idle_for_long()
+                continue
+            timer = self.clock.call_at(due, self._bell.ring) if due is not None else None
+            await self.wait()
+            if timer is not None:
+                timer.cancel()
+        self.stops.busy()
+        if self.journal.error is not None:
+            self.state.fail(self.journal.error)
+
+    def _idle_for_long(self) -> None:
+        self.look()
+        if not self.state.buffer.fresh and self.stops.state is StopState.UNTIL_IDLE:
+            self.close_the_door()
+            self.stops.commit()
+
+    # -- beginning and end ---------------------------------------------------------------------------------------------
+
+    async def _load(self) -> bool:
+        """Read what an earlier loop has left. Cancellation: as in `wait`."""
+        if not self.journal.enabled:
+            self._loaded = True
+            return True
+        work = self.begin(self.journal.load, "load")
+        hurried = False
+        while work.outcome is None and self.stops.level(self.clock.now()) < Level.FORCE:
+            if not hurried and self.stops.level(self.clock.now()) is Level.NOW:
+                # Without it nothing can be saved: a moment more is worth it.
+                work.stop_at(self.clock.now() + self.config.ladder.task)
+                hurried = True
+            await self.wait()
+        try:
+            loaded = await self._outcome(work)
+        except CallbackFailed as failed:
+            self.state.fail(failed.error)
+            return False
+        except GivenUp:
+            return False
+        if loaded is not None:
+            self.state.load(loaded)
+        self._loaded = True
+        self.journal.open(lambda: self.state.snapshot(skip_checkpoint=self.stops.skip_checkpoint), self.begin)
+        return True
+
+    async def _save_last(self) -> Saved:
+        """The record as it is at the end, within limits. Cancellation: as in `wait`."""
+        journal, ladder = self.journal, self.config.ladder
+        if not journal.enabled:
+            return Saved(SavedState.NONE)
+        if not self._loaded:
+            why = self.state.error or StoreError("the loop was stopped before its record was read; it was left alone")
+            return Saved(SavedState.FAILED, why)
+        seconds = ladder.kill if self.stops.level(self.clock.now()) is Level.FORCE else ladder.cap
+        until = self.clock.now() + seconds
+        journal.hurry(until)
+        while journal.writing:
+            await self.wait()
+        journal.write_last()
+        journal.hurry(until)
+        while journal.writing:
+            await self.wait()
+        saved = journal.saved()
+        return Saved(SavedState.SKIPPED) if self.stops.skip_checkpoint and saved.error is None else saved
+
+    def task_done(self, task: asyncio.Task[None]) -> None:
+        """The last resort, so that nobody waits for ever: the task is over and the loop is not."""
+        if self.exit is not None:
+            return
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.state.fail(error)
+        else:
+            self._cancelled = asyncio.CancelledError()
+        self.close_the_door()
+        turn = self.state.turn
+        if turn is not None:
+            if turn.has_run:
+                turn.run.cancel(SafePoint.FORCE, reason=Reason("the loop is gone", Source.PARENT))
+            self.preempts.turn_over(turn, planned=turn.has_run)
+        why = StoreError("the task of the loop was over before the record could be saved")
+        self._end(Saved(SavedState.FAILED, why) if self.journal.enabled else Saved(SavedState.NONE))
+
+    def _end(self, saved: Saved) -> None:
+        """Everything is recorded: let everybody who waits know, without a pause in between."""
+        self.look()
+        self._too_late()
+        for timer in self._timers:
+            timer.cancel()
+        record, state = self.state.snapshot(), self.state
+        self.exit = ExitState(
+            state.exit_reason(cancelled=self._cancelled is not None),
+            state.error,
+            values(record.unhandled),
+            values(record.interrupted),
+            self.stops.cause,
+            saved,
+        )
+        self.journal.end(saved)
+        self.stops.end(cut=state.cut, timed_out=state.timed_out, failed=state.error is not None)
+        self.hub.emit(LoopEnded(self.exit))
+        self.ended.set()

@@ -1,0 +1,126 @@
+"""What a loop tells about itself, as one closed union; what its turns do is told by the events of their runs.
+
+A reader is an async iterator that begins where it was made and ends after `LoopEnded`. Nobody who reads can hold the
+loop: a reader that falls `LIMIT` events behind loses the oldest, and is told how many by `EventsMissed`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
+
+from safepoint.turns.exit import ExitState
+from safepoint.turns.turn import TurnOutcome
+
+T = TypeVar("T")
+
+LIMIT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStarted(Generic[T]):
+    """The run of a turn has begun."""
+
+    turn: int
+    run_id: str
+    consumed: tuple[T, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded(Generic[T]):
+    """A turn is over. `consumed` says of which items its outcome is the fate."""
+
+    turn: int
+    outcome: TurnOutcome
+    consumed: tuple[T, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemsDropped(Generic[T]):
+    """A plan has named these items in neither of its lists."""
+
+    turn: int
+    items: tuple[T, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EventsMissed:
+    """This reader was too slow: so many events were left out here."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoopEnded(Generic[T]):
+    """The one last event."""
+
+    exit: ExitState[T]
+
+
+LoopEvent: TypeAlias = "TurnStarted[T] | TurnEnded[T] | ItemsDropped[T] | EventsMissed | LoopEnded[T]"
+
+
+class LoopReader(Generic[T]):
+    """One reader's place. Cancellation: no event is lost, this reader can go on."""
+
+    def __init__(self) -> None:
+        self._buffer: deque[LoopEvent[T]] = deque()
+        self._missed = 0
+        self._ended = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, event: LoopEvent[T]) -> None:
+        self._buffer.append(event)
+        if len(self._buffer) > LIMIT:
+            self._buffer.popleft()
+            self._missed += 1
+        self._ended = self._ended or isinstance(event, LoopEnded)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def end(self) -> None:
+        self._ended = True
+
+    def __aiter__(self) -> AsyncIterator[LoopEvent[T]]:
+        return self
+
+    async def __anext__(self) -> LoopEvent[T]:
+        """The next event. Cancellation: no event is lost, this reader can go on."""
+        while not self._buffer:
+            if self._ended:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        if self._missed:
+            missed, self._missed = self._missed, 0
+            return EventsMissed(missed)
+        return self._buffer.popleft()
+
+
+class LoopHub(Generic[T]):
+    """Hands events to the readers that are there. In the loop's thread only."""
+
+    def __init__(self) -> None:
+        self._readers: list[weakref.ref[LoopReader[T]]] = []
+        self._ended = False
+
+    def read(self) -> LoopReader[T]:
+        reader: LoopReader[T] = LoopReader()
+        if self._ended:
+            reader.end()
+        self._readers = [ref for ref in self._readers if ref() is not None]
+        self._readers.append(weakref.ref(reader))
+        return reader
+
+    def emit(self, event: LoopEvent[T]) -> None:
+        self._ended = isinstance(event, LoopEnded)
+        for ref in self._readers:
+            if (reader := ref()) is not None:
+                reader.put(event)

@@ -1,0 +1,316 @@
+"""A long-lived loop that turns what is pushed to it into turns of an agent.
+
+This is the side that callers see, from any thread: it checks words, records what was asked and hands out receipts. What
+comes of it is decided in the loop's own task (`driver`, `serving`), by the order in which it was recorded (`inbox`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import copy_context
+from types import TracebackType
+from typing import Any, Generic, TypeVar, cast, get_args, overload
+
+from safepoint._core.asks import make_ask
+from safepoint._core.border import outlast, outlive
+from safepoint._core.ladder import Ladder
+from safepoint._core.points import SafePoint
+from safepoint._core.reasons import Reason, Source
+from safepoint._core.wake import call_soon
+from safepoint.agent.agent import Agent
+from safepoint.agent.checkpoint import Question
+from safepoint.agent.resume import Resume
+from safepoint.errors import UsageError
+from safepoint.turns.driver import Driver, LoopConfig, OnInterrupt
+from safepoint.turns.events import LoopReader
+from safepoint.turns.exit import ExitState
+from safepoint.turns.inbox import Answered, Entry, LateItems, Pushed, StopAsked
+from safepoint.turns.options import PushOptions, Strategy, from_strategy, stop_ask
+from safepoint.turns.plan import OnEvents, PlanResume, PlanTurn, PrepareAgent, one_message, resume_as_it_was
+from safepoint.turns.preempt import Preempt
+from safepoint.turns.receipts import (
+    PushOutcome,
+    PushReceipt,
+    StopOutcome,
+    StopReceipt,
+    refuse_in_its_thread,
+    refuse_inside,
+)
+from safepoint.turns.record import ItemCodec
+from safepoint.turns.serving import Serving
+from safepoint.turns.state import Carry, OnTurnError
+from safepoint.turns.store import TurnStore
+from safepoint.turns.turn import TurnPhase
+
+T = TypeVar("T")
+
+
+class TurnLoop(Generic[T]):
+    """`TurnLoop(agent)`: every batch of pushed text becomes one user message of one conversation.
+
+    `plan` divides what waits into turns, `prepare` chooses the agent, `on_events` watches a turn. With `store` and
+    `checkpoint_id` the loop keeps a record from which the next one goes on; `plan_resume` decides how.
+    """
+
+    @overload
+    def __init__(
+        self: TurnLoop[str],
+        agent: Agent[Any, Any],
+        *,
+        on_events: OnEvents[str] | None = None,
+        plan_resume: PlanResume[str] | None = None,
+        store: TurnStore | None = None,
+        checkpoint_id: str | None = None,
+        codec: ItemCodec[str] | None = None,
+        carry: Carry = "drop",
+        on_turn_error: OnTurnError = "stop",
+        on_interrupt: OnInterrupt = "exit",
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        agent: Agent[Any, Any] | None = None,
+        *,
+        plan: PlanTurn[T],
+        prepare: PrepareAgent[T] | None = None,
+        on_events: OnEvents[T] | None = None,
+        plan_resume: PlanResume[T] | None = None,
+        store: TurnStore | None = None,
+        checkpoint_id: str | None = None,
+        codec: ItemCodec[T] | None = None,
+        carry: Carry = "drop",
+        on_turn_error: OnTurnError = "stop",
+        on_interrupt: OnInterrupt = "exit",
+    ) -> None: ...
+
+    def __init__(
+        self,
+        agent: Agent[Any, Any] | None = None,
+        *,
+        plan: PlanTurn[Any] | None = None,  # Any, here and below: str or T, as the overloads say
+        prepare: PrepareAgent[Any] | None = None,
+        on_events: OnEvents[Any] | None = None,
+        plan_resume: PlanResume[Any] | None = None,
+        store: TurnStore | None = None,
+        checkpoint_id: str | None = None,
+        codec: ItemCodec[Any] | None = None,
+        carry: Carry = "drop",
+        on_turn_error: OnTurnError = "stop",
+        on_interrupt: OnInterrupt = "exit",
+    ) -> None:
+        if (agent is None) == (prepare is None):
+            raise ValueError("write TurnLoop(agent), or prepare=… to choose an agent for each turn, and not both")
+        if agent is None and plan is None:
+            raise ValueError("prepare=… without plan=…: say what a turn consists of, write plan=…")
+        _check_choice("carry", carry, get_args(Carry))
+        _check_choice("on_turn_error", on_turn_error, get_args(OnTurnError))
+        _check_choice("on_interrupt", on_interrupt, get_args(OnInterrupt))
+        _check_store(store, checkpoint_id)
+        config: LoopConfig[T] = LoopConfig(
+            plan or one_message,
+            prepare or (lambda _ctx, _consumed: cast("Agent[Any, Any]", agent)),
+            on_events,
+            plan_resume or resume_as_it_was,
+            store,
+            checkpoint_id or "",
+            codec or ItemCodec[T].plain(),
+            carry,
+            on_turn_error,
+            on_interrupt,
+            Ladder(),
+        )
+        self._driver: Driver[T] = Driver(self, config)
+        self._late: LateItems[T] = LateItems()
+        self._task: asyncio.Task[None] | None = None
+        self._event_loop: asyncio.AbstractEventLoop | None = None
+        self._stop_asked = False
+
+    # -- asking: any thread, any time, no lock -------------------------------------------------------------------------
+
+    def push(
+        self,
+        item: T,
+        *,
+        preempt: SafePoint | None = None,
+        within: float | None = None,
+        delay: float | None = None,
+        strategy: Strategy[T] | None = None,
+    ) -> PushReceipt:
+        """Add an item, and perhaps ask the turn that runs now to stop at a safe point. Safe from any thread.
+
+        A push that comes after a stop is refused and kept as late; once the late items were taken, it raises.
+        """
+        options = PushOptions(preempt, within, delay)
+        seen = self._driver.state.turn
+        if strategy is not None:
+            live = seen if seen is not None and seen.phase is not TurnPhase.PLANNING else None
+            options = from_strategy(strategy, options, live)
+        receipt = PushReceipt(self, stored=self._driver.journal.enabled)
+        receipt.event_loop = self._event_loop
+        wanted = options.ask(self._driver.clock)
+        wish = None if wanted is None else Preempt(wanted[0], wanted[1], seen, receipt)
+        entry = Pushed(item, receipt, wish)
+        receipt.accepted = self._record(entry) and self._driver.inbox.in_time(entry)
+        if wish is None or not receipt.accepted:
+            receipt.settle(PushOutcome.NOTHING_TO_PREEMPT)
+        if not receipt.accepted and not self._late.add(entry):
+            raise UsageError(f"the loop has stopped and its late items were taken: nobody would ever see {item!r}")
+        return receipt
+
+    def stop(
+        self,
+        at: SafePoint | None = None,
+        *,
+        within: float | None = None,
+        idle_for: float | None = None,
+        skip_checkpoint: bool = False,
+        cause: str | None = None,
+    ) -> StopReceipt:
+        """Ask the loop to end, after the running turn or as `at` says. Safe from any thread and any signal handler.
+
+        May be called many times, and only gets stronger. `idle_for` waits for so many seconds without any work.
+        """
+        ask = stop_ask(at, within, idle_for, cause, self._driver.clock)
+        self._stop_asked = True
+        receipt = StopReceipt(self)
+        receipt.event_loop = self._event_loop
+        entry = StopAsked(ask, receipt, idle_for=idle_for, skip_checkpoint=bool(skip_checkpoint), cause=cause)
+        receipt.accepted = self._record(entry) and not self._driver.inbox.finished
+        if not receipt.accepted:
+            receipt.settle(StopOutcome.FINISHED_FIRST)
+        return receipt
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """What the turn that waits for a person asks; also after a loop that ended for that. Safe in any thread."""
+        pending = self._driver.state.pending
+        return pending.checkpoint.questions if pending is not None else ()
+
+    def answer(self, id: str, value: Any) -> None:  # Any: whatever the person answered
+        """Answer one of `questions`. Safe from any thread; before the start it is kept for a turn that goes on."""
+        pending = self._driver.state.pending
+        if self._task is not None:
+            if pending is None or not pending.checkpoint.questions or self.ended:
+                raise UsageError(f"no turn waits for an answer to {id!r}")
+            Resume(pending.checkpoint, answers={id: value})  # refuses an unknown id, or a value of the wrong kind
+        self._record(Answered(id, value))
+
+    def take_late_items(self) -> list[T]:
+        """The items that were refused. It seals the list: a push after this raises. The same list each time."""
+        if not self._driver.inbox.closed:
+            raise UsageError("the loop accepts items, so none is late yet: call it after `await loop.wait()`")
+        return self._late.take()
+
+    def _record(self, entry: Entry[T]) -> bool:
+        """Record it and wake the loop. False if the event loop is closed and nobody will ever look."""
+        driver = self._driver
+        driver.inbox.put(entry)
+        event_loop = self._event_loop
+        if event_loop is None or driver.inbox.finished:
+            return True
+        if event_loop.is_closed():
+            return False
+        if driver.woken:
+            return True
+        driver.woken = True
+        return call_soon(event_loop, driver.look)
+
+    # -- living --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to serve, in a task of its own. The second time it does nothing."""
+        if self._task is not None:
+            return
+        supervisor = self._driver.attach()
+        self._event_loop = asyncio.get_running_loop()
+        serving = Serving(self._driver)
+        self._task = supervisor.spawn(self._driver.drive(serving.next_step), "turns", copy_context())
+        self._task.add_done_callback(self._driver.task_done)
+
+    @property
+    def ended(self) -> bool:
+        return self._driver.ended.is_set
+
+    def events(self) -> LoopReader[T]:
+        """What the loop tells from now on: its turns, dropped items, its end. For `async for`, in the loop's thread."""
+        return self._driver.hub.read()
+
+    async def wait(self) -> ExitState[T]:
+        """Wait for the end; also before the start. It never raises `exit.error`.
+
+        Cancellation: only the waiting ends; leaving the loop's block is what stops the loop.
+        """
+        if self._driver.exit is None:
+            refuse_inside(self, "the end of the loop")
+            self._refuse_closed()
+            await self._driver.ended.wait()
+        return self._exit
+
+    def wait_sync(self, timeout: float | None = None) -> ExitState[T]:
+        """As `wait`, from a thread that runs no event loop. Raises TimeoutError after `timeout` seconds."""
+        if self._driver.exit is None:
+            refuse_inside(self, "the end of the loop")
+            refuse_in_its_thread(self._event_loop, "loop.wait()")
+            self._refuse_closed()
+            if not self._driver.ended.wait_sync(timeout):
+                raise TimeoutError(f"the loop has not ended within {timeout} s")
+        return self._exit
+
+    @property
+    def _exit(self) -> ExitState[T]:
+        assert self._driver.exit is not None
+        return self._driver.exit
+
+    def _refuse_closed(self) -> None:
+        if self._event_loop is not None and self._event_loop.is_closed():
+            raise UsageError("the event loop of this TurnLoop was closed before it ended: leave its block first")
+
+    # -- the block -----------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> TurnLoop[T]:
+        """Start. Cancellation: there is nothing to wait for."""
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ask for a bare stop if nobody asked for any, wait, and raise `exit.error`; after an exception, stop NOW.
+
+        Cancellation: stops NOW, waits until the record is saved, within limits, then goes on.
+        """
+        assert self._task is not None
+        if error is not None:
+            self._stop_now(f"its block was left by {type(error).__name__}")
+            await outlast(self._task)
+            return
+        if not self._stop_asked:
+            self.stop()
+        await outlive(self._task, lambda: self._stop_now("its caller was cancelled"))
+        if self._exit.error is not None:
+            raise self._exit.error
+
+    def _stop_now(self, why: str) -> None:
+        now, wall = self._driver.clock.now(), self._driver.clock.wall()
+        reason = Reason(why, Source.CALLER)
+        ask = make_ask(SafePoint.NOW, within=None, recursive=True, reason=reason, now=now, wall=wall)
+        self._record(StopAsked(ask, StopReceipt(self), cause=why))
+
+    def __repr__(self) -> str:
+        state = "new" if self._task is None else "ended" if self.ended else str(self._driver.stops.state)
+        return f"<TurnLoop {state}, {len(self._driver.state.buffer)} items wait>"
+
+
+def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{option}={value!r}: write {' or '.join(map(repr, choices))}")
+
+
+def _check_store(store: object, checkpoint_id: str | None) -> None:
+    if (store is None) != (checkpoint_id is None):
+        raise ValueError("store=… and checkpoint_id=… go together: the id names this loop's record in the store")
+    if store is not None and not isinstance(store, TurnStore):
+        raise ValueError(f"{store!r} is no store for a loop: it needs load, save and delete")
+    if checkpoint_id is not None and not checkpoint_id:
+        raise ValueError("checkpoint_id='' names no record: write a name for this loop")

@@ -1,0 +1,89 @@
+"""The words of `push` and `stop`, checked where they are called: a contradiction is refused and asks nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from safepoint._core.asks import Ask, is_seconds, make_ask
+from safepoint._core.clock import Clock
+from safepoint._core.points import Level, SafePoint, check_point
+from safepoint._core.reasons import Reason, Source
+from safepoint.turns.turn import Turn
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PushOptions:
+    """What a push asks of the turn that is seen at that moment; also what a strategy returns."""
+
+    preempt: SafePoint | None = None
+    within: float | None = None
+    delay: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.preempt is None:
+            for name, value in (("within", self.within), ("delay", self.delay)):
+                if value is not None:
+                    raise ValueError(f"{name}={value!r} without preempt: write preempt=SafePoint.ANY as well")
+            return
+        if check_point(self.preempt).level is not Level.SAFE:
+            raise ValueError(
+                f"preempt={self.preempt!r}: preempting is for boundaries; write preempt=SafePoint.ANY, "
+                "with within=… to stop at once after so many seconds"
+            )
+        for name, value in (("within", self.within), ("delay", self.delay)):
+            if value is not None and not is_seconds(value):
+                raise ValueError(f"{name}={value!r}: write a number of seconds above 0, or leave it out")
+
+    def ask(self, clock: Clock) -> tuple[Ask, float | None] | None:
+        """What the turn is to be asked, and not before when; None if nothing."""
+        if self.preempt is None:
+            return None
+        now, due = clock.now(), None
+        if self.delay is not None:
+            now = due = now + self.delay
+        # With a limit it may become NOW, which reaches everything below; so nested agents hear of it from the start.
+        reason = Reason("another message took the floor", Source.PREEMPT)
+        recursive = self.within is not None
+        return make_ask(
+            self.preempt, within=self.within, recursive=recursive, reason=reason, now=now, wall=clock.wall()
+        ), due
+
+
+NO_PREEMPT = PushOptions()
+Strategy: TypeAlias = Callable[["Turn[T] | None"], "PushOptions | None"]
+
+
+def from_strategy(strategy: Strategy[T], given: PushOptions, turn: Turn[T] | None) -> PushOptions:
+    """What the strategy makes of the live turn. It runs here, in the pusher's thread, and nothing waits for it."""
+    if given != NO_PREEMPT:
+        raise ValueError("strategy=… decides all options: leave preempt, within and delay out")
+    chosen = strategy(turn)
+    if chosen is None:
+        return NO_PREEMPT
+    if not isinstance(chosen, PushOptions):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ValueError(f"the strategy returned {chosen!r}: return PushOptions(preempt=…), or None for a plain push")
+    return chosen
+
+
+def stop_ask(
+    at: SafePoint | None, within: float | None, idle_for: float | None, cause: str | None, clock: Clock
+) -> Ask | None:
+    """What the running turn is to be asked; None if it is to run to its end."""
+    if cause is not None and not isinstance(cause, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ValueError(f"cause={cause!r}: write a str")
+    if idle_for is not None:
+        if at is not None or within is not None:
+            raise ValueError("idle_for leaves the running turn alone: leave at and within out, or call stop twice")
+        if not is_seconds(idle_for):
+            raise ValueError(f"idle_for={idle_for!r}: write a number of seconds above 0, or stop() to end at once")
+        return None
+    if at is None:
+        if within is not None:
+            raise ValueError(f"within={within!r} without a safe point: write stop(SafePoint.ANY, within={within!r})")
+        return None
+    reason = Reason(cause or "the loop stops", Source.SHUTDOWN)
+    return make_ask(at, within=within, recursive=True, reason=reason, now=clock.now(), wall=clock.wall())

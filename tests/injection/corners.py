@@ -1,0 +1,128 @@
+"""Places that only trouble leads to: a connection slow to close, a release that fails, a result that is late."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+
+from safepoint import Agent, Ladder, tool
+from safepoint._core.supervisor import wind_down
+from safepoint.agent.model import Chunk, ModelRequest
+from safepoint.errors import StoreError
+from safepoint.sessions import MemoryStore, Session, Store
+from safepoint.sessions.store import Change
+from safepoint.testing import call, say
+from safepoint.testing.models import Act, Player
+from tests.injection.parts import A_MOMENT, A_WHILE, LONG, SlowStore, agent, look, post
+
+
+class SlowToClose(Player):
+    """A model whose connection takes a moment to open, and another to close."""
+
+    def stream(self, request: ModelRequest, /) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
+        return self._connected([say("one two", pieces=2)])
+
+    @asynccontextmanager
+    async def _connected(self, acts: list[Act]) -> AsyncGenerator[AsyncIterator[Chunk]]:
+        await asyncio.sleep(A_MOMENT)
+        try:
+            async with self._playing(acts) as chunks:
+                yield chunks
+        finally:
+            await asyncio.sleep(A_MOMENT)
+
+
+async def model_that_is_slow_to_close() -> None:
+    await Agent("slow", model=SlowToClose("slow")).run("go")
+
+
+async def late_result_is_stored(store: Store) -> None:
+    """A call that nothing stops ends with a value after its run, and the store takes a moment to write it down."""
+
+    @tool(ladder=Ladder(task=A_MOMENT))
+    async def deaf() -> str:
+        """Does not care about being cut, however often."""
+        end = asyncio.get_running_loop().time() + LONG
+        while (left := end - asyncio.get_running_loop().time()) > 0:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(left)
+        return "after all"
+
+    one = agent(call("deaf"), say("done"), say("more"), tools=[deaf])
+    session = await Session.create(store, "s")
+    async with one.start("first", session=session) as run:
+        await asyncio.sleep(A_WHILE)
+        run.cancel()
+    await asyncio.sleep(2 * LONG)
+    await one.run("second", session=session)
+
+
+class FailsToRelease(SlowStore):
+    """A store that refuses at once to give a session back, the first two times."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStore())
+        self._refusals = 2
+
+    async def release(self, session_id: str, claimant: str) -> None:
+        self._refusals -= 1
+        if self._refusals >= 0:
+            raise StoreError("not now")
+        await self._store.release(session_id, claimant)
+
+
+async def taken_again_by_who_could_not_give_it_back() -> None:
+    one = agent(call("look"), say("done"), say("more"), tools=[look])
+    session = await Session.create(FailsToRelease(), "s")
+    await one.run("first", session=session)
+    await asyncio.sleep(A_MOMENT)  # the second try is made in the background, and fails, too
+    await one.run("second", session=session)
+
+
+class FailsToBegin(SlowStore):
+    """A store that refuses the first thing it is to write."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStore())
+        self._refusals = 1
+
+    async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
+        self._refusals -= 1
+        if self._refusals >= 0:
+            raise StoreError("not now")
+        await super().append(session_id, epoch, changes)
+
+
+async def run_whose_beginning_cannot_be_written() -> None:
+    one = agent(call("look"), say("done"), tools=[look])
+    store = FailsToBegin()
+    session = await Session.create(store, "s")
+    with suppress(StoreError):
+        await one.run("first", session=session)
+    await one.run("second", session=await Session.load(store, "s"))
+
+
+async def wound_down() -> None:
+    """The end of a loop of our own: a new run, a task slow to leave, a generator that starts one more."""
+
+    async def numbers() -> AsyncGenerator[int]:
+        try:
+            yield 1
+        finally:
+            last.append(asyncio.create_task(asyncio.sleep(A_MOMENT)))
+            await asyncio.sleep(0)
+
+    async def stubborn() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(LONG)
+        await asyncio.sleep(A_MOMENT)
+
+    last: list[asyncio.Task[None]] = []
+    task = asyncio.create_task(stubborn())
+    forgotten = numbers()
+    await anext(forgotten)
+    await asyncio.sleep(A_MOMENT)
+    agent(call("post"), say("done"), tools=[post]).start("go").launch()
+    await wind_down(Ladder())
+    assert task.done()

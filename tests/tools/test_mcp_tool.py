@@ -1,0 +1,105 @@
+"""What an agent makes of a server's tools: names, results, failures; with a server in the same process."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from mcp.server.mcpserver import Image, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+
+from safepoint import Agent, LedgerEntry
+from safepoint.errors import McpFailed, UsageError
+from safepoint.testing import ScriptedModel, call, say
+from safepoint.tools import McpTools, mcp_tools
+from tests.virtual import virtual
+
+
+def made() -> MCPServer[Any]:  # Any: its lifespan
+    server: MCPServer[Any] = MCPServer("sample")
+
+    @server.tool(description="Add two numbers.")
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    @server.tool(name="odd.name")
+    async def odd() -> list[str]:
+        return ["one", "two"]
+
+    @server.tool()
+    async def fails() -> str:
+        raise ToolError("no such row")
+
+    @server.tool()
+    async def draws() -> Image:
+        return Image(data=b"123456", format="png")
+
+    @server.tool()
+    async def nothing() -> None:
+        pass
+
+    return server
+
+
+async def called(tools: McpTools, name: str, **args: object) -> LedgerEntry:
+    async with tools as offered:
+        agent = Agent("a", model=ScriptedModel(call(name, args), say("done")), tools=offered)
+        return (await agent.run("go")).ledger[0]
+
+
+@virtual
+async def test_a_result_is_the_text_that_the_server_sent() -> None:
+    assert (await called(mcp_tools(made), "add", a=1, b=2)).content == "3"
+    assert (await called(mcp_tools(made), "nothing")).content == "(empty result)"
+    assert (await called(mcp_tools(made, prefix="my-"), "my-odd_name")).content == "one\ntwo"
+    assert (await called(mcp_tools(made), "draws")).content == "[image, image/png, 6 bytes]"
+
+
+@virtual
+async def test_what_the_server_refuses_is_a_failed_tool_with_its_words() -> None:
+    entry = await called(mcp_tools(made), "fails")
+    assert (entry.state, entry.error) == ("failed", "McpFailed: Error executing tool fails: no such row")
+    entry = await called(mcp_tools(made), "add", a="x")
+    assert entry.state == "failed"
+    assert "Input should be a valid integer" in (entry.error or "")
+
+
+@virtual
+async def test_the_schema_is_the_servers_own_and_only_says_which_tools() -> None:
+    async with mcp_tools(made, only=["add"], effect="pure") as tools:
+        (add,) = tools
+    assert (add.spec.description, list(add.spec.parameters["properties"])) == ("Add two numbers.", ["a", "b"])
+    assert (add.options.effect, add.remote) == ("pure", True)
+    with pytest.raises(ValueError, match=r"the server has no tool 'subtract', it has \['add'"):
+        await mcp_tools(made, only=["subtract"]).__aenter__()
+
+
+@virtual
+async def test_a_tool_outside_its_block_says_where_it_belongs() -> None:
+    async with mcp_tools(made) as tools:
+        pass
+    agent = Agent("a", model=ScriptedModel(call("add", a=1, b=2), say("done")), tools=tools)
+    assert "use the tools inside `async with mcp_tools(…)`" in ((await agent.run("go")).ledger[0].error or "")
+
+
+def test_a_server_that_cannot_be_started_is_named_and_leaves_nothing() -> None:
+    async def main() -> None:
+        with pytest.raises(McpFailed, match="no connection to no-such-program --now"):
+            await mcp_tools(["no-such-program", "--now"]).__aenter__()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
+
+
+def test_an_opening_that_is_cancelled_leaves_nothing() -> None:
+    async def main() -> None:
+        entering = asyncio.ensure_future(mcp_tools(["sleep", "3600"]).__aenter__())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        entering.cancel()
+        with pytest.raises((asyncio.CancelledError, UsageError)):
+            await entering
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())

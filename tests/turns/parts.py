@@ -1,0 +1,124 @@
+"""What the tests of loops are made of: a turn that stands at a gate, and a store that can fail or wait."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from safepoint import Agent, TurnLoop, tool
+from safepoint.testing import ScriptedModel, call, say
+from safepoint.testing.models import Reply
+from safepoint.turns import LoopEvent, MemoryTurnStore, Plan, PlanContext
+
+T = TypeVar("T")
+
+
+class Gate:
+    """A tool that waits until it is let through. `reached` is set each time somebody stands at it."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.opened = asyncio.Event()
+
+        @tool
+        async def gate() -> str:
+            """Wait at the gate."""
+            self.reached.set()
+            await self.opened.wait()
+            return "through"
+
+        self.tool = gate
+
+    def agent(self, *replies: Reply, name: str = "desk") -> Agent:
+        """Goes to the gate in its first step; the replies follow."""
+        return Agent(name, model=ScriptedModel(call("gate"), *(replies or (say("done"),))), tools=[self.tool])
+
+
+def talker(*words: str) -> Agent:
+    """Says these, one in each turn; the last one again and again."""
+    return Agent("talker", model=ScriptedModel(*(say(word) for word in words or ("ok",)), repeat=True))
+
+
+def one_each(ctx: PlanContext[T], items: list[T]) -> Plan[T]:
+    """Every item is a turn of its own."""
+    return Plan(str(items[0]), items[:1], items[1:])
+
+
+def all_at_once(ctx: PlanContext[T], items: list[T]) -> Plan[T]:
+    return Plan(" ".join(map(str, items)), items)
+
+
+def in_a_thread(act: Callable[[], T]) -> T:
+    """What another thread brings back; the loop stands still meanwhile."""
+    found: list[T] = []
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            found.append(act())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return found[0]
+
+
+async def until(loop: TurnLoop[Any], condition: Callable[[], bool]) -> None:
+    """Let the event loop go round until it is so; the loop's end is the latest time."""
+    while not condition():
+        assert not loop.ended, "the loop ended before that"
+        await asyncio.sleep(0)
+
+
+async def told(loop: TurnLoop[T], into: list[LoopEvent[T]]) -> None:
+    async for event in loop.events():
+        into.append(event)
+
+
+class TroubledStore(MemoryTurnStore):
+    """A store that can be told to fail, or to wait; it counts what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails: BaseException | None = None
+        self.gate: asyncio.Event | None = None
+        self.waiting = asyncio.Event()
+        self.saves = 0
+        self.deletes = 0
+
+    async def _trouble(self) -> None:
+        if self.gate is not None:
+            self.waiting.set()
+            await self.gate.wait()
+        if self.fails is not None:
+            raise self.fails
+
+    async def load(self, id: str) -> bytes | None:
+        await self._trouble()
+        return await super().load(id)
+
+    async def save(self, id: str, record: bytes) -> None:
+        await self._trouble()
+        self.saves += 1
+        await super().save(id, record)
+
+    async def delete(self, id: str) -> None:
+        await self._trouble()
+        self.deletes += 1
+        await super().delete(id)
+
+    def peek(self, id: str) -> bytes | None:
+        """What is stored now, without asking anybody."""
+        return self._records.get(id)
+
+    def copy(self) -> TroubledStore:
+        """Another store with the same records, and no trouble."""
+        other = TroubledStore()
+        other._records.update(self._records)
+        return other

@@ -1,0 +1,263 @@
+"""Plans, agents and watchers of the user's own: what they see, what they may return, and what their errors cost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from safepoint import Agent, Budget, CancelToken, RunFailed, SafePoint, TurnLoop
+from safepoint.agent.events import RunEnded
+from safepoint.agent.stream import Reader
+from safepoint.errors import HistoryError, ModelError
+from safepoint.sessions import MemoryStore, Session
+from safepoint.testing import ScriptedModel, call, fail, say
+from safepoint.turns import ItemsDropped, LoopEnded, LoopEvent, Plan, PlanContext, Turn, TurnEnded, TurnStarted
+from safepoint.turns.events import LIMIT, EventsMissed, LoopHub
+from tests.turns.parts import Gate, one_each, talker, told, until
+from tests.virtual import virtual
+
+
+@virtual
+async def test_items_that_a_plan_does_not_name_are_dropped_and_told() -> None:
+    events: list[LoopEvent[str]] = []
+
+    def plan(ctx: PlanContext[str], items: list[str]) -> Plan[str]:
+        return Plan("go", items[:1], items[2:]) if len(items) > 1 else Plan(None, [])
+
+    loop = TurnLoop(talker(), plan=plan)
+    for word in "abc":
+        loop.push(word)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(told(loop, events))
+        await asyncio.sleep(0)
+        async with loop:
+            loop.stop(idle_for=1)
+    exit = await loop.wait()
+    assert events == [
+        ItemsDropped(1, ("b",)),
+        TurnStarted(1, events[1].run_id if isinstance(events[1], TurnStarted) else "", ("a",)),
+        TurnEnded(1, events[2].outcome if isinstance(events[2], TurnEnded) else events[2], ("a",)),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # told apart by the comparison
+        ItemsDropped(2, ("c",)),
+        LoopEnded(exit),
+    ]
+    assert exit.unhandled == []
+
+
+@virtual
+async def test_a_plan_chooses_the_agent_and_the_options_of_its_run() -> None:
+    agents = {name: Agent(name, model=ScriptedModel(say("ok"), repeat=True)) for name in ("a", "b")}
+    turns: list[Turn[str]] = []
+
+    def plan(ctx: PlanContext[str], items: list[str]) -> Plan[str]:
+        budget, token = Budget(steps=3), CancelToken()
+        return Plan("go", items[:1], items[1:], deps=items[0], budget=budget, token=token, metadata={"for": items[0]})
+
+    async def prepare(ctx: PlanContext[str], consumed: list[str]) -> Agent:
+        await asyncio.sleep(0)
+        return agents[consumed[0]]
+
+    loop = TurnLoop(plan=plan, prepare=prepare, on_events=lambda turn, events: turns.append(turn))
+    loop.push("a")
+    loop.push("b")
+    async with loop:
+        await until(loop, lambda: len(turns) == 2)
+    assert [turn.run.agent.name for turn in turns] == ["a", "b"]
+    assert [turn.run.deps for turn in turns] == ["a", "b"]
+    assert [turn.metadata for turn in turns] == [{"for": "a"}, {"for": "b"}]
+    assert [turn.result.text for turn in turns] == ["ok", "ok"]
+    assert "over" in repr(turns[0])
+
+
+@virtual
+async def test_a_turn_may_go_through_a_session() -> None:
+    session = await Session.create(MemoryStore())
+
+    def plan(ctx: PlanContext[str], items: list[str]) -> Plan[str]:
+        return Plan(items[0], items[:1], items[1:], session=session)
+
+    async with TurnLoop(talker("hello"), plan=plan) as loop:
+        loop.push("one")
+        loop.push("two")
+        loop.stop(idle_for=1)
+    assert [message.text for message in session.messages] == ["one", "hello", "two", "hello"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Plan("go", ["not given"]),
+        Plan("go", ["a", "a"]),
+        Plan("go", ["a"], ["a"]),
+        Plan("go", "ab"),
+        Plan("", ["a"]),
+        Plan("go", ["a"], history=[]),
+        "go",
+        None,
+    ],
+    ids=repr,
+)
+def test_a_plan_that_cannot_be_carried_out_ends_the_loop_and_loses_nothing(wrong: Any) -> None:
+    @virtual
+    async def body() -> None:
+        def plan(ctx: PlanContext[str], items: list[str]) -> Any:
+            if wrong == Plan("go", ["a"], history=[]):
+                return Plan("go", ["a"], history=[talker_message()])
+            return wrong
+
+        loop = TurnLoop(talker(), plan=plan)
+        loop.push("a")
+        loop.push("b")
+        loop.start()
+        exit = await loop.wait()
+        assert isinstance(exit.error, TypeError | ValueError | HistoryError), exit
+        assert (exit.reason, exit.unhandled) == ("error", ["a", "b"])
+
+    body()
+
+
+def talker_message() -> Any:
+    from safepoint import Message, Text
+
+    return Message("user", (Text("two of these in a row"),))
+
+
+def test_a_plan_without_input_can_not_consume() -> None:
+    with pytest.raises(ValueError, match="consumed=\\[\\]"):
+        Plan(None, ["a"])
+
+
+@virtual
+async def test_equal_items_are_told_apart() -> None:
+    taken: list[tuple[list[str], list[str]]] = []
+
+    def plan(ctx: PlanContext[str], items: list[str]) -> Plan[str]:
+        taken.append((items, items[1:]))
+        return Plan("go", ["".join("x")], ["x"] * (len(items) - 1))
+
+    loop = TurnLoop(talker(), plan=plan)
+    for _ in range(3):
+        loop.push("x")
+    async with loop:
+        loop.stop(idle_for=1)
+    assert [len(items) for items, _ in taken] == [3, 2, 1]
+    assert (await loop.wait()).unhandled == []
+
+
+@virtual
+async def test_an_agent_that_is_none_ends_the_loop() -> None:
+    nobody: Any = None  # Any: what untyped callers return
+    loop = TurnLoop(plan=one_each, prepare=lambda ctx, items: nobody)
+    loop.push("a")
+    loop.start()
+    exit = await loop.wait()
+    assert isinstance(exit.error, TypeError)
+    assert exit.unhandled == ["a"]
+
+
+@virtual
+async def test_an_error_of_a_watcher_stops_the_run_and_ends_the_loop() -> None:
+    gate = Gate()
+
+    async def on_events(turn: Turn[str], events: Reader) -> None:
+        await gate.reached.wait()
+        raise KeyError("watching failed")
+
+    loop = TurnLoop(gate.agent(), on_events=on_events)
+    loop.push("first")
+    loop.start()
+    exit = await loop.wait()
+    assert isinstance(exit.error, KeyError)
+    assert (exit.reason, exit.unhandled, exit.interrupted) == ("error", ["first"], [])
+
+
+@virtual
+async def test_a_watcher_may_be_a_plain_function_and_sees_every_event() -> None:
+    readers: list[Reader] = []
+    async with TurnLoop(talker(), on_events=lambda turn, events: readers.append(events)) as loop:
+        loop.push("first")
+        await until(loop, lambda: len(readers) == 1)
+    events = [event async for event in readers[0]]
+    assert isinstance(events[-1], RunEnded)
+
+
+@virtual
+async def test_a_turn_that_fails_stops_the_loop_or_not() -> None:
+    broken = ScriptedModel(fail(ModelError("broken")), say("ok"), repeat=True)
+    loop = TurnLoop(Agent("broken", model=broken), plan=one_each)
+    loop.push("first")
+    loop.push("second")
+    loop.start()
+    exit = await loop.wait()
+    assert isinstance(exit.error, RunFailed)
+    assert (exit.reason, exit.unhandled) == ("error", ["second"])
+
+    outcomes: list[str] = []
+
+    def plan(ctx: PlanContext[str], items: list[str]) -> Plan[str]:
+        outcomes.append(str(ctx.previous.outcome) if ctx.previous is not None else "-")
+        return one_each(ctx, items)
+
+    broken = ScriptedModel(fail(ModelError("broken")), say("ok"), repeat=True)
+    loop = TurnLoop(Agent("broken", model=broken), plan=plan, on_turn_error="continue")
+    for word in "abc":
+        loop.push(word)
+    async with loop:
+        loop.stop(idle_for=1)
+    assert outcomes == ["-", "failed", "ended"]
+
+
+@virtual
+async def test_a_run_that_somebody_cancels_by_itself_ends_its_turn_and_nothing_else() -> None:
+    gate = Gate()
+    turns: list[Turn[str]] = []
+    agent = gate.agent(say("next"))
+    async with TurnLoop(agent, on_events=lambda turn, events: turns.append(turn)) as loop:
+        loop.push("first")
+        await gate.reached.wait()
+        turns[0].run.cancel(SafePoint.NOW)
+        loop.push("second")
+        await until(loop, lambda: len(turns) == 2)
+        loop.stop(idle_for=1)
+    exit = await loop.wait()
+    assert (exit.reason, exit.interrupted, exit.unhandled) == ("clean", [], [])
+    assert not turns[0].stopped
+    assert not turns[0].preempted
+
+
+@virtual
+async def test_a_reader_that_is_too_slow_is_told_what_it_missed() -> None:
+    hub: LoopHub[int] = LoopHub()
+    reader = hub.read()
+    for number in range(LIMIT + 5):
+        hub.emit(ItemsDropped(number, ()))
+    assert await anext(reader) == EventsMissed(5)
+    assert await anext(reader) == ItemsDropped(5, ())
+
+
+@virtual
+async def test_a_reader_of_a_loop_that_has_ended_ends() -> None:
+    async with TurnLoop(talker()) as loop:
+        pass
+    assert [event async for event in loop.events()] == []
+
+
+@virtual
+async def test_a_turn_of_a_tool_may_push_and_is_preempted_before_the_next_model_call() -> None:
+    from safepoint import tool
+
+    loops: list[TurnLoop[str]] = []
+
+    @tool
+    async def interrupts_itself() -> str:
+        """Push with a preempt from inside the turn."""
+        loops[0].push("more", preempt=SafePoint.AFTER_TOOLS)
+        return "pushed"
+
+    model = ScriptedModel(call("interrupts_itself"), say("second turn"))
+    async with TurnLoop(Agent("self", model=model, tools=[interrupts_itself])) as loop:
+        loops.append(loop)
+        loop.push("first")
+        await until(loop, lambda: model.calls == 2)
+    assert model.requests[1].messages[-1].text == "more"

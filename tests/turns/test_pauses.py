@@ -1,0 +1,163 @@
+"""Turns that ask a person: the loop ends with them, or waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from safepoint import Agent, SafePoint, ToolContext, TurnLoop, check_history, tool
+from safepoint.errors import CheckpointError, UsageError
+from safepoint.testing import ScriptedModel, call, pass_time, say
+from safepoint.turns import MemoryTurnStore, Plan, PlanContext, ResumePlan
+from tests.turns.parts import in_a_thread, until
+from tests.virtual import virtual
+
+KEY: dict[str, Any] = {"checkpoint_id": "loop"}
+
+
+@tool
+async def asks(ctx: ToolContext) -> str:
+    """Ask a person."""
+    return f"they said {await ctx.interrupt('may I?')}"
+
+
+def asker(*words: str) -> Agent:
+    return Agent("asker", model=ScriptedModel(call("asks"), *(say(word) for word in words)), tools=[asks])
+
+
+@virtual
+async def test_a_loop_that_exits_says_what_is_asked_and_the_next_one_takes_the_answer() -> None:
+    store = MemoryTurnStore()
+    agent = asker("thanks")
+    loop = TurnLoop(agent, store=store, **KEY)
+    loop.push("first")
+    loop.start()
+    exit = await loop.wait()
+    assert (exit.reason, exit.interrupted, exit.checkpoint) == ("interrupted", ["first"], "saved")
+    (question,) = loop.questions
+    assert question.payload == "may I?"
+    with pytest.raises(UsageError, match="no turn waits"):
+        loop.answer(question.id, "yes")
+    async with TurnLoop(agent, store=store, **KEY) as loop:
+        await until(loop, lambda: loop.questions != ())
+        await pass_time(100)  # it waits for a person, not for a time
+        with pytest.raises(CheckpointError, match="no question has the id"):
+            loop.answer("another", "yes")
+        in_a_thread(lambda: loop.answer(question.id, "yes"))
+        await until(loop, lambda: model(agent).calls == 2)
+    assert "they said yes" in str(model(agent).requests[1].messages[-1].parts)
+    assert (await loop.wait()).interrupted == []
+
+
+@virtual
+async def test_a_loop_that_waits_accepts_pushes_and_goes_on_with_the_answer() -> None:
+    agent = asker("thanks", "second turn")
+    async with TurnLoop(agent, on_interrupt="wait") as loop:
+        loop.push("first")
+        await until(loop, lambda: loop.questions != ())
+        assert loop.push("second").accepted
+        loop.answer(loop.questions[0].id, "yes")
+        await until(loop, lambda: model(agent).calls == 3)
+    assert [message.text for message in model(agent).requests[2].messages][-2:] == ["thanks", "second"]
+    assert loop.questions == ()
+
+
+@virtual
+async def test_a_stop_ends_a_loop_that_waits_and_keeps_the_turn() -> None:
+    for at in (None, SafePoint.ANY, SafePoint.NOW):
+        store = MemoryTurnStore()
+        agent = asker("thanks")
+        async with TurnLoop(agent, on_interrupt="wait", store=store, **KEY) as loop:
+            loop.push("first")
+            await until(loop, lambda: loop.questions != ())  # noqa: B023 (waited for right here)
+            receipt = loop.stop(at)
+        exit = await loop.wait()
+        assert (exit.reason, exit.interrupted, exit.checkpoint) == ("interrupted", ["first"], "saved")
+        assert receipt.outcome == "clean"
+        loop = TurnLoop(agent, store=store, **KEY)
+        loop.answer((await asked_by(store)), "yes")
+        async with loop:
+            await until(loop, lambda: model(agent).calls == 2)  # noqa: B023 (as above)
+
+
+async def asked_by(store: MemoryTurnStore) -> str:
+    loop = TurnLoop(asker(), store=store, **KEY)
+    loop.stop()
+    loop.start()
+    await loop.wait()
+    return loop.questions[0].id
+
+
+@virtual
+async def test_a_preempt_takes_the_floor_from_a_turn_that_waits() -> None:
+    agent = asker("the other one")
+    for_plan: list[PlanContext[str]] = []
+
+    def plan(ctx: PlanContext[str], items: list[str]) -> Plan[str]:
+        for_plan.append(ctx)
+        return Plan(" ".join(items), items, history=ctx.history)
+
+    async with TurnLoop(agent, plan=plan, on_interrupt="wait") as loop:
+        loop.push("first")
+        await until(loop, lambda: loop.questions != ())
+        receipt = loop.push("urgent", preempt=SafePoint.ANY, delay=2)
+        assert await receipt.wait() == "preempted"
+        await until(loop, lambda: model(agent).calls == 2)
+    previous = for_plan[1].previous
+    assert previous is not None
+    assert (previous.outcome, previous.preempted) == ("preempted", ("first",))
+    check_history(list(model(agent).requests[1].messages))
+
+
+@virtual
+async def test_a_preempt_takes_the_floor_from_a_turn_that_came_back_to_wait() -> None:
+    store = MemoryTurnStore()
+    agent = asker("the other one")
+    loop = TurnLoop(agent, store=store, **KEY)
+    loop.push("first")
+    loop.start()
+    await loop.wait()
+    async with TurnLoop(agent, store=store, **KEY) as loop:
+        await until(loop, lambda: loop.questions != ())
+        await pass_time(1)
+        assert await loop.push("urgent", preempt=SafePoint.ANY).wait() == "preempted"
+        await until(loop, lambda: model(agent).calls == 2)
+    exit = await loop.wait()
+    assert (exit.interrupted, exit.unhandled) == ([], [])
+
+
+@virtual
+async def test_a_plan_for_a_paused_turn_may_bring_the_answers() -> None:
+    store = MemoryTurnStore()
+    agent = asker("thanks")
+    loop = TurnLoop(agent, store=store, **KEY)
+    loop.push("first")
+    loop.start()
+    await loop.wait()
+
+    def plan_resume(
+        ctx: PlanContext[str], interrupted: list[str], unhandled: list[str], new: list[str]
+    ) -> ResumePlan[str]:
+        assert ctx.checkpoint is not None
+        answers = {question.id: "of course" for question in ctx.checkpoint.questions}
+        return ResumePlan(interrupted, [*unhandled, *new], answers=answers, message="and hurry")
+
+    async with TurnLoop(agent, store=store, plan_resume=plan_resume, **KEY) as loop:
+        await until(loop, lambda: model(agent).calls == 2)
+    said = str(model(agent).requests[1].messages)
+    assert "of course" in said
+    assert "and hurry" in said
+
+
+@virtual
+async def test_an_answer_that_nobody_waits_for_is_refused() -> None:
+    async with TurnLoop(asker()) as loop:
+        with pytest.raises(UsageError, match="no turn waits"):
+            loop.answer("x", "yes")
+
+
+def model(agent: Agent) -> ScriptedModel:
+    found = agent.models[0]
+    assert isinstance(found, ScriptedModel)
+    return found

@@ -1,0 +1,348 @@
+"""The record of a loop: what is durable when, what a failing store costs, and what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from safepoint import Agent, SafePoint, TurnLoop
+from safepoint.errors import StoreCorrupt, StoreError, UsageError
+from safepoint.history.parts import Message, Text
+from safepoint.testing import ScriptedModel, pass_time, say, stall
+from safepoint.turns import ItemCodec, MemoryTurnStore, Plan, PlanContext, SqliteTurnStore, TurnStore
+from safepoint.turns.items import Item
+from safepoint.turns.record import LoopRecord, decode, encode
+from tests.turns.parts import Gate, TroubledStore, all_at_once, talker, until
+from tests.virtual import now, virtual
+
+KEY: dict[str, Any] = {"checkpoint_id": "loop"}
+
+
+class Order(BaseModel):
+    number: int
+    what: str
+
+
+@dataclass(frozen=True)
+class Point:
+    x: int
+    y: int
+
+
+async def left_in(store: TurnStore, **options: Any) -> Any:
+    loop: TurnLoop[Any] = TurnLoop(talker(), store=store, **options, **KEY)
+    loop.stop()
+    loop.start()
+    return await loop.wait()
+
+
+@virtual
+async def test_an_item_is_durable_once_its_receipt_says_so_and_before_its_turn_begins() -> None:
+    store = TroubledStore()
+    agent = talker()
+    async with TurnLoop(agent, store=store, **KEY) as loop:
+        await until(loop, lambda: True)
+        store.gate = asyncio.Event()
+        receipt = loop.push("first")
+        await store.waiting.wait()
+        await pass_time(5)
+        assert model(agent).calls == 0
+        store.gate.set()
+        await receipt.saved()
+        data = await store.load("loop")
+        assert data is not None
+        assert decode(data, ItemCodec[str].plain()).unhandled == ["first"]
+
+
+@virtual
+async def test_without_a_store_nothing_is_ever_saved() -> None:
+    async with TurnLoop(talker()) as loop:
+        with pytest.raises(UsageError, match="no store"):
+            await loop.push("x").saved()
+    assert (await loop.wait()).checkpoint == "none"
+
+
+@virtual
+async def test_what_waits_comes_back_in_front_of_what_was_pushed_before_the_start() -> None:
+    store = MemoryTurnStore()
+    loop = TurnLoop(talker(), store=store, **KEY)
+    loop.push("one")
+    loop.push("two")
+    loop.stop()
+    loop.start()
+    assert (await loop.wait()).checkpoint == "saved"
+    agent = talker()
+    loop = TurnLoop(agent, store=store, **KEY)
+    loop.push("three")
+    async with loop:
+        await until(loop, lambda: model(agent).calls == 1)
+    assert model(agent).requests[0].messages[-1].text == "one\ntwo\nthree"
+
+
+@virtual
+async def test_the_conversation_comes_back_with_the_loop() -> None:
+    store = MemoryTurnStore()
+    for number, agent in enumerate((talker("hello"), talker("again")), 1):
+        async with TurnLoop(agent, store=store, **KEY) as loop:
+            loop.push(f"message {number}")
+            await until(loop, lambda: model(agent).calls == 1)  # noqa: B023 (waited for right here)
+    assert [message.text for message in model(agent).requests[0].messages] == ["message 1", "hello", "message 2"]
+
+
+@virtual
+async def test_a_burst_of_pushes_costs_a_few_writes() -> None:
+    store = TroubledStore()
+    agent = talker()
+    async with TurnLoop(agent, store=store, **KEY) as loop:
+        for number in range(1000):
+            loop.push(str(number))
+        await until(loop, lambda: model(agent).calls == 1)
+    assert store.saves <= 4
+
+
+@virtual
+async def test_the_record_is_deleted_when_nothing_is_left() -> None:
+    store, agent = TroubledStore(), talker()
+
+    def plan(ctx: PlanContext[str], items: list[str]) -> Plan[str]:
+        return Plan(None, [])  # everything is dropped
+
+    async with TurnLoop(agent, plan=plan, store=store, **KEY) as loop:
+        await loop.push("x").saved()
+        loop.stop(idle_for=1)
+    assert (await loop.wait()).checkpoint == "none"
+    assert await store.load("loop") is None
+    assert store.deletes == 1
+
+
+@virtual
+async def test_a_store_that_fails_ends_the_loop_before_a_turn_and_keeps_the_items_in_the_exit_state() -> None:
+    store, agent = TroubledStore(), talker()
+    loop = TurnLoop(agent, store=store, **KEY)
+    loop.start()
+    await until(loop, lambda: True)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    store.fails = OSError("full")
+    receipt = loop.push("first")
+    exit = await loop.wait()
+    assert (exit.reason, exit.unhandled, model(agent).calls) == ("error", ["first"], 0)
+    assert exit.error is exit.checkpoint.error is store.fails
+    assert exit.checkpoint == "failed"
+    with pytest.raises(OSError, match="full"):
+        await receipt.saved()
+
+
+@virtual
+async def test_a_store_that_fails_during_a_turn_ends_the_loop_after_it_and_is_tried_once_more() -> None:
+    store, gate = TroubledStore(), Gate()
+    loop = TurnLoop(gate.agent(), store=store, **KEY)
+    loop.start()
+    loop.push("first")
+    await gate.reached.wait()
+    store.fails = OSError("full")
+    loop.push("second")
+    await pass_time(1)
+    store.fails = None
+    gate.opened.set()
+    exit = await loop.wait()
+    assert isinstance(exit.error, OSError)
+    assert (exit.reason, exit.unhandled, exit.checkpoint) == ("error", ["second"], "saved")
+    assert (await left_in(store)).unhandled == ["second"]
+
+
+@virtual
+async def test_a_store_that_hangs_holds_the_end_no_longer_than_the_cap() -> None:
+    for at, seconds in ((None, 10), (SafePoint.NOW, 10), (SafePoint.FORCE, 1)):
+        store = TroubledStore()
+        loop = TurnLoop(talker(), store=store, **KEY)
+        loop.start()
+        await loop.push("first").saved()
+        store.gate = asyncio.Event()
+        loop.push("second")
+        await store.waiting.wait()
+        begun = now()
+        loop.stop(at)
+        exit = await loop.wait()
+        assert now() - begun <= seconds + 1
+        assert exit.checkpoint == "failed"
+        assert isinstance(exit.checkpoint.error, StoreError)
+        assert "second" in exit.unhandled
+
+
+@virtual
+async def test_a_load_that_hangs_is_cut_by_now_and_its_record_is_left_alone() -> None:
+    store = TroubledStore()
+    await store.save("loop", b"as it was")
+    store.gate = asyncio.Event()
+    loop = TurnLoop(talker(), store=store, **KEY)
+    loop.push("first")
+    loop.start()
+    await store.waiting.wait()
+    loop.stop(SafePoint.NOW)
+    exit = await loop.wait()
+    assert (exit.unhandled, exit.checkpoint) == (["first"], "failed")
+    store.gate = None
+    assert await store.load("loop") == b"as it was"
+
+
+@virtual
+async def test_skip_checkpoint_is_sticky_and_the_turn_that_was_cut_begins_anew() -> None:
+    store = MemoryTurnStore()
+    reached = asyncio.Event()
+    agent = Agent("stuck", model=ScriptedModel(stall(on_reached=reached.set)))
+    loop = TurnLoop(agent, store=store, **KEY)
+    loop.start()
+    loop.push("first")
+    await reached.wait()
+    loop.push("second")
+    loop.stop(skip_checkpoint=True)
+    loop.stop(SafePoint.NOW)
+    exit = await loop.wait()
+    assert (exit.checkpoint, exit.interrupted, exit.unhandled) == ("skipped", ["first"], ["second"])
+    again = await left_in(store)
+    assert (again.interrupted, again.unhandled) == ([], ["first", "second"])
+
+
+@virtual
+async def test_skip_checkpoint_leaves_alone_what_an_earlier_loop_has_left() -> None:
+    store, gate = MemoryTurnStore(), Gate()
+    loop = TurnLoop(gate.agent(), store=store, **KEY)
+    loop.start()
+    loop.push("first")
+    await gate.reached.wait()
+    loop.stop(SafePoint.NOW)
+    await loop.wait()
+    loop = TurnLoop(gate.agent(), store=store, **KEY)
+    loop.stop(skip_checkpoint=True)
+    loop.start()
+    assert (await loop.wait()).checkpoint == "skipped"
+    assert (await left_in(store)).interrupted == ["first"]
+
+
+@virtual
+async def test_a_turn_that_is_cut_can_go_on_and_is_saved_with_its_items() -> None:
+    store, gate = MemoryTurnStore(), Gate()
+    loop = TurnLoop(gate.agent(), store=store, **KEY)
+    loop.start()
+    loop.push("first")
+    await gate.reached.wait()
+    loop.stop(SafePoint.NOW)
+    exit = await loop.wait()
+    assert (exit.checkpoint, exit.interrupted) == ("saved", ["first"])
+    resumed = Agent("desk", model=ScriptedModel(say("told that the gate was cut")), tools=[gate.tool])
+    async with TurnLoop(resumed, store=store, **KEY) as loop:
+        await until(loop, lambda: model(resumed).calls == 1)
+    assert model(resumed).requests[0].messages[-1].role == "tool"
+    assert (await left_in(store)).interrupted == []
+
+
+@virtual
+async def test_a_turn_of_another_agent_is_refused_and_kept() -> None:
+    store, gate = MemoryTurnStore(), Gate()
+    loop = TurnLoop(gate.agent(), store=store, **KEY)
+    loop.start()
+    loop.push("first")
+    await gate.reached.wait()
+    loop.stop(SafePoint.NOW)
+    await loop.wait()
+    loop = TurnLoop(talker(), store=store, **KEY)
+    loop.start()
+    exit = await loop.wait()
+    assert (exit.reason, exit.interrupted) == ("error", ["first"])
+    assert (await left_in(store)).interrupted == ["first"]
+
+
+# -- items of other types --------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_items_of_other_types_come_back_through_their_codec() -> None:
+    cases: list[tuple[ItemCodec[Any], Any]] = [
+        (ItemCodec.of(Order), Order(number=1, what="tea")),
+        (ItemCodec.of(Point), Point(1, 2)),
+        (ItemCodec(lambda number: hex(number), lambda text: int(text, 16)), 255),
+        (ItemCodec[Any].plain(), {"a": [1, None, "b\udc80"]}),
+    ]
+    for codec, item in cases:
+        store = MemoryTurnStore()
+        for _ in range(2):
+            loop: TurnLoop[Any] = TurnLoop(talker(), plan=all_at_once, store=store, codec=codec, **KEY)
+            loop.push(item)
+            loop.stop()
+            loop.start()
+            exit = await loop.wait()
+            assert exit.checkpoint == "saved"
+        assert exit.unhandled == [item, item]
+
+
+@virtual
+async def test_an_item_without_a_form_costs_only_itself_and_is_named() -> None:
+    store = MemoryTurnStore()
+    strange = object()
+    loop: TurnLoop[Any] = TurnLoop(talker(), plan=all_at_once, store=store, **KEY)
+    for item in ("one", strange, (1, 2), "two"):
+        loop.push(item)
+    loop.stop()
+    loop.start()
+    exit = await loop.wait()
+    assert exit.unhandled == ["one", strange, (1, 2), "two"]
+    assert exit.checkpoint == "failed"
+    assert "ItemCodec.of" in str(exit.checkpoint.error)
+    assert (await left_in(store)).unhandled == ["one", "two"]
+
+
+@virtual
+async def test_the_receipt_of_an_item_without_a_form_says_so_while_the_loop_goes_on() -> None:
+    agent = talker()
+    async with TurnLoop(agent, plan=all_at_once, store=MemoryTurnStore(), **KEY) as loop:
+        receipt = loop.push(object())
+        with pytest.raises(StoreError, match="can't be saved"):
+            await receipt.saved()
+        await until(loop, lambda: model(agent).calls == 1)
+
+
+def test_a_record_is_read_as_it_was_written_or_not_at_all() -> None:
+    codec = ItemCodec[str].plain()
+    record = LoopRecord([Item(1, "a")], [Item(2, "b")], None, [Message("user", (Text("hi"),))])
+    data, lost = encode(record, codec)
+    found = decode(data, codec)
+    assert (found.unhandled, found.interrupted, found.history) == (["a"], ["b"], [Message("user", (Text("hi"),))])
+    assert lost == {}
+    for broken in (b"", b"x", data[:-1], data.replace(b"turns 1 ", b"turns 2 "), data.replace(b"hi", b"ho")):
+        with pytest.raises(StoreCorrupt):
+            decode(broken, codec)
+    with pytest.raises(StoreCorrupt, match="can't be read"):
+        decode(data, ItemCodec.of(Order))
+
+
+@virtual
+async def test_a_record_in_a_sqlite_file_outlives_its_store(tmp_path: Path) -> None:
+    for _ in range(2):
+        store = SqliteTurnStore(tmp_path / "loop.db")
+        loop = TurnLoop(talker(), store=store, **KEY)
+        loop.push("one")
+        loop.stop()
+        loop.start()
+        exit = await loop.wait()
+        await store.aclose()
+    assert exit.unhandled == ["one", "one"]
+    store = SqliteTurnStore(tmp_path / "loop.db")
+    await store.delete("loop")
+    await store.delete("loop")
+    assert await store.load("loop") is None
+    await store.aclose()
+    assert (tmp_path / "loop.db").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(ValueError, match="above 0"):
+        SqliteTurnStore(tmp_path / "loop.db", timeout=0)
+
+
+def model(agent: Agent) -> ScriptedModel:
+    found = agent.models[0]
+    assert isinstance(found, ScriptedModel)
+    return found
