@@ -10,11 +10,12 @@ import pytest
 import safepoint
 from safepoint.testing import CALLER, OWN, Report, Site, check_cancellable, never_reached
 from tests.injection.entries import ENTRIES, SHELF, WITHOUT_A_CALLER
+from tests.injection.turned import BOOKS
 
 REPORTS: dict[str, Report] = {}
 
 ROOT = Path(safepoint.__file__).parent
-COVERED = [ROOT / part for part in ("_core", "agent", "tools", "sessions")]
+COVERED = [ROOT / part for part in ("_core", "agent", "tools", "sessions", "turns")]
 
 # A real file, or a new Python, under every injection takes minutes: such entries are left to the long proofs.
 LONG = sorted(name for name in ENTRIES if name.endswith(("_in_sqlite", "_in_a_process")))
@@ -23,7 +24,7 @@ ORDINARY = sorted(set(ENTRIES) - set(LONG))
 
 def cancel_everywhere(name: str) -> None:
     kinds = [OWN] if name in WITHOUT_A_CALLER else [OWN, CALLER]
-    report = REPORTS[name] = check_cancellable(ENTRIES[name], oracles=[SHELF.is_sound], kinds=kinds)
+    report = REPORTS[name] = check_cancellable(ENTRIES[name], oracles=[SHELF.is_sound, BOOKS.balance], kinds=kinds)
     assert report.failures == [], "\n".join(map(str, report.failures[:3]))
     assert report.injections > 0
 

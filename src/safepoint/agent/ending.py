@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from safepoint._core.endings import Ending, Stop
 from safepoint._core.reasons import Source
 from safepoint._core.work import Done, Failed, Outcome
-from safepoint.agent.checkpoint import Checkpoint
+from safepoint.agent.checkpoint import Checkpoint, OpenCall
 from safepoint.agent.record import Record
 from safepoint.agent.remains import Remains
 from safepoint.agent.result import NO_VALUE, RunResult, StopReason
@@ -42,24 +41,24 @@ def close(record: Record, step: Close, remains: Remains, value_of: Callable[[str
     draft = remains.draft
     if step.incoming is not None:
         draft = Draft(step.incoming.kept_text, step.incoming.kept_reasoning)
+    notice = _notice(step, stop, remains.told, incomplete=draft is not None and draft.incomplete)
+    calls, pending = remains.calls, record.pending
     said = record.messages if remains.messages is None else remains.messages
-    messages = close_history(
-        joined(list(close_history(said, batch=remains.calls)), list(record.pending)),
-        draft=draft,
-        notice=_notice(step, stop, remains.told, incomplete=draft is not None and draft.incomplete),
-    )
+    if pending:
+        calls, said = (), joined(list(close_history(said, batch=calls)), list(pending))
+    closed = close_history(said, batch=calls, draft=draft, notice=notice)
     now = record.node.clock.wall()
     budget = stop is not None and stop.reason.source is Source.BUDGET
-    text = _last_words(messages)
+    text = _last_words(closed)
     result = RunResult(
         record.node.id,
         StopReason.BUDGET if budget else step.stop_reason,
         text,
-        list(messages),
+        list(closed),
         tuple(record.ledger),
         record.usage,
         cancellation=stop.recorded(now) if stop is not None else None,
-        checkpoint=_checkpoint(record, step, remains, messages, budget=budget),
+        checkpoint=_checkpoint(record, step, remains, closed, budget=budget),
         value=value_of(text) if step.stop_reason is StopReason.END_TURN else NO_VALUE,
         orphans=tuple(record.orphans),
         error=step.error,
@@ -76,7 +75,7 @@ def _checkpoint(
         return None
     stop = record.node.stop
     return Checkpoint(
-        f"checkpoint_{uuid.uuid4().hex}",
+        f"checkpoint_of_{record.node.id}",  # a run ends once
         record.agent.name,
         record.node.id,
         StopReason.BUDGET if budget else step.stop_reason,
@@ -89,6 +88,7 @@ def _checkpoint(
         stop.reason if stop is not None else None,
         record.pending,
         record.meter.used() if record.meter is not None else {},
+        {name: hook for name, hook in record.hooked.items() if hook != OpenCall(name, "")},
     )
 
 
