@@ -170,6 +170,7 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
     ) -> RunResult[OutT]:
         """Go on where a run was stopped; see `Resume` for the options. A finished effect never happens twice.
 
+        For another budget, a token, a ladder or a handle: `agent.start(checkpoint=Resume(…), budget=…, token=…)`.
         Cancellation: as for `run`; the resumed run leaves a checkpoint of its own.
         """
         resume = Resume(checkpoint, message, answers or {}, edit, on_unknown, fork)
