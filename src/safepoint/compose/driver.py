@@ -140,6 +140,8 @@ class CompositeDriver(BaseDriver[OwnStep]):
 
     def _after_crew(self, crew: Crew) -> Step:
         self._family.has_moved = True
+        if self._node.stop is not None:
+            return Close(StopReason.CANCELLED)
         if self._record.broken is not None:
             return self._fail(self._record.broken, None)
         failed = crew.failed
