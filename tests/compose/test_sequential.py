@@ -318,6 +318,24 @@ async def test_a_sequence_whose_process_died_goes_on_after_its_finished_child() 
 
 
 @virtual
+async def test_a_resumed_sequence_whose_process_died_still_knows_its_finished_child() -> None:
+    store = MemoryStore()
+    session = await Session.create(store, "s")
+    pipeline = two(stall(), stall())
+    async with pipeline.start("go", session=session) as run:
+        await asyncio.sleep(A_SECOND)
+        run.cancel()
+    async with pipeline.start(checkpoint=session.checkpoint, session=session) as again:
+        await asyncio.sleep(A_SECOND)
+        stored = await store.load("s")
+        again.cancel()
+    left = sealed(stored, stored.runs[-1]).checkpoint
+    assert left is not None
+    result = await two(say("done")).resume(left)
+    assert [(child.name, child.result.text) for child in result.children] == [("first", "found"), ("last", "done")]
+
+
+@virtual
 async def test_a_sequence_is_a_tool_of_an_agent_and_stops_with_it() -> None:
     pipeline = two(stall(), say("done"))
     boss = scripted("boss", call("pipeline", input="sub"), say("all done"), tools=[pipeline.as_tool()])
@@ -351,8 +369,10 @@ async def test_a_child_that_does_not_stop_is_abandoned_and_on_resume_the_next_on
     pipeline = Sequential("pipeline", slow, ladder=Ladder(task=1, thread=0.2, kill=1, undo=1, cap=2))
     async with pipeline.start("go") as run:
         await asyncio.sleep(A_SECOND)
+        asked = asyncio.get_running_loop().time()
         run.cancel()
         result = await run.wait()
+        assert asyncio.get_running_loop().time() - asked == pytest.approx(2), "the ladder's cap, and not twice that"
     came_back = asyncio.Event()
     result.orphans[0].when_late(lambda _: came_back.set())
     release.set()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from safepoint.agent.checkpoint import Checkpoint, OpenCall
+from safepoint.agent.journal import Called, Fact
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.record import Record
 from safepoint.agent.remains import Remains
@@ -62,6 +63,13 @@ class Family:
         restored = restore_child(self._resume, entry) if self._resume is not None and entry is not None else None
         run = self._runs[child.key] = ChildRun(self._record, child, restored)
         return run
+
+    def facts_before(self) -> list[Fact]:
+        """The children that a run before this one has finished, as the journal takes them."""
+        if self._resume is None:
+            return []
+        calls = self._resume.checkpoint.calls
+        return [Called(self._entries[key], calls[key].memory) for key in self._before]
 
     def calls_made(self) -> Iterator[LedgerEntry]:
         """The tool calls of runs before this one, for a budget that counts them; those still open are made again."""
