@@ -23,7 +23,6 @@ PARAMETER_WAIVERS = {
     "Agent.__init__": 13,
     "BaseAgent.start": 9,
     "BaseAgent.stream": 9,
-    "Loop.__init__": 9,
     "TurnLoop.__init__": 11,
 }
 
