@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from safepoint import (
     Agent,
@@ -426,7 +426,7 @@ class Grown:
     async def _stream(
         self, token: CancelToken | None, options: dict[str, Any]
     ) -> RunResult[Any] | None:  # Any: as above
-        on_close = "detach" if self.plan.entered == "detached" else "cancel"
+        on_close: Literal["cancel", "detach"] = "detach" if self.plan.entered == "detached" else "cancel"
         events = self._agent.stream("go", on_close=on_close, **options)
         asked = False
         try:

@@ -106,7 +106,7 @@ def grow(injections: int, processes: int) -> Tally:
 
 
 @pytest.mark.proof
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 def test_a_hundred_thousand_injections_into_random_scenarios_break_nothing(
     record_property: Callable[[str, object], None],
 ) -> None:
