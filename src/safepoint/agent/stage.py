@@ -206,7 +206,7 @@ class Stage:
         context = ToolContext(
             deps=record.deps, run=record.run, call_id="", node=node, ladder=record.ladder, memory=memory
         )
-        context.bind(self.work)
+        context.bind(self.work, None)
         return context
 
     def _keep(self, name: str, error: BaseException) -> None:

@@ -121,7 +121,7 @@ def estimate_tokens(text: str) -> int:
         return 0
     line = text.encode("utf-8", "surrogatepass").translate(_TABLE, _CONTINUATION)
     prices = _ASCII_PRICES if text.isascii() else _ALL_PRICES
-    hundredths = sum(map(mul, map(line.count, prices), prices.values()))
+    hundredths: int = sum(map(mul, map(line.count, prices), prices.values()))
     hundredths += _WORD_PRICE * (b" " + line.translate(_WORDS)).count(b" x")
     return max(1, (hundredths + 50) // 100)
 

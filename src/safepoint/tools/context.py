@@ -64,7 +64,7 @@ class ToolContext(Generic[DepsT]):
         assert self._work is not None, "the context is bound before the tool's first line"
         return self._work
 
-    def bind(self, work: Work[object], tell: Callable[[str], None]) -> None:
+    def bind(self, work: Work[object], tell: Callable[[str], None] | None) -> None:
         self._work, self._tell = work, tell
 
     def tell(self, text: str) -> None:
@@ -72,7 +72,8 @@ class ToolContext(Generic[DepsT]):
 
         The model does not see it.
         """
-        assert self._tell is not None, "the context is bound before the tool's first line"
+        if self._tell is None:
+            raise UsageError("ctx.tell(…) shows what a tool call has done, and a hook is no call: log it instead")
         if self.node.runs_in_this_thread():
             self._tell(text)
         else:
