@@ -112,3 +112,13 @@ class TroubledStore(MemoryTurnStore):
         await self._trouble()
         self.deletes += 1
         await super().delete(id)
+
+    def peek(self, id: str) -> bytes | None:
+        """What is stored now, without asking anybody."""
+        return self._records.get(id)
+
+    def copy(self) -> TroubledStore:
+        """Another store with the same records, and no trouble."""
+        other = TroubledStore()
+        other._records.update(self._records)
+        return other

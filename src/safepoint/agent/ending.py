@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -42,14 +41,14 @@ def close(record: Record, step: Close, remains: Remains, value_of: Callable[[str
     draft = remains.draft
     if step.incoming is not None:
         draft = Draft(step.incoming.kept_text, step.incoming.kept_reasoning)
+    notice = _notice(step, stop, remains.told, incomplete=draft is not None and draft.incomplete)
     messages = list(record.messages if remains.messages is None else remains.messages)
     # What came before this run is closed already, and may be long. A session that has moved on may be longer still.
     start = min(record.started_at, len(messages) - 1) if remains.messages is None else 0
-    messages[start:] = close_history(
-        joined(list(close_history(messages[start:], batch=remains.calls)), list(record.pending)),
-        draft=draft,
-        notice=_notice(step, stop, remains.told, incomplete=draft is not None and draft.incomplete),
-    )
+    calls, said = remains.calls, messages[start:]
+    if record.pending:
+        calls, said = (), joined(list(close_history(said, batch=calls)), list(record.pending))
+    messages[start:] = close_history(said, batch=calls, draft=draft, notice=notice)
     now = record.node.clock.wall()
     budget = stop is not None and stop.reason.source is Source.BUDGET
     text = _last_words(messages)
@@ -78,7 +77,7 @@ def _checkpoint(
         return None
     stop = record.node.stop
     return Checkpoint(
-        f"checkpoint_{uuid.uuid4().hex}",
+        f"checkpoint_of_{record.node.id}",  # a run ends once
         record.agent.name,
         record.node.id,
         StopReason.BUDGET if budget else step.stop_reason,

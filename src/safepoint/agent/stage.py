@@ -23,7 +23,7 @@ from safepoint.agent.checkpoint import OpenCall, Question
 from safepoint.agent.events import CancelRequested, HookFailed, RungReached
 from safepoint.agent.hooks import in_context, is_being_cut, is_its_own, leaves, overridden, told
 from safepoint.agent.record import Record
-from safepoint.errors import AskPerson, StopTool, UsageError
+from safepoint.errors import AskPerson, StopTool
 from safepoint.tools.context import ToolContext
 from safepoint.tools.memory import CallMemory
 from safepoint.tools.rendering import render_error
@@ -206,7 +206,7 @@ class Stage:
         context = ToolContext(
             deps=record.deps, run=record.run, call_id="", node=node, ladder=record.ladder, memory=memory
         )
-        context.bind(self.work, partial(_refuse_to_tell, name))
+        context.bind(self.work, None)
         return context
 
     def _keep(self, name: str, error: BaseException) -> None:
@@ -226,7 +226,3 @@ class Stage:
 
 def _nothing_for(_level: Level) -> None:
     pass
-
-
-def _refuse_to_tell(hook: str, _text: str) -> None:
-    raise UsageError(f"ctx.tell(…) shows what a tool call has done, and in {hook} there is no call: log it instead")

@@ -24,6 +24,24 @@ def _openai(name: str) -> Model:
     return OpenAIModel(name)
 
 
+def _anthropic(name: str) -> Model:
+    from safepoint.models.anthropic import AnthropicModel
+
+    return AnthropicModel(name)
+
+
+def _gemini(name: str) -> Model:
+    from safepoint.models.gemini import GeminiModel
+
+    return GeminiModel(name)
+
+
+def _bedrock(name: str) -> Model:
+    from safepoint.models.anthropic import BedrockModel
+
+    return BedrockModel(name)
+
+
 def _ollama(name: str) -> Model:
     from safepoint.models.openai import OpenAIModel
 
@@ -42,6 +60,9 @@ def ollama_address(host: str) -> str:
 
 PROVIDERS: Final[dict[str, Callable[[str], Model]]] = {
     "openai": _openai,
+    "anthropic": _anthropic,
+    "gemini": _gemini,
+    "bedrock": _bedrock,
     "ollama": _ollama,
 }
 

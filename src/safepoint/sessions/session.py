@@ -21,7 +21,7 @@ from safepoint._core.supervisor import Supervisor
 from safepoint.agent.conversation import Entered
 from safepoint.agent.journal import Ended, Fact, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
-from safepoint.errors import SessionBusy, SessionNotFound
+from safepoint.errors import CutShort, SessionBusy, SessionNotFound, StopTool
 from safepoint.history.closing import quoted
 from safepoint.history.encoding import decode_value, encode_values
 from safepoint.history.parts import Message, Notice
@@ -47,6 +47,8 @@ _HAPPENED = frozenset(
     }
 )
 _PATIENCE = 10.0  # seconds for a release
+# How an abandoned call ends that heard of the stop in the end: it brings nothing.
+_STOPPED_AFTER_ALL = (asyncio.CancelledError, StopTool, CutShort)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +331,7 @@ class Session:
     def _came_back(self, orphan: Orphan) -> None:
         """An orphan has ended; keep what it brought for the next run, and store it if a loop is there to do it."""
         call_id = orphan.path.rpartition(f"/{orphan.name}:")[2]
-        if "/" in call_id or isinstance(orphan.error, asyncio.CancelledError):
+        if "/" in call_id or isinstance(orphan.error, _STOPPED_AFTER_ALL):
             return  # no tool call but a hook or an undo; or it stopped after all, and brings nothing
         content = f"it failed: {render_error(orphan.error)}" if orphan.error else render_result(orphan.result).text
         late = LateResult(call_id, orphan.name, content)

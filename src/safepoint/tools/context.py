@@ -64,7 +64,7 @@ class ToolContext(Generic[DepsT]):
         assert self._work is not None, "the context is bound before the tool's first line"
         return self._work
 
-    def bind(self, work: Work[object], tell: Callable[[str], None]) -> None:
+    def bind(self, work: Work[object], tell: Callable[[str], None] | None) -> None:
         self._work, self._tell = work, tell
 
     def tell(self, text: str) -> None:
@@ -72,7 +72,8 @@ class ToolContext(Generic[DepsT]):
 
         The model does not see it.
         """
-        assert self._tell is not None, "the context is bound before the tool's first line"
+        if self._tell is None:
+            raise UsageError("a hook has no output of a call to show: write ctx.tell(…) in a tool")
         if self.node.runs_in_this_thread():
             self._tell(text)
         else:

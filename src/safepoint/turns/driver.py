@@ -293,8 +293,16 @@ class Driver(Generic[T]):
         if not self.journal.enabled:
             self._loaded = True
             return True
+        work = self.begin(self.journal.load, "load")
+        hurried = False
+        while work.outcome is None and self.stops.level(self.clock.now()) < Level.FORCE:
+            if not hurried and self.stops.level(self.clock.now()) is Level.NOW:
+                # Without it nothing can be saved: a moment more is worth it.
+                work.stop_at(self.clock.now() + self.config.ladder.task)
+                hurried = True
+            await self.wait()
         try:
-            loaded = await self._outcome(self.begin(self.journal.load, "load"))
+            loaded = await self._outcome(work)
         except CallbackFailed as failed:
             self.state.fail(failed.error)
             return False

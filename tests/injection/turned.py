@@ -1,0 +1,141 @@
+"""Loops of turns: preempted, stopped at a safe point, resumed by the next loop, and waiting for a person."""
+
+from __future__ import annotations
+
+import asyncio
+
+from safepoint import Agent, SafePoint, TurnLoop
+from safepoint.agent.stream import Reader
+from safepoint.testing import call, say
+from safepoint.turns import ExitState, ItemCodec, LoopReader, MemoryTurnStore, Plan, PlanContext, Turn
+from safepoint.turns.events import ItemsDropped, LoopEnded, TurnEnded
+from safepoint.turns.record import decode
+from tests.injection.parts import A_MOMENT, A_WHILE, agent, look, post
+from tests.injection.resuming import asks
+
+
+class SlowTurnStore(MemoryTurnStore):
+    """Waits before it acts, and once more before it says so: what is cancelled may have happened."""
+
+    async def load(self, id: str) -> bytes | None:
+        await asyncio.sleep(A_MOMENT)
+        return await super().load(id)
+
+    async def save(self, id: str, record: bytes) -> None:
+        await asyncio.sleep(A_MOMENT)
+        await super().save(id, record)
+        await asyncio.sleep(0)
+
+    def peek(self) -> bytes | None:
+        return self._records.get("loop")
+
+
+class Books:
+    """What was accepted and what was told, until somebody has compared the two."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[TurnLoop[str], LoopReader[str], list[str], SlowTurnStore]] = []
+
+    def keep(self, loop: TurnLoop[str], accepted: list[str], store: SlowTurnStore) -> None:
+        self._open.append((loop, loop.events(), accepted, store))
+
+    def balance(self) -> None:
+        """The oracle: every accepted item is in exactly one place, and what is saved is what was said at the end."""
+        books, self._open = self._open, []
+        last = {id(store): loop for loop, _, _, store in books}  # only the last loop still finds its own record
+        for loop, reader, accepted, store in books:
+            if loop.ended:
+                asyncio.run(_balance(reader, accepted, store if last[id(store)] is loop else None))
+
+
+async def _balance(reader: LoopReader[str], accepted: list[str], store: SlowTurnStore | None) -> None:
+    gone: list[str] = []
+    exit: ExitState[str] | None = None
+    async for event in reader:
+        match event:
+            case TurnEnded(outcome="ended" | "failed" | "preempted", consumed=items) | ItemsDropped(items=items):
+                gone += items
+            case LoopEnded(exit=found):
+                exit = found
+            case _:
+                pass
+    assert exit is not None
+    data = store.peek() if store is not None else None
+    kept = decode(data, ItemCodec[str].plain()) if data is not None else None
+    places = [*gone, *exit.interrupted, *exit.unhandled]
+    if exit.checkpoint == "failed" and kept is not None:  # the record was not read, so it is as it was
+        places += [item for item in (*kept.interrupted, *kept.unhandled) if item not in places]
+    assert sorted(places) == sorted(accepted), f"{accepted} were accepted, and these are accounted for: {places}"
+    if store is not None and exit.checkpoint == "saved":
+        assert kept is not None
+        assert (kept.interrupted, kept.unhandled) == (exit.interrupted, exit.unhandled)
+
+
+BOOKS = Books()
+
+
+class Pushing:
+    """A loop with slow callbacks, and its books."""
+
+    def __init__(self, one: Agent, store: SlowTurnStore, *, resumes: list[str] | None = None) -> None:
+        self.loop = TurnLoop(
+            plan=self._plan,
+            prepare=lambda ctx, consumed: one,
+            on_events=self._watch,
+            store=store,
+            checkpoint_id="loop",
+        )
+        self._accepted: list[str] = list(resumes or [])
+        BOOKS.keep(self.loop, self._accepted, store)
+
+    def push(self, item: str, preempt: SafePoint | None = None) -> None:
+        if self.loop.push(item, preempt=preempt).accepted:
+            self._accepted.append(item)
+
+    async def _plan(self, ctx: PlanContext[str], items: list[str]) -> Plan[str]:
+        await asyncio.sleep(A_MOMENT)
+        return Plan(" ".join(items), items)
+
+    async def _watch(self, turn: Turn[str], events: Reader) -> None:
+        async for _ in events:
+            pass
+
+
+async def three_turns_a_preempt_and_a_graceful_stop() -> None:
+    store = SlowTurnStore()
+    pushing = Pushing(agent(call("post"), call("look"), say("done"), tools=[post, look]), store)
+    async with pushing.loop as loop:
+        pushing.push("first")
+        await asyncio.sleep(A_WHILE / 2)
+        pushing.push("second", SafePoint.AFTER_TOOLS)
+        await asyncio.sleep(A_WHILE * 2)
+        pushing.push("third")
+        await asyncio.sleep(A_WHILE / 2)
+        loop.stop(SafePoint.ANY)
+
+
+async def a_turn_that_goes_on_in_the_next_loop() -> None:
+    store, one = SlowTurnStore(), agent(call("look"), call("look"), say("done"), tools=[look])
+    pushing = Pushing(one, store)
+    async with pushing.loop as loop:
+        pushing.push("first")
+        await asyncio.sleep(A_MOMENT * 3.5)
+        pushing.push("second")
+        loop.stop(SafePoint.ANY)
+    exit = await pushing.loop.wait()
+    if exit.checkpoint == "saved":
+        pushing = Pushing(one, store, resumes=[*exit.interrupted, *exit.unhandled])
+        async with pushing.loop as loop:
+            pushing.push("third")
+            loop.stop(idle_for=A_WHILE)
+
+
+async def a_turn_that_waits_for_a_person() -> None:
+    one = agent([call("asks"), call("look")], say("done"), tools=[asks, look])
+    async with TurnLoop(one, on_interrupt="wait") as loop:
+        loop.push("first")
+        for _ in range(3):
+            await asyncio.sleep(A_WHILE)
+            for question in loop.questions if not loop.ended else ():
+                loop.answer(question.id, True)
+        loop.stop(idle_for=A_WHILE)

@@ -1,0 +1,49 @@
+"""A loop whose own task is cancelled wherever anything waits loses nothing.
+
+That its caller and its runs can be cancelled anywhere is shown with all other entries, in `tests/injection`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from safepoint.testing import check_cancellable
+from safepoint.testing.kinds import Injection, Shot, must_return
+from tests.injection.entries import Scenario
+from tests.injection.turned import (
+    BOOKS,
+    a_turn_that_goes_on_in_the_next_loop,
+    a_turn_that_waits_for_a_person,
+    three_turns_a_preempt_and_a_graceful_stop,
+)
+
+
+def cancel_the_loop(shot: Shot) -> bool:
+    tasks = [task for task in asyncio.all_tasks(shot.loop) if task.get_name() == "safepoint:turns" and not task.done()]
+    return sum(task.cancel() for task in tasks) > 0
+
+
+LOOP = Injection("loop", cancel_the_loop, must_return)
+"""Somebody cancels the task of the loop itself. Its users see a loop that has ended."""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        three_turns_a_preempt_and_a_graceful_stop,
+        a_turn_that_goes_on_in_the_next_loop,
+        a_turn_that_waits_for_a_person,
+    ],
+    ids=lambda scenario: scenario.__name__,
+)
+def test_a_loop_survives_the_cancellation_of_its_own_task_anywhere(
+    scenario: Scenario, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = check_cancellable(scenario, oracles=[BOOKS.balance], kinds=[LOOP])
+    with capsys.disabled():
+        print(f"\n{report.entry}: {len(report.points)} points, {report.injections} injections")
+    assert report.failures == [], "\n".join(map(str, report.failures[:3]))
+    assert report.injections > 30
