@@ -41,13 +41,13 @@ def close(record: Record, step: Close, remains: Remains, value_of: Callable[[str
     draft = remains.draft
     if step.incoming is not None:
         draft = Draft(step.incoming.kept_text, step.incoming.kept_reasoning)
-    notice = _notice(step, stop, remains.told, incomplete=draft is not None and draft.incomplete)
     messages = list(record.messages if remains.messages is None else remains.messages)
     # What came before this run is closed already, and may be long. A session that has moved on may be longer still.
     start = min(record.started_at, len(messages) - 1) if remains.messages is None else 0
     calls, said = remains.calls, messages[start:]
     if record.pending:
         calls, said = (), joined(list(close_history(said, batch=calls)), list(record.pending))
+    notice = _notice(step, stop, remains.told, incomplete=draft is not None and draft.incomplete)
     messages[start:] = close_history(said, batch=calls, draft=draft, notice=notice)
     now = record.node.clock.wall()
     budget = stop is not None and stop.reason.source is Source.BUDGET
