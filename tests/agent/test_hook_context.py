@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from safepoint import Agent, Checkpoint, Deny, Hooks, RunResult, SafePoint, ToolContext, check_history, tool
+from safepoint import Agent, Checkpoint, Deny, Hooks, RunResult, SafePoint, Sequential, ToolContext, check_history, tool
 from safepoint.agent.hooks import AnyRun
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import CheckpointError, UsageError
@@ -195,6 +195,19 @@ async def test_a_sub_agents_hook_asks_through_its_parent() -> None:
         assert question.id.endswith("/before_model:1")
         result = await outer.resume(through_bytes(result), answers={question.id: "yes"})
     assert (result.text, log.lines) == ("all done", ["before_model: yes", "act 1", "before_model: yes"])
+
+
+@virtual
+async def test_the_hooks_of_a_composite_and_of_its_child_ask_one_after_the_other() -> None:
+    log = Log()
+    first = Agent("first", model=ScriptedModel(say("one")), hooks=[Asks("before_run", log)])
+    second = Agent("second", model=ScriptedModel(say("two")))
+    both = Sequential("both", first, hooks=[Asks("before_run", log)]).then(second)
+    result = await both.run("go")
+    for id in ("before_run:1", "first/before_run:1"):
+        assert [question.id for question in result.questions] == [id]
+        result = await both.resume(through_bytes(result), answers={id: "yes"})
+    assert (result.text, len(log.lines)) == ("two", 3)
 
 
 @both_stores
