@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from safepoint import Agent, Budget, Checkpoint, Limit, Price, RunResult, SafePoint, check_history, tool
-from safepoint.agent.model import Finish, TextDelta
+from safepoint.agent.model import CallDelta, Finish, TextDelta
+from safepoint.events import ToolCallStarted
 from safepoint.testing import ScriptedModel, call, say, stall
 from safepoint.testing.models import Reply, raw
 from tests.virtual import now, virtual
@@ -210,3 +211,82 @@ def test_a_cost_without_the_price_of_the_model_is_refused_before_anything_runs()
     agent = Agent("a", model=ScriptedModel(say("x")))
     with pytest.raises(ValueError, match="no price for the model 'scripted'"):
         agent.start("go", budget=budget)
+
+
+# -- sub-agents --------------------------------------------------------------------------------------------------------
+
+
+def spends(tokens: int) -> Reply:
+    return raw(TextDelta("Some words."), Finish("end_turn", tokens, 0))
+
+
+def family(*replies: Reply, in_a_tool: bool = False, budget: Budget | None = None) -> Agent:
+    """An agent whose sub-agent calls a tool and answers, with so many tokens each time."""
+    inner = Agent("inner", model=ScriptedModel(*replies, name="small"), tools=[act])
+
+    @tool
+    async def hand_written(input: str) -> str:
+        """Ask the sub-agent."""
+        return (await inner.run(input)).text
+
+    outer = ScriptedModel(call("hand_written" if in_a_tool else "inner", input="go"), say("done"), name="large")
+    return Agent("outer", model=outer, tools=[hand_written if in_a_tool else inner.as_tool()], budget=budget)
+
+
+@pytest.mark.parametrize("in_a_tool", [False, True])
+@virtual
+async def test_a_sub_agents_tokens_count_for_its_caller_when_they_are_spent(in_a_tool: bool) -> None:
+    first = raw(CallDelta(0, "c1", "act", '{"x": 1}'), Finish("tool_calls", 5000, 0))
+    agent = family(first, spends(1), in_a_tool=in_a_tool)
+    async with agent.start("go", budget=Budget(tokens=5000)) as run:
+        pass
+    assert run.result.stop_reason == "budget"
+    assert run.result.usage.input_tokens >= 5000
+    inside = [event for event in run.kept_events() if isinstance(event, ToolCallStarted) and event.call.name == "act"]
+    assert inside == [], "the sub-agent went on after its caller's budget was used up"
+
+
+@pytest.mark.parametrize("in_a_tool", [False, True])
+@virtual
+async def test_what_a_sub_agent_spends_is_counted_once(in_a_tool: bool) -> None:
+    result = await family(spends(100_000), in_a_tool=in_a_tool).run("go")
+    assert 100_000 <= result.usage.input_tokens < 110_000
+    assert result.usage.model_calls == 3
+
+
+@virtual
+async def test_a_result_that_a_tool_hands_back_is_counted_once() -> None:
+    inner = Agent("inner", model=ScriptedModel(spends(100_000), repeat=True))
+
+    @tool
+    async def joined() -> object:
+        """A run of this tree."""
+        return await inner.run("go")
+
+    @tool
+    async def detached() -> object:
+        """A run of its own, whose result is handed back all the same."""
+        return await inner.run("go", parent=None)
+
+    model = ScriptedModel([call("joined"), call("detached")], say("done"))
+    result = await Agent("outer", model=model, tools=[joined, detached]).run("go")
+    assert 200_000 <= result.usage.input_tokens < 210_000
+
+
+@virtual
+async def test_a_sub_agents_cost_counts_for_its_caller_and_its_model_needs_a_price() -> None:
+    prices = {"large": Price(0, 0), "small": Price(input=10, output=0)}
+    async with family(spends(100_000)).start("go", budget=Budget(cost=1, prices=prices)) as run:
+        pass
+    assert run.result.stop_reason == "budget"
+    with pytest.raises(ValueError, match="no price for the model 'small'"):
+        family(spends(1), budget=Budget(cost=1, prices={"large": Price(1, 1)}))
+
+
+@virtual
+async def test_a_hard_cost_stops_a_reply_while_it_is_streamed() -> None:
+    model = ScriptedModel([say("word " * 4000, pieces=40), stall()], name="large")
+    async with Agent("a", model=model).start("go", budget=Budget(cost=1, prices={"large": Price(0, 1000)})) as run:
+        pass
+    assert run.result.stop_reason == "budget"
+    assert 4000 <= len(run.result.text) < 6000

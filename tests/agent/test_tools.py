@@ -8,6 +8,7 @@ import pytest
 
 from safepoint import Agent, Ladder, Retry, Run, SafePoint, ToolContext, tool
 from safepoint.agent.events import RungReached
+from safepoint.sessions import MemoryStore, Session
 from safepoint.testing import ScriptedModel, call, say
 from safepoint.tools.base import BaseTool
 from tests.agent.oracle import check_left_behind, results, states
@@ -199,7 +200,7 @@ async def test_a_tool_that_does_not_finish_in_its_grace_is_cut() -> None:
 
 
 @virtual
-async def test_now_does_not_cut_a_critical_section_and_lands_where_it_ends() -> None:
+async def test_now_does_not_cut_a_critical_section_and_lands_on_the_first_wait_after_it() -> None:
     written: list[str] = []
 
     @tool
@@ -210,6 +211,8 @@ async def test_now_does_not_cut_a_critical_section_and_lands_where_it_ends() -> 
             await passes(3)
             assert not ctx.cancel_requested
             written.append("two")
+        assert ctx.cancel_requested
+        await passes(0)
         written.append("after")
         return "never"
 
@@ -218,6 +221,26 @@ async def test_now_does_not_cut_a_critical_section_and_lands_where_it_ends() -> 
     assert written == ["one", "two"]
     assert states(run) == {"write": "cut"}
     assert rungs(run) == [("write", "shielded", 1.0), ("write", "cancel", 3.0)]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@virtual
+async def test_a_value_that_is_returned_from_a_critical_section_is_the_result(stored: bool) -> None:
+    @tool
+    async def write(ctx: ToolContext) -> str:
+        """Return from inside."""
+        async with ctx.shield(5):
+            await passes(3)
+            return "written"
+
+    session = await Session.create(MemoryStore(), "s") if stored else None
+    run = agent(write).start("go", session=session)
+    assert await cancelled(run) == 2.0
+    assert states(run) == {"write": "finished"}
+    assert run.result.ledger[0].content == "written"
+    assert run.result.stop_reason == "cancelled"
+    if session is not None:
+        assert [entry.content for entry in (await session.store.load("s")).runs[-1].ledger] == ["written"]
 
 
 @virtual

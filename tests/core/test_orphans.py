@@ -53,6 +53,17 @@ async def test_whoever_wants_to_know_is_told_of_a_late_end_once_it_is_recorded()
 
 
 @virtual
+async def test_whoever_asks_after_the_late_end_is_told_at_once_and_nobody_twice() -> None:
+    told: list[object] = []
+    orphan = await abandoned(Piece(stubborn(5, result="late")))
+    await passes(6)
+    orphan.when_late(lambda late: told.append(late.result))
+    assert told == ["late"]
+    orphan.finished_late("again", None)
+    assert told == ["late"]
+
+
+@virtual
 async def test_the_stack_goes_on_through_generators() -> None:
     async def numbers() -> AsyncGenerator[int]:
         await stubborn(5)()

@@ -51,3 +51,11 @@ def test_a_name_that_is_missing_is_found() -> None:
     page = "\n## One\n`Agent(name)` and `await agent.run()`\n## Two\n`Run`\n"
     assert missing(["Agent", "Run"], page) == []
     assert missing(["Agent", "Run", "agent"], section(page, "One")) == ["Run", "agent"]
+
+
+def test_every_attribute_of_a_span_is_in_the_guide() -> None:
+    source = (ROOT / "src/safepoint/agent/spans.py").read_text()
+    names = set(re.findall(r'"((?:gen_ai|safepoint|error)\.[a-z_.]+)"', source))
+    guide = (ROOT / "docs/guides/hooks-and-events.md").read_text()
+    assert len(names) > 15
+    assert {name for name in names if f"`{name}`" not in guide} == set()

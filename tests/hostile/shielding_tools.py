@@ -138,7 +138,7 @@ SHIELDING_TOOLS: list[Hostile] = [
     Hostile(raises_in_a_shield_that_holds_a_stop, Fate("cut", HALF), FORCED, says="inside"),
     ends(shields_longer_than_the_cap, "failed", "above the ladder's cap of 4"),
     Hostile(leaves_its_shield_in_time, Fate("cut", 2), FORCED),
-    Hostile(returns_from_its_shield, Fate("cut", 2), FORCED),
+    Hostile(returns_from_its_shield, Fate("finished", 2), FORCED),
     Hostile(never_leaves_its_shield, Fate("cut", 3), FORCED),
     abandoned(never_leaves_its_shield_and_swallows, 4),
     abandoned(swallows_behind_a_shield_with_a_long_grace, 4),

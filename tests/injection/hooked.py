@@ -88,6 +88,46 @@ async def hook_that_waits_for_a_run() -> None:
     await agent(call("look"), say("done"), tools=[look], hooks=[Waits()]).run("go")
 
 
+async def hooks_that_ask() -> None:
+    """A person is asked before the run, before each model call and before the tool, until nothing is left to ask."""
+
+    class Asks(Hooks):
+        async def before_run(self, run: object) -> None:
+            await asyncio.sleep(A_MOMENT)
+            await self.ctx.interrupt("run?")
+
+        async def before_model(self, run: object, request: object) -> None:
+            await asyncio.sleep(A_MOMENT)
+            await self.ctx.interrupt("model?")
+
+        async def before_tool(self, run: object, call: ToolCall) -> None:
+            await asyncio.sleep(A_MOMENT)
+            await self.ctx.interrupt("tool?")
+
+    asking = agent(call("look"), say("done"), tools=[look], hooks=[Asks()])
+    result = await asking.run("go")
+    while result.stop_reason == "interrupted" and result.checkpoint is not None:
+        answers = {question.id: "yes" for question in result.questions}
+        result = await asking.resume(result.checkpoint, answers=answers)
+
+
+async def hooks_with_safe_points() -> None:
+    class Stops(Hooks):
+        async def before_model(self, run: object, request: object) -> None:
+            await asyncio.sleep(A_MOMENT)
+            await self.ctx.safe_point("model")
+
+        async def before_tool(self, run: object, call: ToolCall) -> None:
+            await asyncio.sleep(A_MOMENT)
+            await self.ctx.safe_point("tool")
+
+    stopping = agent(call("look"), say("done"), tools=[look], hooks=[Stops()])
+    async with stopping.start("go") as run:
+        run.cancel(SafePoint.named("tool"))
+    if run.result.checkpoint is not None:
+        await stopping.resume(run.result.checkpoint)
+
+
 async def hook_stops_its_run() -> None:
     class Stops(Hooks):
         async def after_tool(self, run: Any, entry: object) -> None:  # Any: a run of any agent

@@ -53,6 +53,7 @@ class RawServer:
 @asynccontextmanager
 async def raw_server(*acts: Say) -> AsyncGenerator[RawServer]:
     state = RawServer(list(acts))
+    state.idle.set()
     server = await asyncio.start_server(state._serve, "127.0.0.1", 0)  # pyright: ignore[reportPrivateUsage]  # its own
     state.port = server.sockets[0].getsockname()[1]
     try:

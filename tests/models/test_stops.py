@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from safepoint import File, Message, Text, check_history
+from safepoint import File, Image, Message, ModelSettings, Text, check_history
 from safepoint.agent.model import ModelRequest, ToolSpec
 from safepoint.history import ClosedCall, Draft, close_history
-from safepoint.models import openai_wire
+from safepoint.models import anthropic_wire, gemini_wire, openai_wire
 from tests.history.conversations import PATIENT, batches, drafts, histories, open_histories, wild_text
 from tests.history.tables import VALID
 from tests.resume.test_table import KINDS, stop_at
@@ -32,7 +32,24 @@ def _without_addresses(message: Message) -> Message:
     return Message(message.role, tuple(parts))
 
 
-PROVIDERS: Mapping[str, Check] = {"openai": _openai}
+def _anthropic(request: ModelRequest) -> None:
+    messages = tuple(map(_without_odd_types, request.messages))
+    for settings in (ModelSettings(), ModelSettings(extra={"thinking": {"type": "enabled", "budget_tokens": 1024}})):
+        sent = ModelRequest(messages, "Be kind.", request.tools, settings)
+        anthropic_wire.check_payload(anthropic_wire.to_payload("m", sent))
+
+
+def _without_odd_types(message: Message) -> Message:
+    parts = [File(url="https://x.org/a.pdf") if isinstance(part, File) else part for part in message.parts]
+    return Message(message.role, tuple(Image(data=b"x") if isinstance(part, Image) else part for part in parts))
+
+
+def _gemini(request: ModelRequest) -> None:
+    for model in ("gemini-2.5-flash", "gemini-3-pro"):
+        gemini_wire.check_payload(gemini_wire.to_payload(model, request))
+
+
+PROVIDERS: Mapping[str, Check] = {"openai": _openai, "anthropic": _anthropic, "gemini": _gemini}
 GO_ON = Message("user", (Text("go on"),))
 
 

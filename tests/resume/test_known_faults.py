@@ -7,7 +7,21 @@ from collections.abc import Sequence
 
 import pytest
 
-from safepoint import Agent, Budget, CancelToken, SafePoint, ToolContext, check_history, tool
+from safepoint import (
+    Agent,
+    BaseAgent,
+    Budget,
+    CancelToken,
+    Checkpoint,
+    Handoff,
+    Loop,
+    Parallel,
+    SafePoint,
+    Sequential,
+    ToolContext,
+    check_history,
+    tool,
+)
 from safepoint.errors import TokenCancelled
 from safepoint.history.parts import Message, ToolResult
 from safepoint.sessions import MemoryStore, Session
@@ -140,6 +154,73 @@ def test_eino_w1_a_receipt_is_settled_only_when_the_end_is_durable() -> None:
     run_virtual(main)
 
 
+def test_eino_w2_now_stops_the_last_child_of_a_sequence_a_parallel_and_a_transfer() -> None:
+    def silent(name: str) -> Agent:
+        return Agent(name, model=ScriptedModel(stall()))
+
+    def shapes() -> list[BaseAgent[None, object]]:
+        triage = Agent("triage", model=ScriptedModel(call("transfer_to_last")))
+        first = Agent("first", model=ScriptedModel(say("found")))
+        return [
+            Sequential("sequence", first).then(silent("last")),
+            Parallel("parallel", [silent("one"), silent("two")]),
+            Handoff("transfer", triage, to={triage: [silent("last")]}),
+        ]
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        for shape in shapes():
+            async with shape.start("go") as run:
+                await asyncio.sleep(1)
+                asked = loop.time()
+                assert await run.cancel().wait() == "stopped"
+                assert loop.time() == asked, f"{shape.name} waited for its child"
+
+    run_virtual(main)
+
+
+def test_eino_w5_a_child_that_was_stopped_inside_goes_on_inside_and_does_not_start_again() -> None:
+    async def main() -> None:
+        log: list[str] = []
+
+        @tool
+        async def post() -> str:
+            """Post it."""
+            log.append("posted")
+            return "posted"
+
+        for make in (lambda child: Sequential("root", child), lambda child: Loop("root", child, max_rounds=1)):
+            log.clear()
+            model = ScriptedModel(call("post"), stall(), say("done"), say("too often"))
+            root = make(Agent("child", model=model, tools=[post]))
+            async with root.start("go") as run:
+                await asyncio.sleep(1)
+                run.cancel(recursive=True)
+            assert run.result.checkpoint is not None
+            async with root.start(checkpoint=Checkpoint.from_bytes(run.result.checkpoint.to_bytes())) as resumed:
+                pass
+            assert resumed.result.children[0].result.text == "done"
+            assert log == ["posted"]
+
+    run_virtual(main)
+
+
+def test_eino_w6_a_parallel_that_was_cancelled_before_any_branch_began_can_be_continued() -> None:
+    async def main() -> None:
+        branches = [Agent(name, model=ScriptedModel(say(name))) for name in ("one", "two")]
+        root = Parallel("root", branches)
+        run = root.start("go")
+        run.cancel()
+        async with run:
+            pass
+        assert [str(entry.state) for entry in run.result.ledger] == ["not_started", "not_started"]
+        assert run.result.checkpoint is not None
+        result = await root.resume(Checkpoint.from_bytes(run.result.checkpoint.to_bytes()))
+        assert result.output == {"one": "one", "two": "two"}
+
+    run_virtual(main)
+
+
 def test_eino_w7_a_run_that_was_cancelled_before_it_began_can_be_continued() -> None:
     async def main() -> None:
         model = ScriptedModel(say("hello"))
@@ -218,5 +299,20 @@ def test_eino_w13_a_cancelled_token_refuses_a_second_run_loudly() -> None:
         assert run.result.stop_reason == "cancelled"
         with pytest.raises(TokenCancelled, match="enough"):
             await agent.run("second", token=token)
+
+    run_virtual(main)
+
+
+def test_eino_w14_a_cancelled_agent_hands_nothing_over() -> None:
+    async def main() -> None:
+        target = ScriptedModel(say("never"))
+        triage = Agent("triage", model=ScriptedModel([call("transfer_to_last"), stall()]))
+        desk = Handoff("desk", triage, to={triage: [Agent("last", model=target)]})
+        async with desk.start("go") as run:
+            await asyncio.sleep(1)
+            run.cancel()
+        assert run.result.stop_reason == "cancelled"
+        assert target.calls == 0
+        assert [str(entry.state) for entry in run.result.ledger] == ["stopped"]
 
     run_virtual(main)

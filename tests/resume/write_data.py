@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from safepoint import Agent, Budget, Resume, RunResult, SafePoint, ToolContext, tool
+from safepoint import Agent, Budget, Hooks, Resume, RunResult, SafePoint, ToolContext, tool
 from safepoint.agent.model import Finish, TextDelta
 from safepoint.errors import ModelError
 from safepoint.testing import ScriptedModel, call, fail, run_virtual, say, stall, think
@@ -95,6 +95,15 @@ async def amended() -> RunResult[str]:
     return run.result
 
 
+async def hook_asked() -> RunResult[str]:
+    class Asks(Hooks):
+        async def before_model(self, run: object, request: object) -> None:
+            await self.ctx.once("looked", lambda: [1, b"bytes"])
+            await self.ctx.interrupt("may it?")
+
+    return await ended(Agent("writer", model=ScriptedModel(), hooks=[Asks()]))
+
+
 KINDS: dict[str, Callable[[], Coroutine[Any, Any, RunResult[str]]]] = {  # Any: what a coroutine yields
     "cancelled-model": cut_model,
     "cancelled-tools": cut_tools,
@@ -102,6 +111,7 @@ KINDS: dict[str, Callable[[], Coroutine[Any, Any, RunResult[str]]]] = {  # Any: 
     "cancelled-amended": amended,
     "interrupted": lambda: ended(agent(call("ask"))),
     "interrupted-nested": nested,
+    "interrupted-hook": hook_asked,
     "max_steps": lambda: ended(agent(call("look", x=1)), Budget(steps=1)),
     "budget": lambda: ended(agent(call("look", x=1), call("look", x=1)), Budget(repeats=1)),
     "max_tokens": lambda: ended(agent(raw(TextDelta("Once"), Finish("max_tokens")))),

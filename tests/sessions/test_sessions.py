@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from safepoint import Agent, Budget, Ladder, ToolContext, check_history, tool
 from safepoint.agent.model import Finish, TextDelta
 from safepoint.errors import ModelError, RunFailed, SessionBusy, SessionExists, SessionNotFound
 from safepoint.history.encoding import Lost
-from safepoint.sessions import LateResult, Session, Store
+from safepoint.sessions import LateResult, MemoryStore, Session, Store
 from safepoint.testing import ScriptedModel, call, fail, run_virtual, say, stall
 from safepoint.testing.models import Reply, raw
 from tests.sessions.stores import Wrapped, both_stores, opened
@@ -281,6 +283,67 @@ def test_a_late_result_is_told_to_the_next_run_and_only_once(kind: str, same_obj
             check_history(session.messages)
 
     run_virtual(main)
+
+
+def abandoned_by_its_run(leaves: Callable[[ToolContext], str]) -> Agent:
+    """An agent whose first call times out, is abandoned, and has come back before its second call is over."""
+    timed_out, back = threading.Event(), threading.Event()
+
+    @tool(timeout=0.1, grace=0.1)
+    def slow(ctx: ToolContext) -> str:
+        """Look at nothing for a while."""
+        try:
+            timed_out.wait(30)
+            return leaves(ctx)
+        finally:
+            back.set()
+
+    @tool
+    async def waits(ctx: ToolContext) -> str:
+        """Let the other one go, and wait until it has come back."""
+        timed_out.set()
+        await asyncio.to_thread(back.wait, 30)
+        while any(name.startswith("safepoint:") and "slow" in name for name in thread_names()):  # noqa: ASYNC110  # a thread has no event
+            await asyncio.sleep(0)
+        return "waited"
+
+    return Agent("a", model=ScriptedModel(call("slow"), call("waits"), say("done"), say("next")), tools=[slow, waits])
+
+
+def thread_names() -> list[str]:
+    return [thread.name for thread in threading.enumerate()]
+
+
+def told_late(leaves: Callable[[ToolContext], str]) -> tuple[tuple[LateResult, ...], str]:
+    """What the session has for its next run, and what that run's model was told."""
+
+    async def main() -> tuple[tuple[LateResult, ...], str]:
+        session = await Session.create(MemoryStore(), "s")
+        agent = abandoned_by_its_run(leaves)
+        assert (await agent.run("go", session=session)).text == "done"
+        late = session.late
+        await agent.run("and?", session=session)
+        model = agent.models[0]
+        assert isinstance(model, ScriptedModel)
+        return late, str(model.requests[-1].messages)
+
+    return asyncio.run(main())
+
+
+def test_a_thread_that_came_back_while_its_run_went_on_is_told_to_the_next_run() -> None:
+    late, told = told_late(lambda ctx: "late news")
+    assert late == (LateResult("call_1_1", "slow", "late news"),)
+    assert 'The call slow finished after all: \\"late news\\"' in told or 'finished after all: "late news"' in told
+
+
+def test_a_thread_that_heard_of_the_stop_after_all_brings_nothing() -> None:
+    def leaves(ctx: ToolContext) -> str:
+        ctx.check()
+        return "never"
+
+    late, told = told_late(leaves)
+    assert late == ()
+    assert "finished after all" not in told
 
 
 @both_stores

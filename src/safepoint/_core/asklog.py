@@ -93,7 +93,7 @@ class Standing(NamedTuple):
         return after._folded(self.asks, self.late) if is_safe else after
 
     def _folded(self, asks: tuple[Ask, ...], late: tuple[Ask, ...]) -> Standing:
-        request = fold([_engaged(ask) if ask.id in self.acted else ask for ask in asks])
+        request = fold([_engaged(ask) if ask.id in self.acted else ask for ask in asks] if self.acted else asks)
         return self._replace(asks=asks, late=late, request=request, pressing=join(request, fold(late)))
 
 

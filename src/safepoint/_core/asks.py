@@ -94,11 +94,11 @@ class Request:
         return self if len(self.asks) == 1 else Request(ask.at, ask.deadline, ask.recursive, (ask,))
 
     def mildest(self) -> Level:
-        return min(ask.at.level for ask in self.asks)
+        return min([ask.at.level for ask in self.asks])
 
     def hits(self, place: str | None, now: float) -> bool:
         """Would a node that stands at this place stop here? None is no safe point: only NOW and FORCE count there."""
-        return self.level(now) >= Level.NOW or (place is not None and self.at.covers(place))
+        return self.at.level >= Level.NOW or (place is not None and self.at.covers(place)) or self.expired(now)
 
     def hitting(self, place: str | None, now: float) -> set[str]:
         """The ids of the asks that would stop it there, each by itself; none if they do not even together."""

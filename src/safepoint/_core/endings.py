@@ -31,14 +31,15 @@ class Stop:
 
     def recorded(self, stopped_at: float) -> Cancellation:
         """What is told of this stop once it has come true, at that time of day."""
+        asks = self.request.asks
         return Cancellation(
             self.reason,
-            tuple(ask.reason for ask in self.request.asks),
+            tuple([ask.reason for ask in asks]),
             self.place,
             self.level,
             self.escalated,
             self.timed_out,
-            min(ask.asked_at for ask in self.request.asks),
+            min([ask.asked_at for ask in asks]),
             stopped_at,
         )
 

@@ -61,11 +61,18 @@ class Orphan:
     def finished_late(self, result: object, error: BaseException | None) -> None:
         self._done, self._result, self.error = True, result, error
         _running.discard(self)
-        if self._on_late is not None:
-            self._on_late(self)
+        self._tell_late()
 
     def when_late(self, call: Callable[[Orphan], None]) -> None:
+        """Call it once the work has ended after all; at once if that has happened."""
         self._on_late = call
+        if self._done:
+            self._tell_late()
+
+    def _tell_late(self) -> None:
+        call, self._on_late = self._on_late, None
+        if call is not None:
+            call(self)
 
     def __repr__(self) -> str:
         return f"<Orphan {self.name!r} at {self.path}, {'running' if self.still_running else 'ended'}>"

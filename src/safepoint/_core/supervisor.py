@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Any
 
 from safepoint._core.clock import Clock
@@ -19,6 +20,10 @@ from safepoint._core.orphans import disown
 from safepoint._core.tree import Node
 from safepoint._core.watchdog import watch
 from safepoint._core.work import T, Work
+
+
+def _nothing(_task: asyncio.Task[None]) -> None:
+    pass
 
 
 class Supervisor:
@@ -53,12 +58,22 @@ class Supervisor:
 
             node.ended.when_set(leave)
 
-    def spawn(self, coroutine: Coroutine[object, object, None], name: str, context: Context) -> asyncio.Task[None]:
+    def spawn(
+        self,
+        coroutine: Coroutine[object, object, None],
+        name: str,
+        context: Context,
+        on_done: Callable[[asyncio.Task[None]], object] = _nothing,
+    ) -> asyncio.Task[None]:
         """A task of ours, kept until it is done."""
         task = asyncio.get_running_loop().create_task(coroutine, name=f"safepoint:{name}", context=context)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._done, on_done))
         return task
+
+    def _done(self, on_done: Callable[[asyncio.Task[None]], object], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        on_done(task)
 
     def begin(
         self,
@@ -80,8 +95,7 @@ class Supervisor:
         work.on_end = on_end
         if limit is not None:
             work.stop_at(self.clock.now() + limit)
-        work.task = self.spawn(work.guard(make), path, context or copy_context())
-        work.task.add_done_callback(work.task_done)
+        work.task = self.spawn(work.guard(make), path, context or copy_context(), work.task_done)
         return work
 
 

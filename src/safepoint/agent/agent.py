@@ -69,7 +69,8 @@ class Agent(BaseAgent[DepsT, OutT]):
         return Driver(self, record, resume)
 
     def model_names(self) -> Iterable[str]:
-        return [model.name for model in self.models]
+        inside = (name for tool in self.tools.values() for name in tool.model_names())
+        return [*(model.name for model in self.models), *inside]
 
     def output_of(self, result: RunResult[Any]) -> OutT:  # Any: as it was stored
         output = self.output_tool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from safepoint._core.ladder import Manner, WorkKind
@@ -35,6 +35,9 @@ class AgentTool(BaseTool):
         self.agent = agent
         self.options = ToolOptions()
         self.spec = ToolSpec(name, description, _PARAMETERS)
+
+    def model_names(self) -> Iterable[str]:
+        return self.agent.model_names()
 
     @property
     def manner(self) -> Manner:

@@ -81,6 +81,9 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         """The child of that key. An agent that calls a model has none."""
         raise KeyError(f"{self.name!r} has no child {key!r}")
 
+    def check_children(self, checkpoint: Checkpoint) -> None:
+        """Raise `CheckpointError` if it is of children that this agent has not."""
+
     @abstractmethod
     def output_of(self, result: RunResult[Any]) -> OutT:  # Any: as it was stored
         """The typed answer, made again from what a checkpoint keeps of a finished run."""
@@ -110,6 +113,7 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         messages = RunOptions.opening(prompt, history, resume)
         if resume is not None:
             resume.check(self.name)
+            self.check_children(resume.checkpoint)
         options = RunOptions(
             messages,
             deps,
@@ -166,6 +170,7 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
     ) -> RunResult[OutT]:
         """Go on where a run was stopped; see `Resume` for the options. A finished effect never happens twice.
 
+        For another budget, a token, a ladder or a handle: `agent.start(checkpoint=Resume(…), budget=…, token=…)`.
         Cancellation: as for `run`; the resumed run leaves a checkpoint of its own.
         """
         resume = Resume(checkpoint, message, answers or {}, edit, on_unknown, fork)

@@ -28,10 +28,10 @@ from safepoint.agent.preview import Preview
 from safepoint.agent.record import Record
 from safepoint.agent.remains import Remains
 from safepoint.agent.result import RunResult, StopReason
-from safepoint.agent.resume import Resume
+from safepoint.agent.resume import Resume, remembered_by_hooks
 from safepoint.agent.stage import Stage
 from safepoint.agent.steps import Begin, Close, Over, Settle
-from safepoint.errors import CheckpointError
+from safepoint.errors import AskPerson, CheckpointError
 
 OwnT = TypeVar("OwnT")
 # What every run does, beside steps of its own.
@@ -47,6 +47,8 @@ class BaseDriver(ABC, Generic[OwnT]):
         self.stage = Stage(record)
         self.result: RunResult[str] | None = None
         self._resume = resume
+        if resume is not None:
+            record.hooked = remembered_by_hooks(resume)
 
     @abstractmethod
     def _first(self) -> OwnT | Frame:
@@ -108,8 +110,13 @@ class BaseDriver(ABC, Generic[OwnT]):
         failed = await self._enter()
         if failed is not None:
             return failed
-        await self.stage.run_hooks("before_run")
+        if isinstance(await self.stage.run_hooks("before_run"), AskPerson):
+            return self._interrupted()
         return self._unless_stopped(self._first())
+
+    def _interrupted(self) -> Close:
+        """A person is asked: the run ends here, unless somebody has asked it to stop."""
+        return Close(StopReason.INTERRUPTED if self._node.pause() is None else StopReason.CANCELLED)
 
     async def _enter(self) -> Frame | None:
         """Take the session, if there is one, and write that this run has begun; the step to take if that fails."""
@@ -124,11 +131,12 @@ class BaseDriver(ABC, Generic[OwnT]):
             return self._fail(entered.error, None)
         if not isinstance(entered, Done):
             return Close(StopReason.CANCELLED)
-        older = entered.value.messages[: entered.value.index]
-        if resume is not None and resume.edit is not None and record.messages[: len(older)] != older:
-            return self._fail(
-                CheckpointError("edit=… may not rewrite an older turn of a session: leave it as it is"), None
-            )
+        if resume is not None and resume.edit is not None:
+            older = list(entered.value.messages[: entered.value.index])
+            if record.messages[: len(older)] != older:
+                return self._fail(
+                    CheckpointError("edit=… may not rewrite an older turn of a session: leave it as it is"), None
+                )
         record.join(entered.value, resumed=resume is not None)
         new = tuple(record.messages[record.started_at :])
         opened = Opened(record.node.id, record.agent.name, record.started_at, new, continues, tuple(record.ledger))

@@ -25,22 +25,27 @@ class Batch:
         self._record = record
         self._limit = limit
         self.calls = [_call(record, call, resume) for call in message.tool_calls]
+        # Those that are not over, each in one of the two; a call that nobody may start stays queued.
+        self._queued = [call for call in self.calls if call.queued]
+        self._running: list[Call] = []
 
     def advance(self) -> bool:
         """Take every call as far as it can go; True once none is running."""
-        before = self._count_over()
-        for call in self.calls:
-            if call.execution is not None:
-                call.execution.harvest()
-        if self._count_over() > before and not self._all_over():
+        before = len(self._running)
+        self._running = [call for call in self._running if not call.harvest()]
+        if len(self._running) < before and (self._running or self._queued):
             self._record.node.judge("after_tool")
-        for call in self.calls:
-            if call.queued and self._has_room():
-                for meter in self._record.meters() if self._record.node.stop is None else ():
-                    meter.calling(call.call)
-                if self._may_start(call):
-                    call.start()
-        return not self._running()
+        for call in self._queued:
+            if not self._has_room():
+                break
+            for meter in self._record.meters() if self._record.node.stop is None else ():
+                meter.calling(call.call)
+            if self._may_start(call):
+                call.start()
+                if call.running:
+                    self._running.append(call)
+        self._queued = [call for call in self._queued if call.queued]
+        return not self._running
 
     def end(self) -> None:
         """Nothing runs any more: what is still queued was never started."""
@@ -101,16 +106,7 @@ class Batch:
         return stop.place == "before_effect" and call.mild and stop.level is Level.SAFE
 
     def _has_room(self) -> bool:
-        return self._limit is None or self._running() < self._limit
-
-    def _running(self) -> int:
-        return sum(call.running for call in self.calls)
-
-    def _count_over(self) -> int:
-        return sum(call.over for call in self.calls)
-
-    def _all_over(self) -> bool:
-        return self._count_over() == len(self.calls)
+        return self._limit is None or len(self._running) < self._limit
 
 
 def _call(record: Record, call: ToolCall, resume: Resume | None) -> Call:

@@ -158,15 +158,18 @@ class Meter:
         """A model call is over."""
         total = self._record.spent
         self._use("tokens", total.input_tokens + total.output_tokens)
-        price = self._budget.prices.get(model)
-        if price is not None:
-            self._cost += (usage.input_tokens * price.input + usage.output_tokens * price.output) / 1_000_000
+        self._cost += self._price(model, usage.input_tokens, usage.output_tokens)
         self._use("cost", self._cost)
 
-    def streaming(self, tokens: int) -> None:
+    def streaming(self, model: str, tokens: int) -> None:
         """About so many tokens of a reply have arrived."""
         total = self._record.spent
         self._use("tokens", total.input_tokens + total.output_tokens + tokens)
+        self._use("cost", self._cost + self._price(model, 0, tokens))
+
+    def _price(self, model: str, input: int, output: int) -> float:
+        price = self._budget.prices.get(model)
+        return 0.0 if price is None else (input * price.input + output * price.output) / 1_000_000
 
     def calling(self, call: ToolCall) -> None:
         """A tool call is about to start. One beyond the hard mark never does."""

@@ -81,6 +81,12 @@ class Call:
         else:
             self.execution = Execution(self._record, self.call, self.tool, self._restored)
 
+    def harvest(self) -> bool:
+        """Take it as far as it can go; True once it is over."""
+        if self.execution is not None:
+            self.execution.harvest()
+        return self.over
+
     def skip(self) -> None:
         """It is over without having been started."""
         self._skipped = True

@@ -27,7 +27,10 @@ QuestionKind: TypeAlias = Literal["interrupt", "check", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a paused run asks a person. Answer it with `resume(checkpoint, answers={question.id: …})`."""
+    """What a paused run asks a person. Answer it with `resume(checkpoint, answers={question.id: …})`.
+
+    `tool` is the name of the tool that asks, or of the hook.
+    """
 
     id: str
     tool: str
@@ -64,6 +67,8 @@ class Checkpoint:
     # Messages that were added and have not joined yet; and what was used of a budget beyond steps and tokens.
     pending: tuple[Message, ...] = ()
     used: Mapping[str, float] = field(default_factory=dict[str, float])
+    # What hooks before the run and before its next model call remember, by the hook's name.
+    hooks: Mapping[str, OpenCall] = field(default_factory=dict[str, OpenCall])
 
     @property
     def questions(self) -> tuple[Question, ...]:
@@ -71,7 +76,7 @@ class Checkpoint:
         if self.stop_reason is not StopReason.INTERRUPTED:
             return ()
         found: list[Question] = []
-        for call in self.calls.values():
+        for call in (*self.hooks.values(), *self.calls.values()):
             if call.question is not None:
                 found.append(call.question)
             if call.child is not None:

@@ -70,11 +70,13 @@ def _checkpoint(checkpoint: Checkpoint) -> Json:
         "spent": encode_usage(checkpoint.spent),
         "used": {kind: float(amount) for kind, amount in checkpoint.used.items()},
         "reason": None if checkpoint.reason is None else _reason(checkpoint.reason),
+        "hooks": [_open_call(call) for call in checkpoint.hooks.values()],
     }
 
 
 def _read_checkpoint(data: Json) -> Checkpoint:
     calls = [_read_open_call(call) for call in data["calls"]]
+    hooks = [_read_open_call(call) for call in data.get("hooks", ())]  # the first files have none
     return Checkpoint(
         str(data["id"]),
         str(data["agent"]),
@@ -89,6 +91,7 @@ def _read_checkpoint(data: Json) -> Checkpoint:
         None if data["reason"] is None else _read_reason(data["reason"]),
         tuple(decode_message(message) for message in data["pending"]),
         {str(kind): float(amount) for kind, amount in data["used"].items()},
+        {call.call_id: call for call in hooks},
     )
 
 

@@ -27,7 +27,7 @@ from safepoint.agent.resume import Resume
 from safepoint.agent.steps import BackOff, CallModel, Close, OwnStep, RunTools, Settle, Step
 from safepoint.agent.trim import trimmed
 from safepoint.agent.usage import Usage
-from safepoint.errors import ModelError, ModelMisbehaved, ModelUnavailable
+from safepoint.errors import AskPerson, ModelError, ModelMisbehaved, ModelUnavailable
 from safepoint.history.closing import close_history
 from safepoint.history.parts import Message, Text
 from safepoint.history.wellformed import well_formed
@@ -172,6 +172,8 @@ class Driver(BaseDriver[OwnStep]):
         if self._node.judge_now() is not None:
             return Close(StopReason.CANCELLED)
         error = outcome.error if isinstance(outcome, Failed) else None
+        if isinstance(error, AskPerson):
+            return self._interrupted()
         return self._fail(error or ModelError("the request could not be prepared"), None)
 
     def _so_far(self, incoming: Incoming) -> Event | None:
@@ -193,7 +195,7 @@ class Driver(BaseDriver[OwnStep]):
         unsent = isinstance(outcome, NeverRan) or (error is not None and incoming.empty)
         usage = Usage() if unsent else usage_of(request, incoming)
         record.spend(usage)
-        for meter in record.meters():
+        for meter in record.payers():
             meter.spent(self._agent.models[step.model].name, usage)
         complete = incoming.finish is not None and error is None
         told = message if complete else incoming.kept()
@@ -221,6 +223,7 @@ class Driver(BaseDriver[OwnStep]):
 
     def _after_reply(self, message: Message | None, incoming: Incoming) -> Step:
         self._record.count_steps(1)
+        self._record.hooked.pop("before_model", None)
         if message is not None:
             self._record.messages.append(message)
             if message.tool_calls:
@@ -287,13 +290,13 @@ class Driver(BaseDriver[OwnStep]):
         if self._record.broken is not None:
             return self._fail(self._record.broken, None)
         if batch.waits:
-            return Close(StopReason.INTERRUPTED if self._node.pause() is None else StopReason.CANCELLED)
+            return self._interrupted()
         answer = batch.answer() if self._node.stop is None else None
         goes_on = answer is None or (self._record.steering.waiting and not batch.hands_over)
         if goes_on and (self._node.judge("after_tool") or self._node.judge("after_tools")):
             return Close(StopReason.CANCELLED)
         messages = self._record.messages
-        messages[:] = close_history(messages, batch=batch.closed(None))
+        messages[-1:] = close_history(messages[-1:], batch=batch.closed(None))  # the reply with the calls is the last
         self.batch = None
         problem = batch.unfit_answer() if answer is None else None
         failed = self._tried_in_vain(problem) if problem is not None else None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from safepoint._core.endings import Ending, Stop
 from safepoint._core.reasons import Source
 from safepoint._core.work import Done, Failed, Outcome
-from safepoint.agent.checkpoint import Checkpoint
+from safepoint.agent.checkpoint import Checkpoint, OpenCall
 from safepoint.agent.record import Record
 from safepoint.agent.remains import Remains
 from safepoint.agent.result import NO_VALUE, RunResult, StopReason
@@ -42,12 +41,14 @@ def close(record: Record, step: Close, remains: Remains, value_of: Callable[[str
     draft = remains.draft
     if step.incoming is not None:
         draft = Draft(step.incoming.kept_text, step.incoming.kept_reasoning)
-    said = record.messages if remains.messages is None else remains.messages
-    messages = close_history(
-        joined(list(close_history(said, batch=remains.calls)), list(record.pending)),
-        draft=draft,
-        notice=_notice(step, stop, remains.told, incomplete=draft is not None and draft.incomplete),
-    )
+    messages = list(record.messages if remains.messages is None else remains.messages)
+    # What came before this run is closed already, and may be long. A session that has moved on may be longer still.
+    start = min(record.started_at, len(messages) - 1) if remains.messages is None else 0
+    calls, said = remains.calls, messages[start:]
+    if record.pending:
+        calls, said = (), joined(list(close_history(said, batch=calls)), list(record.pending))
+    notice = _notice(step, stop, remains.told, incomplete=draft is not None and draft.incomplete)
+    messages[start:] = close_history(said, batch=calls, draft=draft, notice=notice)
     now = record.node.clock.wall()
     budget = stop is not None and stop.reason.source is Source.BUDGET
     text = _last_words(messages)
@@ -55,7 +56,7 @@ def close(record: Record, step: Close, remains: Remains, value_of: Callable[[str
         record.node.id,
         StopReason.BUDGET if budget else step.stop_reason,
         text,
-        list(messages),
+        messages,
         tuple(record.ledger),
         record.usage,
         cancellation=stop.recorded(now) if stop is not None else None,
@@ -69,18 +70,18 @@ def close(record: Record, step: Close, remains: Remains, value_of: Callable[[str
 
 
 def _checkpoint(
-    record: Record, step: Close, remains: Remains, closed: tuple[Message, ...], *, budget: bool
+    record: Record, step: Close, remains: Remains, closed: list[Message], *, budget: bool
 ) -> Checkpoint | None:
     """From where the run can go on; None if there is nothing left to do."""
     if step.stop_reason is StopReason.END_TURN:
         return None
     stop = record.node.stop
     return Checkpoint(
-        f"checkpoint_{uuid.uuid4().hex}",
+        f"checkpoint_of_{record.node.id}",  # a run ends once
         record.agent.name,
         record.node.id,
         StopReason.BUDGET if budget else step.stop_reason,
-        closed,
+        tuple(closed),
         tuple(record.messages),
         tuple(record.ledger),
         remains.open,
@@ -89,6 +90,7 @@ def _checkpoint(
         stop.reason if stop is not None else None,
         record.pending,
         record.meter.used() if record.meter is not None else {},
+        {name: hook for name, hook in record.hooked.items() if hook != OpenCall(name, "")},
     )
 
 
@@ -123,6 +125,6 @@ _REMARKS = {
 }
 
 
-def _last_words(messages: tuple[Message, ...]) -> str:
+def _last_words(messages: list[Message]) -> str:
     last = messages[-1]
     return last.text if last.role == "assistant" else ""

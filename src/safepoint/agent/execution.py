@@ -26,7 +26,7 @@ from safepoint._core.tree import Node
 from safepoint._core.work import Abandoned, Cut, Done, Failed, NeverRan, Work
 from safepoint.agent.checkpoint import Checkpoint, Question
 from safepoint.agent.events import HookFailed, RungReached, ToolCallEnded, ToolCallStarted, ToolOutputStreamed
-from safepoint.agent.hooks import AskFirst, Deny, Replace, is_its_own, overridden
+from safepoint.agent.hooks import AskFirst, Deny, Replace, in_context, is_its_own, leaves, overridden, told
 from safepoint.agent.journal import Called
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.output import OutputTool
@@ -194,17 +194,18 @@ class Execution:
             if not overridden(hooks, name) or self._being_stopped():
                 continue
             try:
-                verdict: object = getattr(hooks, name)(self._record.run, deepcopy(subject))
-                if inspect.isawaitable(verdict):
-                    verdict = await verdict
+                with in_context(self._context):
+                    verdict: object = getattr(hooks, name)(self._record.run, deepcopy(subject))
+                    if inspect.isawaitable(verdict):
+                        verdict = await verdict
                 if name == "before_tool" and not isinstance(verdict, Deny | Replace | AskFirst | None):
                     raise TypeError(
                         f"before_tool returned {verdict!r}: return Deny(…), Replace(…), AskFirst(…) or None"
                     )
             except BaseException as error:
-                if self._being_stopped() or not is_its_own(error):
+                if self._being_stopped() or leaves(name, error) or not is_its_own(error):
                     raise
-                self._record.emit(HookFailed, hook=name, error=error)
+                self._record.emit(HookFailed, hook=name, error=told(name, error))
                 verdict = Deny(f"the check {type(hooks).__name__}.{name} failed") if name == "before_tool" else None
             verdicts.append(verdict)
         return verdicts
@@ -233,7 +234,7 @@ class Execution:
             self._settle(LedgerState.FINISHED, content=render_result(value).text)
 
     def _record_run(self, result: RunResult[Any]) -> None:  # Any: a sub-agent's output type
-        self._record.spend(result.usage)
+        self._record.pay(result.run_id, result.usage)
         self._record.orphans.extend(result.orphans)
         self.child = result.checkpoint
         if result.cancellation is not None:
@@ -291,17 +292,14 @@ class Execution:
         if isinstance(outcome, Abandoned):
             self._record.orphans.append(outcome.orphan)
         if self._entry.state is not LedgerState.RUNNING:  # recorded in its own task, or never ran a line
-            if isinstance(outcome, Failed) and not isinstance(outcome.error, StoreError):
-                hook = "before_tool" if self._entry.state is LedgerState.NOT_STARTED else "after_tool"
-                self._record.emit(HookFailed, hook=hook, error=outcome.error)
+            if isinstance(outcome, Failed):
+                self._hook_left(outcome.error)
             return
         match outcome:
             case Failed(error) | Cut(error) if isinstance(error, StopTool):
                 self._stopped_itself(error)
             case Failed(error) | Cut(error) if isinstance(error, AskPerson):
-                number = len(self.memory.answers) + 1
-                self.question = Question(f"{self._call.id}:{number}", self._tool.name, error.payload)
-                self._settle(LedgerState.WAITING)
+                self._ask(error)
             case Failed(asyncio.CancelledError() | KeyboardInterrupt()) if self.node.judge_now() is not None:
                 # Somebody cancelled all tasks, or pressed Ctrl-C, and this one heard of it before it was told.
                 self._settle(LedgerState.CUT)
@@ -318,6 +316,23 @@ class Execution:
                 self._settle(LedgerState.CUT, still_running=True)
             case Done() | NeverRan() | None:
                 raise InternalError(f"the call {self._call.id} ended with {outcome} and no record")
+
+    def _hook_left(self, error: BaseException) -> None:
+        """A hook before or after the tool ended the call's work."""
+        started = self._entry.state is not LedgerState.NOT_STARTED
+        if isinstance(error, StopTool) and error.point is not None:
+            if not started:
+                self.memory.saved = error.saved
+            self._record.node.judge(NAMED + error.point)
+        elif isinstance(error, AskPerson) and not started:
+            self._ask(error)
+        elif not isinstance(error, StoreError):
+            self._record.emit(HookFailed, hook="after_tool" if started else "before_tool", error=error)
+
+    def _ask(self, asked: AskPerson) -> None:
+        number = len(self.memory.answers) + 1
+        self.question = Question(f"{self._call.id}:{number}", self._tool.name, asked.payload)
+        self._settle(LedgerState.WAITING)
 
     def _stopped_itself(self, stop: StopTool) -> None:
         if stop.point is None:

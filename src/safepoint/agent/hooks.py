@@ -3,14 +3,20 @@
 A hook runs as a piece of supervised work: NOW cuts it like anything else. A hook that raises is reported as a
 `HookFailed` event and changes nothing, except `before_tool`: a check that broke is not a check that passed, so that
 call is denied.
+
+`self.ctx` is to a hook what its context is to a tool: a named safe point, and in a before-hook a question to a person.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from safepoint.errors import AskPerson, StopTool, UsageError
 
 if TYPE_CHECKING:
     from safepoint._core.asks import Ask
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
     from safepoint.agent.result import RunResult
     from safepoint.agent.run import Run
     from safepoint.history.parts import Message, ToolCall
+    from safepoint.tools.context import ToolContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +60,25 @@ Verdict: TypeAlias = Deny | Replace | AskFirst | None
 AnyRun: TypeAlias = "Run[Any, Any]"
 
 
+# What `self.ctx` is in the hook that runs now.
+_context: ContextVar[ToolContext[Any] | None] = ContextVar("safepoint_hook_context", default=None)  # Any: of every run
+
+
 class Hooks:
     """All methods do nothing by default."""
+
+    @property
+    def ctx(self) -> ToolContext[Any]:  # Any: as above
+        """The context of the hook that runs now: `await self.ctx.safe_point("x")`, `await self.ctx.interrupt("…")`.
+
+        Around a tool call it is the call's own context. `interrupt` works in `before_run`, `before_model` and
+        `before_tool`; resumed with the answer, the hook runs again from its first line. Outside a hook, and in those
+        that only hear of a stop, there is none.
+        """
+        context = _context.get()
+        if context is None:
+            raise UsageError("self.ctx is for before_… and after_… hooks, while they run: there is no context here")
+        return context
 
     def before_run(self, run: AnyRun) -> object:
         """Before the first model call."""
@@ -79,6 +103,28 @@ class Hooks:
 
     def on_stopped(self, run: AnyRun, result: RunResult[Any]) -> object:  # Any: as above
         """The run was cancelled and everything is recorded."""
+
+
+@contextmanager
+def in_context(context: ToolContext[Any] | None) -> Generator[None]:  # Any: as above
+    """While it lasts, this is what `self.ctx` is."""
+    token = _context.set(context)
+    try:
+        yield
+    finally:
+        _context.reset(token)
+
+
+def leaves(name: str, error: BaseException) -> bool:
+    """Is this the way out of a hook that stops at its safe point, or asks a person before anything has happened?"""
+    return isinstance(error, StopTool) or (isinstance(error, AskPerson) and name.startswith("before_"))
+
+
+def told(name: str, error: BaseException) -> BaseException:
+    """What a `HookFailed` event says of it."""
+    if isinstance(error, AskPerson):
+        return UsageError(f"ctx.interrupt(…) in {name}: ask in a before_… hook, nothing has happened then")
+    return error
 
 
 def overridden(hooks: Hooks, name: str) -> bool:

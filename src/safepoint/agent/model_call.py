@@ -35,8 +35,8 @@ async def receive(record: Record, model: Model, request: ModelRequest, incoming:
                 if not incoming.add(chunk):
                     return
                 _tell(record, chunk)
-                for meter in record.meters():
-                    meter.streaming(incoming.chars // CHARS_PER_TOKEN)
+                for meter in record.payers():
+                    meter.streaming(model.name, incoming.chars // CHARS_PER_TOKEN)
                 if limit.expired():  # a model that goes on when it is cut is silent all the same
                     raise TimeoutError
                 patience = settings.timeout_idle

@@ -16,6 +16,7 @@ from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node
 from safepoint._core.work import Cut, Failed, Outcome
 from safepoint.agent.budget import Budget, Meter
+from safepoint.agent.checkpoint import OpenCall
 from safepoint.agent.conversation import Entered
 from safepoint.agent.events import Event, Place
 from safepoint.agent.journal import Fact, Journal, Said
@@ -54,6 +55,8 @@ class Record:
         self.usage = Usage()
         self.spent_before = Usage()
         self.orphans: list[Orphan] = []
+        # What the hooks before the run, and before the model call under way, remember and ask, by the hook's name.
+        self.hooked: dict[str, OpenCall] = {}
         # Whole messages only. What is half done lives in the driver until it is recorded here.
         self.messages = messages
         # Where this run's part of the conversation begins.
@@ -65,6 +68,9 @@ class Record:
         self.steering = Steering()
         # The run that this one is a child of, if that is a composite: its budget counts here too.
         self.above: Record | None = None
+        # The run whose tool call started this one, if there is one: what is spent here is spent there too.
+        self.payer: Record | None = None
+        self._paid: set[str] = set()
         # What a resumed run was given to say, until it has joined the conversation.
         self.amendments: list[SteerReceipt] = []
         # Where facts go that must outlive the process; `unsaved` knows which messages it has not seen.
@@ -166,12 +172,29 @@ class Record:
                 yield record.meter
             record = record.above
 
+    def payers(self) -> Iterator[Meter]:
+        """The budgets that count what this run spends: those, and those of the runs that it is a sub-agent of."""
+        record: Record | None = self
+        while record is not None:
+            if record.meter is not None:
+                yield record.meter
+            record = record.above or record.payer
+
     def count_steps(self, number: int) -> None:
         self.steps_done += number
         if self.above is not None:
             self.above.count_steps(number)
 
     def spend(self, usage: Usage) -> None:
+        """At the moment it is known, here and in every run that this one is a part of."""
         self.usage = self.usage + usage
-        if self.above is not None:
-            self.above.spend(usage)
+        if self.payer is not None:
+            self.payer._paid.add(self.node.id)
+        payer = self.above or self.payer
+        if payer is not None:
+            payer.spend(usage)
+
+    def pay(self, run_id: str, usage: Usage) -> None:
+        """For a run that a tool has made and handed back, unless it was paid for as it went."""
+        if run_id not in self._paid:
+            self.spend(usage)

@@ -143,6 +143,11 @@ def _remembered(resume: Resume, saved: OpenCall) -> CallMemory:
     return saved.memory.with_approval(answer) if question.kind == "check" else saved.memory.with_answer(answer)
 
 
+def remembered_by_hooks(resume: Resume) -> dict[str, OpenCall]:
+    """What the hooks of the stopped run remember, with the answers to what they asked."""
+    return {name: OpenCall(name, "", _remembered(resume, hook)) for name, hook in resume.checkpoint.hooks.items()}
+
+
 def resume_inside(resume: Resume, saved: OpenCall) -> Resume | None:
     """How the run inside that call, or that child, goes on; None if it has left no checkpoint."""
     if saved.child is None:

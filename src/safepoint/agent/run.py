@@ -106,6 +106,7 @@ class Run(Generic[DepsT, OutT]):
         self._options = options
         self.hub = Hub(self.id, _hub_above(parent))
         self._driver: BaseDriver[Any] | None = None  # Any: steps of every kind
+        self.record: Record | None = None
         self._task: asyncio.Task[None] | None = None
         self._interrupt: KeyboardInterrupt | None = None
         # Somebody has tried to start it, also if that was refused: then it was not forgotten.
@@ -267,8 +268,9 @@ class Run(Generic[DepsT, OutT]):
             options.token.refuse_if_cancelled()
         if options.resume is not None and options.session is None:  # in a session, its store decides
             continued.claim(options.resume)
-        record = Record(self, self.node, self.hub, options.messages, options.ladder, options.budget)
+        record = self.record = Record(self, self.node, self.hub, options.messages, options.ladder, options.budget)
         record.steering, record.above = self._steering, options.above
+        record.payer = _record_above(self.node.parent)
         self._driver = self.agent.driver(record, options.resume)
         self.node.owner = self
         self.agent.group.join(self.node)
@@ -314,6 +316,12 @@ def _run_above(node: Node | None) -> Run[Any, Any] | None:  # Any: as above
             return run
         node = node.parent
     return None
+
+
+def _record_above(node: Node | None) -> Record | None:
+    """The run that pays for one inside it; not across threads, where its sums would be torn."""
+    run = _run_above(node)
+    return run.record if run is not None and run.node.runs_in_this_thread() else None
 
 
 def _hub_above(node: Node | None) -> Hub | None:

@@ -11,16 +11,21 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
+from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from safepoint._core.ladder import Rung
 from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.work import Abandoned, Cut, Failed, NeverRan, Outcome, Work
+from safepoint.agent.checkpoint import OpenCall, Question
 from safepoint.agent.events import CancelRequested, HookFailed, RungReached
-from safepoint.agent.hooks import is_being_cut, is_its_own, overridden
+from safepoint.agent.hooks import in_context, is_being_cut, is_its_own, leaves, overridden, told
 from safepoint.agent.record import Record
+from safepoint.errors import AskPerson, StopTool
+from safepoint.tools.context import ToolContext
+from safepoint.tools.memory import CallMemory
 from safepoint.tools.rendering import render_error
 
 T = TypeVar("T")
@@ -83,12 +88,15 @@ class Stage:
         outcome = await self.perform(make, name)
         return await self.perform_last(make, name) if isinstance(outcome, Cut | NeverRan) else outcome
 
-    async def run_hooks(self, name: str, *args: object) -> None:
-        """All hooks of this name, as one piece of work. Cancellation: as in `wait`."""
-        if self.has_hooks(name):
-            outcome = await self.perform(partial(self.call_hooks, name, *args), name)
-            if isinstance(outcome, Failed):
-                self._hook_failed(name, outcome.error)
+    async def run_hooks(self, name: str, *args: object) -> BaseException | None:
+        """All hooks of this name, as one piece of work; how one of them left, if it did. Cancellation: as in `wait`."""
+        outcome = await self.perform(partial(self.call_hooks, name, *args), name) if self.has_hooks(name) else None
+        if not isinstance(outcome, Failed):
+            return None
+        if leaves(name, outcome.error):
+            return outcome.error
+        self._hook_failed(name, outcome.error)
+        return None
 
     async def tell_the_end(self, result: object, *, stopped: bool) -> None:
         """Everything is recorded: wait, bounded, for the hooks that hear of it. Cancellation: as in `wait`."""
@@ -170,19 +178,48 @@ class Stage:
 
     async def call_hooks(self, name: str, *args: object) -> None:
         """All hooks of this name, inside a piece of work. Cancellation: cuts the hook."""
+        context = self._context_of(name)
         for hooks in self._record.agent.hooks:
             if not overridden(hooks, name) or is_being_cut():
                 continue
             try:
-                answer: object = getattr(hooks, name)(self._record.run, *args)
-                if inspect.isawaitable(answer):
-                    await answer
+                with in_context(context):
+                    answer: object = getattr(hooks, name)(self._record.run, *args)
+                    if inspect.isawaitable(answer):
+                        await answer
             except BaseException as error:
+                if leaves(name, error):
+                    self._keep(name, error)
+                    raise
                 if not is_its_own(error):
                     raise
                 self._hook_failed(name, error)
 
+    def _context_of(self, name: str) -> ToolContext[Any] | None:  # Any: of every run
+        """What `self.ctx` is in such a hook; those that only hear of a stop have none."""
+        if name.startswith("on_") or self.work is None:
+            return None
+        record, node = self._record, self._node
+        memory = record.hooked[name].memory if name in record.hooked else CallMemory()
+        if name.startswith("before_"):
+            record.hooked[name] = OpenCall(name, "", memory)
+        context = ToolContext(
+            deps=record.deps, run=record.run, call_id="", node=node, ladder=record.ladder, memory=memory
+        )
+        context.bind(self.work, None)
+        return context
+
+    def _keep(self, name: str, error: BaseException) -> None:
+        """A hook leaves: what it saved or asked goes into the checkpoint."""
+        hook = self._record.hooked.get(name)
+        if hook is not None and isinstance(error, StopTool):
+            hook.memory.saved = error.saved
+        elif hook is not None and isinstance(error, AskPerson):
+            question = Question(f"{name}:{len(hook.memory.answers) + 1}", name, error.payload)
+            self._record.hooked[name] = replace(hook, question=question)
+
     def _hook_failed(self, name: str, error: BaseException) -> None:
+        error = told(name, error)
         _log.warning("the hook %s of %s failed: %s", name, self._node.path, render_error(error))
         self._record.emit(HookFailed, hook=name, error=error)
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from safepoint._core.tree import Passing
 from safepoint.agent.base import BaseAgent
+from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.record import Record
 from safepoint.agent.result import OutT, RunResult
 from safepoint.agent.resume import Resume
@@ -46,6 +47,19 @@ class Composite(BaseAgent[DepsT, OutT]):
 
     def driver(self, record: Record, resume: Resume | None) -> CompositeDriver:
         return CompositeDriver(self, record, resume)
+
+    def check_children(self, checkpoint: Checkpoint) -> None:
+        for entry in checkpoint.ledger:
+            try:
+                member = self.member(entry.call_id)
+            except KeyError as missing:
+                raise CheckpointError(
+                    f"the checkpoint is of a child {entry.call_id!r}, which {self.name!r} has no longer: "
+                    "continue it with the composite as it was"
+                ) from missing
+            inside = checkpoint.calls.get(entry.call_id)
+            if inside is not None and inside.child is not None:
+                member.check_children(inside.child)
 
     def model_names(self) -> Iterable[str]:
         return [name for member in self.members() for name in member.model_names()]

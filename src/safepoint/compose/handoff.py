@@ -115,7 +115,7 @@ class Handoff(Composite[DepsT, OutT]):
 
     def member(self, key: str) -> BaseAgent[Any, Any]:  # Any: as above
         name = key.rpartition("#")[0]
-        agent = next(agent for agent, known in self._names.items() if known == name)
+        agent = {known: agent for agent, known in self._names.items()}[name]
         tools = self._to.get(agent, [])
         if not tools or not isinstance(agent, Agent):
             return agent

@@ -64,7 +64,7 @@ class Loop(Composite[DepsT, OutT]):
         return [self._agent]
 
     def member(self, key: str) -> BaseAgent[Any, Any]:  # Any: as above
-        return self._agent
+        return {self._agent.name: self._agent}[key.rpartition("#")[0]]
 
     def plan(self, progress: Progress) -> Move:
         rounds = len(progress.ended)

@@ -25,6 +25,8 @@ from safepoint.history.parts import Message, Notice, Part, Reasoning, Text, Tool
 from safepoint.history.states import LedgerState
 from safepoint.history.wellformed import is_well_formed, well_formed
 
+_as_json: Final = json.JSONEncoder(ensure_ascii=False).encode
+
 QUOTE_LIMIT: Final = 500
 """How many characters of a reason or an error are quoted."""
 PARTIAL_LIMIT: Final = 4000
@@ -152,7 +154,7 @@ def quoted(text: str, limit: int = QUOTE_LIMIT) -> str:
     line = " ".join(shown.split())
     if len(line) > limit or len(head) < len(text):
         line = line[: limit - 1] + "…"
-    return json.dumps(line, ensure_ascii=False)
+    return _as_json(line)
 
 
 def _not_started_text(entry: ClosedCall) -> str:
@@ -194,7 +196,7 @@ def _told(label: str, text: str | None, *, limit: int = QUOTE_LIMIT) -> str:
 
 
 def _sentences(*sentences: str) -> str:
-    return " ".join(sentence for sentence in sentences if sentence)
+    return " ".join([sentence for sentence in sentences if sentence])
 
 
 def _or_else(text: str | None, otherwise: str) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from operator import mul
 from typing import Any, Final, Protocol, assert_never
 
 from safepoint.history.parts import File, Image, Message, Notice, Part, Reasoning, Text, ToolCall, ToolResult
@@ -87,6 +88,7 @@ _OTHER_PRICES: Final = {b"e": 83, b"g": 60, b"y": 27, b"h": 57, b"r": 44, b"i": 
     b"z": 160,
     b"m": 200,
 }
+_ALL_PRICES: Final = _ASCII_PRICES | _OTHER_PRICES
 _WORD_PRICE: Final = 70
 
 
@@ -118,8 +120,8 @@ def estimate_tokens(text: str) -> int:
     if not text:
         return 0
     line = text.encode("utf-8", "surrogatepass").translate(_TABLE, _CONTINUATION)
-    prices = _ASCII_PRICES if text.isascii() else _ASCII_PRICES | _OTHER_PRICES
-    hundredths = sum([price * line.count(letters) for letters, price in prices.items()])
+    prices = _ASCII_PRICES if text.isascii() else _ALL_PRICES
+    hundredths: int = sum(map(mul, map(line.count, prices), prices.values()))
     hundredths += _WORD_PRICE * (b" " + line.translate(_WORDS)).count(b" x")
     return max(1, (hundredths + 50) // 100)
 

@@ -110,11 +110,11 @@ class Message:
     @property
     def text(self) -> str:
         """The words alone: no notices, no reasoning."""
-        return "".join(part.text for part in self.parts if part.kind == "text")
+        return "".join([part.text for part in self.parts if part.kind == "text"])
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        return tuple(part for part in self.parts if part.kind == "tool_call")
+        return tuple([part for part in self.parts if part.kind == "tool_call"])
 
 
 def user_message(prompt: Prompt) -> Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from types import ModuleType
 
@@ -11,7 +12,10 @@ from safepoint.errors import ModelNotReady
 def sdk(module: str, extra: str) -> ModuleType:
     """The module, or an error that says which extra has it."""
     try:
-        return import_module(module)
+        with warnings.catch_warnings():
+            # A slip in an SDK's source is told when it is compiled; where warnings are errors, that would be one.
+            warnings.simplefilter("ignore")
+            return import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # it is there, but something that it needs is not

@@ -20,11 +20,16 @@ PASSING_KINDS: Final = frozenset(
     {
         "api_error",
         "internal",
+        "internalserverexception",
+        "modelstreamerrorexception",
+        "modeltimeoutexception",
         "overloaded_error",
         "rate_limit_error",
         "rate_limit_exceeded",
         "resource_exhausted",
         "server_error",
+        "serviceunavailableexception",
+        "throttlingexception",
         "timeout_error",
         "unavailable",
     }

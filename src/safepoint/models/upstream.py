@@ -68,7 +68,10 @@ class Upstream(ABC):
         try:
             events, reader = await self._open(request)
         except Exception as error:
-            raise self._translated(error) from error
+            meant = error if isinstance(error, SafepointError) else self._failure(error)
+            if meant is error:
+                raise
+            raise meant from error
         try:
             async with aclosing(self._chunks(events, reader)) as chunks:
                 yield chunks
@@ -88,16 +91,15 @@ class Upstream(ABC):
             except Exception as error:
                 if reader.finish() is not None:
                     break
-                raise self._translated(error) from error
+                raise self._unread(error) from error
             for chunk in chunks:
                 yield chunk
         if (finish := reader.finish()) is not None:
             yield finish
 
-    def _translated(self, error: Exception) -> Exception:
-        if isinstance(error, SafepointError):
-            return error
-        meant = self._failure(error)
-        if meant is error and isinstance(error, ValueError):  # JSON and UTF-8 that cannot be decoded are both
-            return ModelMisbehaved(f"{self.name} sent what cannot be read: {error}")
-        return meant
+    def _unread(self, error: Exception) -> SafepointError:
+        """Why an event could not be read. Fed with garbage, an SDK may raise anything: that is the provider's fault."""
+        meant = error if isinstance(error, SafepointError) else self._failure(error)
+        if isinstance(meant, SafepointError):
+            return meant
+        return ModelMisbehaved(f"{self.name} sent what cannot be read: {error!r}")

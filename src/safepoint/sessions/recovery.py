@@ -43,7 +43,9 @@ def sealed(stored: Stored, run: StoredRun) -> Ended:
     ]
     notice = notice_text(reason=CRASH.text, source=CRASH.source)
     closed = close_history(stored.messages, batch=batch, notice=notice)
-    calls = {call.id: OpenCall(call.id, "", run.memories[call.id]) for call in open_calls if call.id in run.memories}
+    # Open calls, and the children of a composite, which are no part of the conversation.
+    over = {call.id for message in own[:-1] for call in message.tool_calls}
+    calls = {id: OpenCall(id, "", memory) for id, memory in run.memories.items() if id not in over}
     checkpoint = Checkpoint(
         f"checkpoint_{uuid.uuid4().hex}",
         run.agent,

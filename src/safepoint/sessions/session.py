@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from safepoint._core.supervisor import Supervisor
 from safepoint.agent.conversation import Entered
 from safepoint.agent.journal import Ended, Fact, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
-from safepoint.errors import SessionBusy, SessionNotFound
+from safepoint.errors import CutShort, SessionBusy, SessionNotFound, StopTool
 from safepoint.history.closing import quoted
 from safepoint.history.encoding import decode_value, encode_values
 from safepoint.history.parts import Message, Notice
@@ -47,6 +47,8 @@ _HAPPENED = frozenset(
     }
 )
 _PATIENCE = 10.0  # seconds for a release
+# How an abandoned call ends that heard of the stop in the end: it brings nothing.
+_STOPPED_AFTER_ALL = (asyncio.CancelledError, StopTool, CutShort)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,11 +317,11 @@ class Session:
             return []
         return [Said(opened.index - 1, self._with_late_notes()[-1]), LateSet(())]
 
-    def _with_late_notes(self) -> list[Message]:
+    def _with_late_notes(self) -> Sequence[Message]:
         """The conversation, its last remark completed with what came back late."""
+        if not self.late or not self.messages or self.messages[-1].role != "assistant":
+            return self.messages
         messages = list(self.messages)
-        if not self.late or not messages or messages[-1].role != "assistant":
-            return messages
         told = " ".join(f"The call {late.name} finished after all: {quoted(late.content, 2000)}." for late in self.late)
         before = " ".join(part.text for part in messages[-1].parts if isinstance(part, Notice))
         others = tuple(part for part in messages[-1].parts if not isinstance(part, Notice))
@@ -329,7 +331,7 @@ class Session:
     def _came_back(self, orphan: Orphan) -> None:
         """An orphan has ended; keep what it brought for the next run, and store it if a loop is there to do it."""
         call_id = orphan.path.rpartition(f"/{orphan.name}:")[2]
-        if "/" in call_id or isinstance(orphan.error, asyncio.CancelledError):
+        if "/" in call_id or isinstance(orphan.error, _STOPPED_AFTER_ALL):
             return  # no tool call but a hook or an undo; or it stopped after all, and brings nothing
         content = f"it failed: {render_error(orphan.error)}" if orphan.error else render_result(orphan.result).text
         late = LateResult(call_id, orphan.name, content)

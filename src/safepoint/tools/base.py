@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,10 @@ class BaseTool(ABC):
         """What the parameters are, in short."""
         parameters = json.dumps(dict(self.spec.parameters), sort_keys=True, default=str)
         return hashlib.sha256(parameters.encode()).hexdigest()[:16]
+
+    def model_names(self) -> Iterable[str]:
+        """The models that a call spends on, as far as it is known: their prices are asked for."""
+        return ()
 
     @property
     @abstractmethod

@@ -6,7 +6,6 @@ parameter.
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import inspect
 from collections.abc import Callable
@@ -65,7 +64,7 @@ class ToolContext(Generic[DepsT]):
         assert self._work is not None, "the context is bound before the tool's first line"
         return self._work
 
-    def bind(self, work: Work[object], tell: Callable[[str], None]) -> None:
+    def bind(self, work: Work[object], tell: Callable[[str], None] | None) -> None:
         self._work, self._tell = work, tell
 
     def tell(self, text: str) -> None:
@@ -73,7 +72,8 @@ class ToolContext(Generic[DepsT]):
 
         The model does not see it.
         """
-        assert self._tell is not None, "the context is bound before the tool's first line"
+        if self._tell is None:
+            raise UsageError("ctx.tell(…) shows what a tool call has done, and a hook is no call: log it instead")
         if self.node.runs_in_this_thread():
             self._tell(text)
         else:
@@ -162,7 +162,10 @@ class ToolContext(Generic[DepsT]):
 
 
 class Shield:
-    """A bounded critical section. A stop that came meanwhile lands where the section ends."""
+    """A bounded critical section. A stop that came meanwhile lands on the first wait after it.
+
+    Not where the section ends: a value that is returned from inside would be lost there, and it is a real result.
+    """
 
     def __init__(self, work: Work[object], seconds: float) -> None:
         self._work = work
@@ -176,6 +179,5 @@ class Shield:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Cancellation: a stop that was held back is delivered here."""
-        if self._work.unshield(self._until) and error is None:
-            await asyncio.sleep(0)  # the cancellation that was just sent lands on this await
+        """Cancellation: there is nothing to wait for."""
+        self._work.unshield(self._until)

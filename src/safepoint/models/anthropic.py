@@ -1,0 +1,114 @@
+"""Claude, at Anthropic or on Amazon Bedrock."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from safepoint.agent.model import ModelRequest
+from safepoint.errors import ModelNotReady
+from safepoint.models.anthropic_wire import Payload, Reader, to_payload
+from safepoint.models.extras import sdk
+from safepoint.models.openai import sdk_failure
+from safepoint.models.per_loop import PerLoop
+from safepoint.models.upstream import Events, Upstream
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
+    from anthropic.lib.bedrock import AsyncAnthropicBedrock
+
+KEY = "ANTHROPIC_API_KEY"
+
+
+class AnthropicModel(Upstream):
+    """A model by its name at Anthropic. The key is `api_key`, or the variable `ANTHROPIC_API_KEY`.
+
+    `cache` marks instructions, tools and the conversation so far for the provider's prompt cache.
+    """
+
+    def __init__(
+        self, model: str, *, api_key: str | None = None, base_url: str | None = None, cache: bool = True
+    ) -> None:
+        self._sdk: Any = sdk("anthropic", "anthropic")  # Any: the module, loaded by name
+        self._model = model
+        self._key = api_key
+        self._base_url = base_url
+        self._cache = cache
+        self._clients: PerLoop[AsyncAnthropic | AsyncAnthropicBedrock]
+        self._clients = PerLoop(self._client, lambda client: client.close())
+
+    @property
+    def name(self) -> str:
+        return f"anthropic:{self._model}"
+
+    def _client(self) -> AsyncAnthropic | AsyncAnthropicBedrock:
+        key = self._key or os.environ.get(KEY)
+        if not key:
+            raise ModelNotReady(f"{self.name} needs a key: type `export {KEY}=…`, or write api_key=…")
+        client: AsyncAnthropic = self._sdk.AsyncAnthropic(api_key=key, base_url=self._base_url, max_retries=0)
+        return client
+
+    def payload(self, request: ModelRequest) -> Payload:
+        """What is sent for this request."""
+        return to_payload(self._model, request, cache=self._cache)
+
+    async def _open(self, request: ModelRequest) -> tuple[Events, Reader]:
+        payload = self.payload(request)
+        client = await self._clients.get()
+        stream_type = self._sdk.AsyncStream[object]
+        events: Events = await client.post(
+            "/v1/messages", cast_to=object, body=payload, stream=True, stream_cls=stream_type
+        )
+        return events, Reader()
+
+    def _failure(self, error: Exception) -> Exception:
+        return sdk_failure(self._sdk, self.name, error, KEY)
+
+    async def aclose(self) -> None:
+        """Close this loop's idle connections; the model stays usable. Cancellation: the closing is cut."""
+        await self._clients.aclose()
+
+
+class BedrockModel(AnthropicModel):
+    """A model of Anthropic's by its name on Amazon Bedrock.
+
+    The account is found as AWS tools find it: variables, `~/.aws`, the role of the machine; `profile` chooses one. With
+    `api_key`, or the variable `AWS_BEARER_TOKEN_BEDROCK`, a Bedrock key is used instead.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        region: str | None = None,
+        profile: str | None = None,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        cache: bool = True,
+    ) -> None:
+        sdk("boto3", "bedrock")
+        super().__init__(model, api_key=api_key, base_url=base_url, cache=cache)
+        self._region = region
+        self._profile = profile
+
+    @property
+    def name(self) -> str:
+        return f"bedrock:{self._model}"
+
+    def _client(self) -> AsyncAnthropic | AsyncAnthropicBedrock:
+        client: AsyncAnthropicBedrock = self._sdk.AsyncAnthropicBedrock(
+            aws_region=self._region,
+            aws_profile=self._profile,
+            api_key=self._key,
+            base_url=self._base_url,
+            max_retries=0,
+        )
+        return client
+
+    def _failure(self, error: Exception) -> Exception:
+        if isinstance(error, RuntimeError) and "credentials" in str(error).lower():
+            return ModelNotReady(
+                f"{self.name} found no AWS account: type `aws configure`, or "
+                "`export AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=… AWS_REGION=…`"
+            )
+        return sdk_failure(self._sdk, self.name, error, "AWS_BEARER_TOKEN_BEDROCK")

@@ -1,0 +1,184 @@
+"""A tool that fetches a page: `fetch()`. It reaches public addresses only, and lets go of the connection when cut.
+
+Every hop of a redirect is checked like the first address (see `network`). No proxy, no cookies, no credentials: what is
+fetched is what anybody could fetch. The answer is bounded in bytes and in time, and is asked for uncompressed, so that
+a small answer can't become a large one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from urllib.parse import urljoin, urlsplit
+
+from safepoint._core.ladder import Manner
+from safepoint.agent.model import ToolSpec
+from safepoint.errors import UsageError
+from safepoint.tools.arguments import Arguments, Parameter
+from safepoint.tools.base import BaseTool, checked_tool_name
+from safepoint.tools.network import Gate, Resolve, look_up, networks
+from safepoint.tools.options import ToolOptions
+
+if TYPE_CHECKING:
+    import ssl
+
+    from httpcore2 import AsyncNetworkBackend, AsyncNetworkStream, Response
+
+    from safepoint.tools.context import ToolContext
+
+MAX_BYTES = 200_000
+TIMEOUT = 30.0
+_MOST_REDIRECTS = 5
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_CHARSET = re.compile(r"charset=\"?([\w.:-]+)", re.IGNORECASE)
+_TEXT = re.compile(r"text/|application/([\w.+-]*\+)?(json|xml|javascript)|application/x-www-form", re.IGNORECASE)
+_HEADERS = (("Accept-Encoding", "identity"), ("User-Agent", "safepoint"), ("Accept", "*/*"))
+
+Connect: TypeAlias = "Callable[[str, int], Awaitable[AsyncNetworkStream]]"
+
+
+class Fetch(BaseTool):
+    """Made by `fetch()`."""
+
+    def __init__(self, name: str, options: ToolOptions, gate: Gate, connect: Connect | None, max_bytes: int) -> None:
+        self._arguments = Arguments("fetch()", [Parameter("url", str, meaning="It begins with http:// or https://.")])
+        self.spec = ToolSpec(name, "Fetch a web page or a file by its URL.", self._arguments.schema)
+        self.options = options
+        self._gate = gate
+        self._connect = connect
+        self._max_bytes = max_bytes
+        self._trust: ssl.SSLContext | None = None
+
+    @property
+    def manner(self) -> Manner:
+        return Manner()
+
+    def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON in, typed values out
+        return self._arguments.validate(args)
+
+    async def body(self, context: ToolContext[Any], args: dict[str, Any]) -> object:  # Any: as above
+        """One page. Cancellation: the connection is closed."""
+        url: str = args["url"]
+        for _ in range(_MOST_REDIRECTS + 1):
+            answer = await self._hop(url)
+            if answer.location is None:
+                return answer.text
+            url = urljoin(url, answer.location)
+        raise OSError(f"more than {_MOST_REDIRECTS} redirects, the last one to {url}")
+
+    async def _hop(self, url: str) -> _Answer:
+        """One request, on a connection of its own."""
+        _check_url(url)
+        import httpcore2
+
+        if self._trust is None:
+            self._trust = httpcore2.default_ssl_context()
+        headers = [("Host", urlsplit(url).netloc), *_HEADERS]
+        backend = _backend(self._gate, self._connect)
+        async with (
+            httpcore2.AsyncConnectionPool(ssl_context=self._trust, network_backend=backend) as pool,
+            pool.stream("GET", url, headers=headers) as response,
+        ):
+            return await self._read(url, response)
+
+    async def _read(self, url: str, response: Response) -> _Answer:
+        fields = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
+        if response.status in _REDIRECTS and "location" in fields:
+            return _Answer(location=fields["location"])
+        head = f"HTTP {response.status} {url}"
+        kind = fields.get("content-type", "")
+        packed = fields.get("content-encoding", "identity")
+        if packed != "identity":
+            return _Answer(f"{head}\n[the answer is compressed ({packed}), although that was not asked for]")
+        if not _TEXT.match(kind or "text/plain"):
+            return _Answer(f"{head}\n[not text: {kind}, {fields.get('content-length', 'an unknown number of')} bytes]")
+        data, whole = await self._bytes(response)
+        charset = _CHARSET.search(kind)
+        text = _decoded(data, charset[1] if charset is not None else "utf-8")
+        more = "" if whole else f"\n[cut here, after {self._max_bytes} bytes]"
+        return _Answer(f"{head}\n\n{text}{more}")
+
+    async def _bytes(self, response: Response) -> tuple[bytes, bool]:
+        """At most as many bytes as allowed; and whether that is all."""
+        data = bytearray()
+        async for piece in response.aiter_stream():
+            data += piece
+            if len(data) > self._max_bytes:
+                return bytes(data[: self._max_bytes]), False
+        return bytes(data), True
+
+
+class _Answer:
+    __slots__ = ("location", "text")
+
+    def __init__(self, text: str = "", location: str | None = None) -> None:
+        self.text = text
+        self.location = location
+
+
+def fetch(
+    *,
+    allow: Sequence[str] = (),
+    timeout: float = TIMEOUT,
+    max_bytes: int = MAX_BYTES,
+    name: str = "fetch",
+    resolve: Resolve = look_up,
+    connect: Connect | None = None,
+) -> Fetch:
+    """A tool that fetches a URL. `allow`: addresses or networks that may be reached although they are not public.
+
+    `resolve` and `connect` are the network: how a host's addresses are found, and how one of them is reached.
+    """
+    if importlib.util.find_spec("httpcore2") is None:
+        raise UsageError("the fetch tool needs an HTTP library: pip install 'safepoint[fetch]'")
+    if not isinstance(max_bytes, int) or max_bytes < 1:  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ValueError(f"max_bytes={max_bytes!r}: write a whole number of bytes from 1 up")
+    if isinstance(allow, str):
+        raise ValueError(f"allow={allow!r}: write a list, as allow=[{allow!r}]")
+    options = ToolOptions.parse(effect="pure", timeout=timeout)
+    return Fetch(checked_tool_name(name), options, Gate(networks(allow), resolve), connect, max_bytes)
+
+
+def _check_url(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise PermissionError(f"{url!r} may not be fetched: write a URL that begins with http:// or https://")
+    if parts.username is not None or parts.password is not None:
+        raise PermissionError(f"{url!r} carries a name or a password: leave it out")
+
+
+def _backend(gate: Gate, connect: Connect | None) -> AsyncNetworkBackend:
+    """A network in which a host is reached only at an address that the gate has checked."""
+    import httpcore2
+
+    network = cast("AsyncNetworkBackend", httpcore2.AnyIOBackend())
+
+    class Checked(httpcore2.AsyncNetworkBackend):
+        async def connect_tcp(
+            self,
+            host: str,
+            port: int,
+            timeout: float | None = None,
+            local_address: str | None = None,
+            socket_options: object = None,
+        ) -> AsyncNetworkStream:
+            failure: Exception = OSError(f"{host} has no address")
+            for address in await gate.addresses(host.strip("[]"), port):
+                try:
+                    if connect is not None:
+                        return await connect(address, port)
+                    return await network.connect_tcp(address, port, timeout=timeout)
+                except (OSError, httpcore2.ConnectError) as error:
+                    failure = error
+            raise failure
+
+    return Checked()
+
+
+def _decoded(data: bytes, charset: str) -> str:
+    try:
+        return data.decode(charset, "replace")
+    except LookupError:
+        return data.decode("utf-8", "replace")
