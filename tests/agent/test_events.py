@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from safepoint import Agent, Ladder, Run, tool
+from safepoint import Agent, Hooks, Ladder, Run, tool
 from safepoint.agent.events import (
     CancelRequested,
     Event,
@@ -483,3 +483,23 @@ async def test_closing_a_stream_that_was_never_read_starts_nothing() -> None:
     assert model.calls == 0
     async with stream.run:  # so that its handle is not left unused
         pass
+
+
+@virtual
+async def test_leaving_a_stream_waits_for_a_run_that_has_ended_and_still_tells_its_hooks() -> None:
+    told: list[str] = []
+
+    class Slow(Hooks):
+        async def on_stopped(self, run: object, result: object) -> None:
+            await passes(0.5)
+            told.append("stopped")
+
+    model = ScriptedModel([say("one"), stall()])
+    async with Agent("one", model=model, hooks=[Slow()]).stream("go") as events:
+        async for event in events:
+            if isinstance(event, TextStreamed):
+                await events.run.cancel().wait()
+                break
+        assert events.run.ended
+        assert told == []
+    assert told == ["stopped"]

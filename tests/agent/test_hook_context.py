@@ -350,3 +350,16 @@ async def test_a_tool_does_not_see_the_context_of_its_hooks() -> None:
     agent = Agent("a", model=ScriptedModel(call("peek"), say("done")), tools=[peek], hooks=[hooks])
     result = await agent.run("go")
     assert result.ledger[0].content == "nothing"
+
+
+@virtual
+async def test_there_is_nothing_to_tell_of_where_there_is_no_call() -> None:
+    class Tells(Hooks):
+        async def before_model(self, run: AnyRun, request: ModelRequest) -> None:
+            self.ctx.tell("half done")
+
+    async with worker(Log(), Tells())().start("go") as run:
+        await run.wait()
+    failed = [event for event in run.kept_events() if isinstance(event, HookFailed)]
+    assert ["in before_model there is no call" in str(event.error) for event in failed] == [True, True]
+    assert run.result.text == "done"

@@ -9,7 +9,18 @@ from collections.abc import Callable
 import pytest
 
 from safepoint import Agent
-from safepoint.cli.chat import GREETING, HINT, INTERRUPTED, PROMPT, Chat, ctrl_c, main
+from safepoint.cli.chat import (
+    BY_KEY,
+    GREETING,
+    HINT,
+    INTERRUPTED,
+    PROMPT,
+    Chat,
+    ctrl_c,
+    default_model,
+    greeting,
+    main,
+)
 from safepoint.testing import ScriptedModel, say, stall
 
 
@@ -112,5 +123,33 @@ def test_the_signal_is_ours_inside_the_block_only() -> None:
 @pytest.mark.parametrize("pause", ["-1", "nan", "61"])
 def test_a_pause_that_makes_no_sense_is_refused(pause: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["--pause", pause])
+        main(["--model", "script", "--pause", pause])
     assert "write a number of seconds from 0 to 60" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("environment", "model"),
+    [
+        ({}, "local"),
+        ({"OPENAI_API_KEY": ""}, "local"),
+        ({"ANTHROPIC_API_KEY": "k"}, BY_KEY["ANTHROPIC_API_KEY"]),
+        ({"GEMINI_API_KEY": "k", "OPENAI_API_KEY": "k"}, BY_KEY["OPENAI_API_KEY"]),
+    ],
+)
+def test_whoever_there_is_a_key_for_answers_and_otherwise_the_local_model(
+    environment: dict[str, str], model: str
+) -> None:
+    assert default_model(environment) == model
+
+
+@pytest.mark.parametrize("model", ["local", "openai:gpt-5-mini", "script"])
+def test_it_says_first_who_answers(model: str) -> None:
+    assert f"This is a chat with {'a script' if model == 'script' else model}" in greeting(model).splitlines()[0]
+
+
+def test_a_model_that_cannot_answer_is_said_with_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--model", "nobody"])
+    told = capsys.readouterr().err
+    assert "'openai:NAME'" in told
+    assert "--model script" in told

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
 from safepoint import Agent, Ladder, tool
@@ -11,6 +11,7 @@ from safepoint._core.supervisor import wind_down
 from safepoint.agent.model import Chunk, ModelRequest
 from safepoint.errors import StoreError
 from safepoint.sessions import MemoryStore, Session, Store
+from safepoint.sessions.store import Change
 from safepoint.testing import call, say
 from safepoint.testing.models import Act, Player
 from tests.injection.parts import A_MOMENT, A_WHILE, LONG, SlowStore, agent, look, post
@@ -79,20 +80,45 @@ async def taken_again_by_who_could_not_give_it_back() -> None:
     await one.run("second", session=session)
 
 
+class FailsToBegin(SlowStore):
+    """A store that refuses the first thing it is to write."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStore())
+        self._refusals = 1
+
+    async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
+        self._refusals -= 1
+        if self._refusals >= 0:
+            raise StoreError("not now")
+        await super().append(session_id, epoch, changes)
+
+
+async def run_whose_beginning_cannot_be_written() -> None:
+    one = agent(call("look"), say("done"), tools=[look])
+    store = FailsToBegin()
+    session = await Session.create(store, "s")
+    with suppress(StoreError):
+        await one.run("first", session=session)
+    await one.run("second", session=await Session.load(store, "s"))
+
+
 async def wound_down() -> None:
-    """The end of a loop of our own: a run was just begun, a task is slow to leave, a generator was forgotten."""
+    """The end of a loop of our own: a new run, a task slow to leave, a generator that starts one more."""
 
     async def numbers() -> AsyncGenerator[int]:
         try:
             yield 1
         finally:
-            await asyncio.sleep(A_MOMENT)
+            last.append(asyncio.create_task(asyncio.sleep(A_MOMENT)))
+            await asyncio.sleep(0)
 
     async def stubborn() -> None:
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(LONG)
         await asyncio.sleep(A_MOMENT)
 
+    last: list[asyncio.Task[None]] = []
     task = asyncio.create_task(stubborn())
     forgotten = numbers()
     await anext(forgotten)

@@ -16,7 +16,7 @@ import pytest
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are a thing of Unix", allow_module_level=True)
 
-COMMAND = [sys.executable, "-W", "error", "-m", "safepoint.cli.chat"]
+COMMAND = [sys.executable, "-W", "error", "-m", "safepoint.cli.chat", "--model", "script"]
 SECONDS = 20.0
 
 

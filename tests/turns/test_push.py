@@ -94,11 +94,14 @@ async def test_a_plan_without_input_waits_for_something_new() -> None:
         batches.append(items)
         return Plan(None, [], items) if len(items) < 3 else Plan(" ".join(items), items)
 
+    def seen_so_many(number: int) -> bool:
+        return len(batches) == number
+
     agent = talker()
     async with TurnLoop(agent, plan=plan) as loop:
         for number, word in enumerate(("a", "b", "c"), 1):
             loop.push(word)
-            await until(loop, partial(lambda so_many: len(batches) == so_many, number))
+            await until(loop, partial(seen_so_many, number))
         await until(loop, lambda: model(agent).calls == 1)
     assert batches == [["a"], ["a", "b"], ["a", "b", "c"]]
     assert (await loop.wait()).unhandled == []
@@ -367,25 +370,31 @@ async def test_waiting_for_a_preempt_inside_its_own_turn_is_refused() -> None:
 
 
 def test_the_arguments_of_a_loop_are_checked() -> None:
-    agent: Any = talker()  # Any: what untyped callers pass
-    make: Any = TurnLoop  # Any: as above
-    for kwargs in (
+    agent = talker()
+    make: Any = TurnLoop  # Any: untyped callers
+
+    def prepare(ctx: PlanContext[str], items: list[str]) -> Agent:
+        return agent
+
+    wrong: list[dict[str, Any]] = [  # Any: as above
         {},
-        {"agent": agent, "prepare": lambda ctx, items: agent},  # pyright: ignore[reportUnknownLambdaType]  # untyped callers
-        {"prepare": lambda ctx, items: agent},  # pyright: ignore[reportUnknownLambdaType]  # untyped callers
+        {"agent": agent, "prepare": prepare},
+        {"prepare": prepare},
+        {"agent": "desk"},
         {"agent": agent, "carry": "keep"},
         {"agent": agent, "on_turn_error": "ignore"},
         {"agent": agent, "on_interrupt": "stop"},
         {"agent": agent, "checkpoint_id": "x"},
         {"agent": agent, "store": object(), "checkpoint_id": "x"},
-    ):
+    ]
+    for kwargs in wrong:
         with pytest.raises(ValueError, match=r"write|needs|go together"):
             make(**kwargs)
 
 
 @virtual
 async def test_items_of_any_type_have_a_plan_of_their_own() -> None:
-    async with TurnLoop(talker(), plan=all_at_once) as loop:
+    async with TurnLoop[int](talker(), plan=all_at_once) as loop:
         loop.push(1)
     loop_of_text: TurnLoop[Any] = TurnLoop(talker())
     loop_of_text.start()

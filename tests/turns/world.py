@@ -171,7 +171,7 @@ class World:
 
     def stored(self) -> LoadedRecord[int] | None:
         data = self.store.peek(KEY)
-        return None if data is None else decode(data, ItemCodec[int].plain())
+        return None if data is None else decode(data, ItemCodec.plain())
 
     # -- what the loop is made of --------------------------------------------------------------------------------------
 

@@ -174,14 +174,17 @@ class Node:
         """Look at the log: push work that NOW or FORCE concerns, arm the deadline, tell the children."""
         if self.state in (NodeState.NEW, NodeState.SEALED, NodeState.ENDED):
             return
-        level = self._level(self._pressing())
+        level = self._level(pressing := self._pressing())
         if level > self.pushed:
-            level = self._level(self._settled(self._pressing, None))
+            level = self._level(pressing := self._settled(self._pressing, None))
         self._arm()
         self.on_change()  # the ask is told before anything that it brings about
-        if level > self.pushed:
+        if pressing is not None and level > self.pushed:
             self.pushed = level
-            self._commit(None)
+            if self.log.standing().late:  # they press, but they are no part of the stop
+                self._commit(None)
+            else:
+                self._stop_for(pressing, None)
             self.on_push(level)
         for child in tuple(self.children):
             if child._loop is self._loop:
@@ -239,7 +242,11 @@ class Node:
 
     def _commit(self, place: str | None) -> None:
         request = self._settled(self.request, place) if not self.answered else None
-        if request is None:
+        if request is not None:
+            self._stop_for(request, place)
+
+    def _stop_for(self, request: Request, place: str | None) -> None:
+        if self.answered:
             return
         now = self.clock.now()
         level = request.level(now)

@@ -131,11 +131,12 @@ class BaseDriver(ABC, Generic[OwnT]):
             return self._fail(entered.error, None)
         if not isinstance(entered, Done):
             return Close(StopReason.CANCELLED)
-        older = entered.value.messages[: entered.value.index]
-        if resume is not None and resume.edit is not None and record.messages[: len(older)] != older:
-            return self._fail(
-                CheckpointError("edit=… may not rewrite an older turn of a session: leave it as it is"), None
-            )
+        if resume is not None and resume.edit is not None:
+            older = list(entered.value.messages[: entered.value.index])
+            if record.messages[: len(older)] != older:
+                return self._fail(
+                    CheckpointError("edit=… may not rewrite an older turn of a session: leave it as it is"), None
+                )
         record.join(entered.value, resumed=resume is not None)
         new = tuple(record.messages[record.started_at :])
         opened = Opened(record.node.id, record.agent.name, record.started_at, new, continues, tuple(record.ledger))

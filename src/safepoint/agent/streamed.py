@@ -52,12 +52,13 @@ class Streamed(Generic[DepsT, OutT]):
 
     async def aclose(self) -> None:
         """Leave the stream. Cancellation: put off until the run has closed itself, then it goes on."""
-        if self._reader is None or self.run.ended:
+        if self._reader is None:
             return
         self._reader.detach()
         if self._on_close == "cancel":
-            self._ask()
-            await self.run.join()
+            if not self.run.ended:
+                self._ask()
+            await self.run.join()  # a run that has ended may still be telling its hooks
 
     async def __aenter__(self) -> Streamed[DepsT, OutT]:
         """Cancellation: there is nothing to wait for."""

@@ -40,7 +40,7 @@ def run_sync(make: Callable[[], Run[DepsT, OutT]], ladder: Ladder) -> RunResult[
         run.launch()
         started.append(run)
         presses.govern(run.cancel)
-        await run.join()
+        await run.join()  # on a loop of our own: Ctrl-C is the only caller
 
     loop = asyncio.new_event_loop()
     try:

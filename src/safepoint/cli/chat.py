@@ -12,7 +12,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TextIO
@@ -20,12 +20,23 @@ from typing import Any, TextIO
 from safepoint import Agent
 from safepoint.cli.conversation import Conversation
 from safepoint.cli.parrot import Parrot
+from safepoint.errors import ModelNotReady
+from safepoint.models import Model
+from safepoint.models.choosing import choose_model
 
 PROMPT = "you> "
-GREETING = """\
-This is a chat with a script: no language model is connected. It answers slowly, so that you can stop it.
-Ctrl-C stops the answer. Ctrl-D or /quit ends the chat.
-"""
+KEYS = "Ctrl-C stops the answer. Ctrl-D or /quit ends the chat.\n"
+GREETING = (
+    f"This is a chat with a script: no language model is connected. It answers slowly, so that you can stop it.\n{KEYS}"
+)
+# Whoever has a key for a provider means that provider; the model is a small, current one.
+BY_KEY = {
+    "OPENAI_API_KEY": "openai:gpt-5-mini",
+    "ANTHROPIC_API_KEY": "anthropic:claude-haiku-4-5",
+    "GEMINI_API_KEY": "gemini:gemini-flash-latest",
+    "GOOGLE_API_KEY": "gemini:gemini-flash-latest",
+}
+SCRIPT = "script"
 HINT = "\n(Ctrl-D or /quit ends the chat.)\n"
 QUIT = ("/quit", "/exit")
 INTERRUPTED = 130  # what a shell says of a program that Ctrl-C has ended
@@ -34,7 +45,7 @@ INTERRUPTED = 130  # what a shell says of a program that Ctrl-C has ended
 class Chat:
     """Reads lines and has them answered. Without a terminal the lines are repeated, so that the output tells it all.
 
-    `read_line` returns an empty string at the end of the input.
+    `read_line` returns an empty string at the end of the input. `greeting` comes first, and says who answers.
     """
 
     def __init__(
@@ -44,16 +55,18 @@ class Chat:
         stdout: TextIO,
         *,
         interactive: bool,
+        greeting: str = GREETING,
     ) -> None:
         self._conversation = Conversation(agent, stdout)
         self._read_line = read_line
         self._stdout = stdout
         self._interactive = interactive
+        self._greeting = greeting
         self._reading = False
 
     def run(self) -> int:
         """Chat until the input ends; returns the exit code."""
-        self._write(GREETING)
+        self._write(self._greeting)
         with asyncio.Runner() as runner:
             while True:
                 try:
@@ -101,17 +114,56 @@ def ctrl_c(press: Callable[[], object]) -> Generator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+def default_model(environment: Mapping[str, str]) -> str:
+    """The model of the first provider that there is a key for; without any key, the one on this machine."""
+    return next((model for key, model in BY_KEY.items() if environment.get(key)), "local")
+
+
+def greeting(model: str) -> str:
+    """Who answers, and how to stop it."""
+    if model == SCRIPT:
+        return GREETING
+    if model != "local":
+        return f"This is a chat with {model}.\n{KEYS}"
+    return (
+        "This is a chat with local: SmolLM2-135M, a small language model on this machine. It needs no key, and much\n"
+        f"of what it says is wrong. With {', '.join(list(BY_KEY)[:3])} in the environment\n"
+        f"that provider answers; --model NAME chooses another one.\n{KEYS}"
+    )
+
+
+def ready(name: str, pause: float) -> Model:
+    """The model, ready to answer: the local one has been fetched and started, which takes a while the first time."""
+    if name == SCRIPT:
+        return Parrot(partial(asyncio.sleep, pause))
+    model = choose_model(name)
+    prepare: Callable[[], Coroutine[None, None, object]] | None = getattr(model, "prepare", None)
+    if prepare is not None:
+        sys.stderr.write("Waking up the local model (93 MB are fetched the first time) ...\n")
+        asyncio.run(prepare())
+    return model
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m safepoint.cli.chat", description="Talk to an agent, and stop it.")
-    parser.add_argument("--pause", type=float, default=0.08, metavar="SECONDS", help="after each word (default: 0.08)")
-    pause: float = parser.parse_args(arguments).pause
+    parser.add_argument("--model", default=default_model(os.environ), metavar="NAME", help="who answers (%(default)s)")
+    parser.add_argument("--pause", type=float, default=0.08, metavar="SECONDS", help="of the model 'script' per word")
+    options = parser.parse_args(arguments)
+    pause: float = options.pause
     if not 0 <= pause <= 60:
         parser.error(f"--pause {pause}: write a number of seconds from 0 to 60")
+    try:
+        model = ready(options.model, pause)
+    except (ModelNotReady, ValueError) as problem:
+        parser.error(f"{problem}\n(--model {SCRIPT} needs nothing: a script answers.)")
+    except KeyboardInterrupt:
+        return INTERRUPTED
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # what cannot be decoded or shown must not end the chat
-    agent = Agent("chat", model=Parrot(partial(asyncio.sleep, pause)))
-    chat = Chat(agent, sys.stdin.readline, sys.stdout, interactive=sys.stdin.isatty())
+    agent = Agent("chat", model=model)
+    interactive = sys.stdin.isatty()
+    chat = Chat(agent, sys.stdin.readline, sys.stdout, interactive=interactive, greeting=greeting(options.model))
     try:
         with ctrl_c(chat.press_ctrl_c):
             return chat.run()

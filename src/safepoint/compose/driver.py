@@ -120,16 +120,21 @@ class CompositeDriver(BaseDriver[OwnStep]):
                     return Close(StopReason.INTERRUPTED if self._node.pause() is None else StopReason.CANCELLED)
                 self._crew = Crew(self._record, runs, limit, stop_others=stop_others)
                 return RunCrew(self._crew)
-            case Answer(text, value, messages):
-                said = Message("assistant", (Text(well_formed(text)),))
-                self._record.messages[:] = messages if messages is not None else [*self._asked(), said]
-                self._answer = value
-                return Settle(StopReason.END_TURN) if self._node.answer() is None else Close(StopReason.CANCELLED)
+            case Answer():
+                if self._node.answer() is not None:
+                    return Close(StopReason.CANCELLED)  # nothing is lost: the children's answers make it again
+                self._say(move)
+                return Settle(StopReason.END_TURN)
             case EndAs(stop_reason, text):
                 self._draft = Draft(text) if text else None
                 return Close(stop_reason if self._node.answer() is None else StopReason.CANCELLED)
             case _:
                 assert_never(move)
+
+    def _say(self, answer: Answer) -> None:
+        said = Message("assistant", (Text(well_formed(answer.text)),))
+        self._record.messages[:] = answer.messages if answer.messages is not None else [*self._asked(), said]
+        self._answer = answer.value
 
     # -- after the children --------------------------------------------------------------------------------------------
 

@@ -1,4 +1,7 @@
-"""What a model is: the protocol, what it is asked, and the chunks it answers with. Write your own with these names."""
+"""Models: the protocol, what a model is asked, the chunks it answers with, and the models of providers.
+
+Write your own with the names of the protocol. The classes below load their SDK when one is made, not before.
+"""
 
 from safepoint.agent.model import (
     CallDelta,
@@ -11,15 +14,26 @@ from safepoint.agent.model import (
     TextDelta,
     ToolSpec,
 )
+from safepoint.models.anthropic import AnthropicModel, BedrockModel
+from safepoint.models.choosing import choose_model
+from safepoint.models.gemini import GeminiModel
+from safepoint.models.local import LocalModel
+from safepoint.models.openai import OpenAIModel
 
 __all__ = [
+    "AnthropicModel",
+    "BedrockModel",
     "CallDelta",
     "Chunk",
     "Finish",
+    "GeminiModel",
+    "LocalModel",
     "Model",
     "ModelRequest",
     "ModelSettings",
+    "OpenAIModel",
     "ReasoningDelta",
     "TextDelta",
     "ToolSpec",
+    "choose_model",
 ]

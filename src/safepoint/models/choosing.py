@@ -16,53 +16,30 @@ from collections.abc import Callable
 from typing import Final
 
 from safepoint.agent.model import Model
-
-
-def _openai(name: str) -> Model:
-    from safepoint.models.openai import OpenAIModel
-
-    return OpenAIModel(name)
-
-
-def _anthropic(name: str) -> Model:
-    from safepoint.models.anthropic import AnthropicModel
-
-    return AnthropicModel(name)
-
-
-def _gemini(name: str) -> Model:
-    from safepoint.models.gemini import GeminiModel
-
-    return GeminiModel(name)
-
-
-def _bedrock(name: str) -> Model:
-    from safepoint.models.anthropic import BedrockModel
-
-    return BedrockModel(name)
+from safepoint.models.anthropic import AnthropicModel, BedrockModel
+from safepoint.models.gemini import GeminiModel
+from safepoint.models.local import LocalModel
+from safepoint.models.openai import OpenAIModel
 
 
 def _ollama(name: str) -> Model:
-    from safepoint.models.openai import OpenAIModel
-
     return OpenAIModel(name, base_url=ollama_address(os.environ.get("OLLAMA_HOST", "")), name=f"ollama:{name}")
 
 
 def ollama_address(host: str) -> str:
     """The address of Ollama's compatible interface, from the variable that Ollama itself reads."""
-    host = host.strip() or "127.0.0.1:11434"
-    scheme, separator, rest = host.rpartition("://")
+    scheme, separator, rest = (host.strip() or "127.0.0.1:11434").rpartition("://")
     rest = rest.rstrip("/").replace("0.0.0.0", "127.0.0.1", 1)
-    if ":" not in rest:
-        rest += ":11434" if not separator else ""
+    if ":" not in rest and not separator:
+        rest += ":11434"
     return f"{scheme or 'http'}://{rest}/v1"
 
 
 PROVIDERS: Final[dict[str, Callable[[str], Model]]] = {
-    "openai": _openai,
-    "anthropic": _anthropic,
-    "gemini": _gemini,
-    "bedrock": _bedrock,
+    "openai": OpenAIModel,
+    "anthropic": AnthropicModel,
+    "gemini": GeminiModel,
+    "bedrock": BedrockModel,
     "ollama": _ollama,
 }
 
@@ -71,17 +48,17 @@ def choose_model(choice: str) -> Model:
     """The model that the string names; `ValueError` if it names none."""
     if choice.startswith(("http://", "https://")):
         return _at_address(choice)
+    if choice == "local":
+        return LocalModel()
     provider, separator, name = choice.partition(":")
     make = PROVIDERS.get(provider)
     if make is None or not separator or not name.strip():
         known = ", ".join(f"'{each}:NAME'" for each in PROVIDERS)
-        raise ValueError(f"model={choice!r} names no model: write one of {known}, or 'http://HOST/v1#NAME'")
+        raise ValueError(f"model={choice!r} names no model: write one of {known}, 'local', or 'http://HOST/v1#NAME'")
     return make(name.strip())
 
 
 def _at_address(choice: str) -> Model:
-    from safepoint.models.openai import OpenAIModel
-
     address, _, name = choice.partition("#")
     if not name.strip():
         raise ValueError(f"model={choice!r} does not say which model: write {address + '#NAME'!r}")

@@ -70,12 +70,15 @@ class LlamaServer:
             outside.done()
         if child.address is None:
             self.close()
-            raise ModelNotReady(f"the llama.cpp server for {self._weights} did not start: {child.last_words()}")
+            raise ModelNotReady(f"the llama.cpp server for {self._weights} did not start: {child.last_words}")
         return child.address
 
     def _started(self) -> _Child:
         with self._deciding:
-            if self._child is None or self._child.process.poll() is not None:
+            if self._child is not None and self._child.process.poll() is not None:
+                self._child.end()  # it has ended by itself; this is only tidying up
+                self._child = None
+            if self._child is None:
                 sdk("xllamacpp", "local")
                 self._child = _Child(self._weights, self._options)
             return self._child
@@ -102,6 +105,7 @@ class _Child:
         }
         self.told = Latch()
         self.address: str | None = None
+        self.last_words = ""
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `end`)
         self.process = subprocess.Popen(
             [sys.executable, "-P", str(_PROGRAM), json.dumps(told)],
@@ -111,7 +115,8 @@ class _Child:
             start_new_session=True,
         )
         _children.add(self)
-        threading.Thread(target=self._listen, name="safepoint:llama", daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, name="safepoint:llama", daemon=True)
+        self._listener.start()
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
@@ -119,12 +124,14 @@ class _Child:
             if self.address is None and line.startswith(b"http"):
                 self.address = line.decode().strip()
                 self.told.set()
+        if self.address is None:
+            self.last_words = self._logged()
         self.told.set()
 
-    def last_words(self) -> str:
+    def _logged(self) -> str:
         os.lseek(self._log.fileno(), 0, os.SEEK_SET)
         words = self._log.read().decode(errors="replace").strip().splitlines()
-        return " ".join(words[-3:]) or f"it ended with {self.process.poll()}"
+        return " ".join(words[-3:]) or "it said nothing"
 
     def end(self) -> None:
         assert self.process.stdin is not None
@@ -134,8 +141,8 @@ class _Child:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self.told.wait_sync(ENDS_WITHIN)
-        if self.process.stdout is not None and self.address is not None:
+        self._listener.join(ENDS_WITHIN)
+        if self.process.stdout is not None and not self._listener.is_alive():
             self.process.stdout.close()
         self._log.close()
         _children.discard(self)

@@ -14,6 +14,7 @@ from safepoint.models.loose import mapping, number, text
 from safepoint.models.openai_wire import Payload, Reader, to_payload
 from safepoint.models.per_loop import PerLoop
 from safepoint.models.upstream import Events, Upstream
+from safepoint.models.upstream import Reader as EventReader
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -54,15 +55,16 @@ class OpenAIModel(Upstream):
         limit = "max_tokens" if self._base_url is not None else "max_completion_tokens"
         return to_payload(self._model, request, limit=limit)
 
-    async def _open(self, request: ModelRequest) -> tuple[Events, Reader]:
-        payload = self.payload(request)
+    async def _open(self, request: ModelRequest) -> tuple[Events, EventReader]:
+        return await self._post("/chat/completions", self.payload(request)), Reader()
+
+    async def _post(self, path: str, payload: Payload) -> Events:
+        """Send it and wait for the response to begin. Cancellation: nothing stays open."""
         client = await self._clients.get()
-        # Events as they came, not as the SDK's objects: half of these take what they get without looking at it.
+        # Events as they came, not as the SDK's objects, which take what they get without looking at it.
         stream_type = self._sdk.AsyncStream[object]
-        events: Events = await client.post(
-            "/chat/completions", cast_to=object, body=payload, stream=True, stream_cls=stream_type
-        )
-        return events, Reader()
+        events: Events = await client.post(path, cast_to=object, body=payload, stream=True, stream_cls=stream_type)
+        return events
 
     def _failure(self, error: Exception) -> Exception:
         return sdk_failure(self._sdk, self.name, error, KEY if self._base_url is None else "the model's api_key=…")

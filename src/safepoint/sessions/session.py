@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
@@ -317,11 +317,11 @@ class Session:
             return []
         return [Said(opened.index - 1, self._with_late_notes()[-1]), LateSet(())]
 
-    def _with_late_notes(self) -> list[Message]:
+    def _with_late_notes(self) -> Sequence[Message]:
         """The conversation, its last remark completed with what came back late."""
+        if not self.late or not self.messages or self.messages[-1].role != "assistant":
+            return self.messages
         messages = list(self.messages)
-        if not self.late or not messages or messages[-1].role != "assistant":
-            return messages
         told = " ".join(f"The call {late.name} finished after all: {quoted(late.content, 2000)}." for late in self.late)
         before = " ".join(part.text for part in messages[-1].parts if isinstance(part, Notice))
         others = tuple(part for part in messages[-1].parts if not isinstance(part, Notice))

@@ -127,6 +127,7 @@ class _Check:
             self.report.idle += 1
         else:
             self.report.injections += 1
+            self.report.tried[target.kind.name, target.moment] += 1
             place = target.point.place
             self.report.cases.add(Case(self.report.entry, place.file, place.line, target.moment, target.kind.name))
         afterwards = self._scenario.run(watched=False)  # it has been seen; what counts is that it works again

@@ -41,20 +41,19 @@ def settle(loop: VirtualLoop) -> None:
 
 def recover(loop: VirtualLoop) -> None:
     """Let tasks that are left end by themselves, for as long as a recovery may take."""
-    left = asyncio.all_tasks(loop)
+    loop.horizon = loop.time() + RECOVERY
+    with suppress(Stuck):  # what is left then is reported as left
+        while left := asyncio.all_tasks(loop):
+            task = min(left, key=asyncio.Task[Any].get_name)
+            task.add_done_callback(_stop)
+            try:
+                loop.run_forever()
+            finally:
+                task.remove_done_callback(_stop)
 
-    def stop(_: object) -> None:
-        if all(task.done() for task in left):
-            loop.stop()
 
-    for task in left:
-        task.add_done_callback(stop)
-    if left:
-        loop.horizon = loop.time() + RECOVERY
-        with suppress(Stuck):  # what is left then is reported as left
-            loop.run_forever()
-    for task in left:
-        task.remove_done_callback(stop)
+def _stop(task: asyncio.Task[Any]) -> None:  # Any: any task
+    task.get_loop().stop()
 
 
 def in_loop(loop: VirtualLoop) -> list[str]:

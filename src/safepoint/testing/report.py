@@ -41,6 +41,11 @@ class Failure:
 
     __repr__ = __str__  # what an `assert` shows
 
+    @property
+    def id(self) -> str | None:
+        """What `only=` takes; None if it was the scenario without any injection."""
+        return None if self.point is None else f"{self.kind}:{self.moment}:{self.point.id}"
+
     def _when(self) -> str:
         if self.point is None or self.moment is None:
             return self.kind
@@ -65,6 +70,8 @@ class Report:
     """Injections whose point was recorded and then not reached."""
     placeless: list[str] = field(default_factory=list[str])
     """Kinds that were wanted and have no place in this scenario: a store error where no store is waited for."""
+    tried: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """How many injections there were by (kind, moment)."""
     cases: set[Case] = field(default_factory=set[Case])
     sites: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     """Each (file, line) that was seen waiting, in any run, anywhere in a chain of awaits."""

@@ -1,0 +1,128 @@
+"""Conversations for a very small model, which knows no tools. Pure: no SDK, no network.
+
+What it can't do by itself is done around it:
+
+- Results of tools are told in plain words, and calls are left out: it would only repeat them.
+- A call is made by grammar: its answer is bound to the schema of the tools, so that it always is a valid call. That is
+  done for a new message only; once there are results, it answers.
+- Whether a tool is needed is beyond it. With `tool_choice="required"`, or the name of a tool, a call is made. Otherwise
+  the words decide: a tool is offered if its name or description has a longer word in common with the message.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+from safepoint.agent.model import CallDelta, Chunk, Finish, ModelRequest, TextDelta, ToolSpec
+from safepoint.agent.output import OUTPUT_TOOL
+from safepoint.history.parts import Message, ToolResult
+from safepoint.models.openai_wire import Reader as PlainReader
+from safepoint.models.openai_wire import assistant_text, to_messages
+from safepoint.models.plain_json import plain
+
+Payload: TypeAlias = dict[str, Any]  # Any: JSON
+
+MAX_TOKENS: Final = 512
+"""A small model may ramble on for ever; so much is enough for an answer."""
+_WORD: Final = re.compile(r"[a-z]{4,}")
+
+
+def to_payload(request: ModelRequest) -> Payload:
+    """The body of the request to llama.cpp's server."""
+    settings = request.settings
+    payload: Payload = {
+        "messages": _messages(request),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": settings.max_tokens or MAX_TOKENS,
+        "temperature": 0.2 if settings.temperature is None else settings.temperature,
+        # With this the server writes after each batch of the prompt, and so notices at once that nobody listens.
+        "return_progress": True,
+    }
+    if settings.stop:
+        payload["stop"] = list(settings.stop)
+    if tools := offered(request):
+        schema = {"anyOf": [_call_schema(tool) for tool in tools]}
+        payload["response_format"] = {"type": "json_schema", "json_schema": {"name": "call", "schema": schema}}
+    return payload | dict(settings.extra)
+
+
+def offered(request: ModelRequest) -> Sequence[ToolSpec]:
+    """The tools of which one is to be called now; none if it is to answer."""
+    last, choice = request.messages[-1], request.settings.tool_choice
+    typed = tuple(tool for tool in request.tools if tool.name == OUTPUT_TOOL)
+    if last.role != "user" or choice == "none":
+        return typed
+    match choice:
+        case "required":
+            return request.tools
+        case None | "auto":
+            words = set(_WORD.findall(last.text.lower()))
+            related = tuple(tool for tool in request.tools if words & _words_of(tool))
+            return related or typed
+        case name:
+            return tuple(tool for tool in request.tools if tool.name == name)
+
+
+def _words_of(tool: ToolSpec) -> set[str]:
+    told = "" if tool.name == OUTPUT_TOOL else tool.description
+    return set[str](_WORD.findall(f"{tool.name.replace('_', ' ')} {told}".lower()))
+
+
+def _call_schema(tool: ToolSpec) -> Payload:
+    properties = {"name": {"const": tool.name}, "arguments": plain(tool.parameters)}
+    return {"type": "object", "properties": properties, "required": ["name", "arguments"]}
+
+
+def _messages(request: ModelRequest) -> list[Payload]:
+    told = request.instructions or ""
+    if tools := offered(request):
+        listed = "\n".join(f"{tool.name}: {tool.description}" for tool in tools)
+        told = f"{told}\n\nAnswer with a call of one of these tools, in JSON:\n{listed}".strip()
+    sent: list[Payload] = [{"role": "system", "content": told}] if told else []
+    for message in request.messages:
+        match message.role:
+            case "user":
+                sent += to_messages([message])
+            case "assistant":
+                if words := assistant_text(message):
+                    sent.append({"role": "assistant", "content": words})
+            case "tool":
+                sent.append({"role": "user", "content": _results(message)})
+    return sent
+
+
+def _results(message: Message) -> str:
+    told = [f"The tool {part.name} says: {part.content}" for part in message.parts if isinstance(part, ToolResult)]
+    return "\n".join([*told, "Now answer me."])
+
+
+class Reader:
+    """Makes chunks of a stream. An answer that is `bound` to be a call becomes one, once it is whole."""
+
+    def __init__(self, *, bound: bool) -> None:
+        self._plain = PlainReader()
+        self._bound = bound
+        self._words: list[str] = []
+
+    def read(self, event: object, /) -> list[Chunk]:
+        chunks: list[Chunk] = list(self._plain.read(event))
+        if not self._bound:
+            return chunks
+        self._words += [chunk.text for chunk in chunks if isinstance(chunk, TextDelta)]
+        finish = self._plain.finish()
+        if finish is None or finish.reason != "end_turn" or not self._words:
+            return []
+        words = "".join(self._words)
+        self._words.clear()
+        try:
+            call = json.loads(words)
+            return [CallDelta(0, None, str(call["name"]), json.dumps(call["arguments"]))]
+        except (ValueError, KeyError, TypeError):
+            return [TextDelta(words)]
+
+    def finish(self) -> Finish | None:
+        return self._plain.finish()
