@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from safepoint.agent.checkpoint import Checkpoint, OpenCall
@@ -107,12 +108,17 @@ class Family:
         """What the next model call is told of the children, if the composite has no answer."""
         told: dict[str, list[str]] = {}
         for entry in self._record.ledger:
-            told.setdefault(_WORDS.get(entry.state, _BEGUN), []).append(quoted(entry.call_id, 64))
+            told.setdefault(_WORDS.get(entry.state, _BEGUN), []).append(_named(entry.call_id))
         return " ".join(f"{what}: {', '.join(told[what])}." for what in (_FINISHED, _BEGUN, _NEVER) if what in told)
 
 
 _FINISHED, _BEGUN, _NEVER = "Finished", "Begun, not finished", "Not started"
 _WORDS = {LedgerState.FINISHED: _FINISHED, LedgerState.NOT_STARTED: _NEVER}
+
+
+@lru_cache
+def _named(key: str) -> str:
+    return quoted(key, 64)
 
 
 def _calls_of(result: AnyResult) -> Iterator[LedgerEntry]:
