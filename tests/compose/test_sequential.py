@@ -369,10 +369,10 @@ async def test_a_child_that_does_not_stop_is_abandoned_and_on_resume_the_next_on
     pipeline = Sequential("pipeline", slow, ladder=Ladder(task=1, thread=0.2, kill=1, undo=1, cap=2))
     async with pipeline.start("go") as run:
         await asyncio.sleep(A_SECOND)
-        asked = asyncio.get_running_loop().time()
+        began = asyncio.get_running_loop().time()
         run.cancel()
         result = await run.wait()
-        assert asyncio.get_running_loop().time() - asked == pytest.approx(2), "the ladder's cap, and not twice that"
+        assert asyncio.get_running_loop().time() - began == pytest.approx(2), "the ladder's cap, and not twice that"
     came_back = asyncio.Event()
     result.orphans[0].when_late(lambda _: came_back.set())
     release.set()
