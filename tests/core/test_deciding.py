@@ -7,7 +7,7 @@ import gc
 import weakref
 
 from safepoint._core.points import Level, SafePoint
-from tests.core.grove import BY_ITSELF, call, changes, end, pushes, run
+from tests.core.grove import BY_ITSELF, STOPPED, call, changes, end, pushes, run
 from tests.core.piece import settled
 from tests.virtual import now, passes, virtual
 
@@ -146,14 +146,18 @@ async def test_a_stop_of_one_call_by_itself_wakes_nobody_above_it() -> None:
     await settled()
     assert tool.stop is not None
     assert looked == []
+    tool.seal()
+    tool.finish(STOPPED)
+    below = run("below", parent=root)
+    below.answer()
     root.cancel()
     await settled()
     looked.clear()
     for _ in range(3):
-        assert not tool.may_start()
+        assert not below.may_start()
     await settled()
-    assert looked == [], "it was marked before"
-    end(tool, root)
+    assert looked == [], "the ask was marked before"
+    end(below, root)
 
 
 @virtual
