@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from safepoint import Agent, SafePoint, TurnLoop
+from safepoint import Agent, SafePoint, TurnLoop, tool
 from safepoint.errors import StoreCorrupt, StoreError, UsageError
 from safepoint.history.parts import Message, Text
-from safepoint.testing import ScriptedModel, pass_time, say, stall
+from safepoint.testing import ScriptedModel, call, pass_time, say, stall
 from safepoint.turns import ItemCodec, MemoryTurnStore, Plan, PlanContext, SqliteTurnStore, TurnStore
 from safepoint.turns.items import Item
 from safepoint.turns.record import LoopRecord, decode, encode
+from tests.injection.parts import StepModel
 from tests.turns.parts import Gate, TroubledStore, all_at_once, talker, until
 from tests.virtual import now, virtual
 
@@ -46,17 +47,19 @@ async def test_an_item_is_durable_once_its_receipt_says_so_and_before_its_turn_b
     store = TroubledStore()
     agent = talker()
     async with TurnLoop(agent, store=store, **KEY) as loop:
-        await until(loop, lambda: True)
+        await loop.push("first").saved()
+        await until(loop, lambda: model(agent).calls == 1)
+        await pass_time(1)
         store.gate = asyncio.Event()
-        receipt = loop.push("first")
+        receipt = loop.push("second")
         await store.waiting.wait()
         await pass_time(5)
-        assert model(agent).calls == 0
+        assert model(agent).calls == 1
         store.gate.set()
         await receipt.saved()
-        data = await store.load("loop")
+        data = store.peek("loop")
         assert data is not None
-        assert decode(data, ItemCodec.plain()).unhandled == ["first"]
+        assert decode(data, ItemCodec.plain()).unhandled == ["second"]
 
 
 @virtual
@@ -243,6 +246,54 @@ async def test_a_turn_that_is_cut_can_go_on_and_is_saved_with_its_items() -> Non
         await until(loop, lambda: model(resumed).calls == 1)
     assert model(resumed).requests[0].messages[-1].role == "tool"
     assert (await left_in(store)).interrupted == []
+
+
+@virtual
+async def test_a_turn_that_is_stopped_again_goes_on_from_where_it_came_to() -> None:
+    store = MemoryTurnStore()
+    done: list[int] = []
+    loops: list[TurnLoop[str]] = []
+
+    @tool
+    async def step(number: int) -> int:
+        """One step, and then the loop is stopped."""
+        done.append(number)
+        loops[-1].stop(SafePoint.AFTER_TOOLS)
+        return number
+
+    model = StepModel(*(call("step", number=number) for number in range(3)), say("done"))
+    agent = Agent("walker", model=model, tools=[step])
+    for number in range(4):
+        loops.append(TurnLoop(agent, store=store, **KEY))
+        if number == 0:
+            loops[-1].push("go")
+        loops[-1].start()
+        if number == 3:
+            loops[-1].stop(idle_for=1)
+        exit = await loops[-1].wait()
+        assert exit.interrupted == (["go"] if number < 3 else [])
+    assert done == [0, 1, 2]
+
+
+@virtual
+async def test_nothing_is_accepted_while_the_end_is_saved() -> None:
+    store = TroubledStore()
+
+    def plan(ctx: PlanContext[str], items: list[str]) -> Plan[str]:
+        store.gate = asyncio.Event()
+        raise KeyError("no plan")
+
+    loop = TurnLoop(talker(), plan=plan, store=store, **KEY)
+    loop.start()
+    await loop.push("first").saved()
+    await until(loop, lambda: store.gate is not None)
+    loop._driver.journal.touch()  # pyright: ignore[reportPrivateUsage]  # there is something to write at the end
+    await store.waiting.wait()
+    assert not loop.push("second").accepted
+    assert store.gate is not None
+    store.gate.set()
+    assert (await loop.wait()).unhandled == ["first"]
+    assert loop.take_late_items() == ["second"]
 
 
 @virtual

@@ -182,6 +182,8 @@ async def test_a_delayed_preempt_is_asked_after_the_delay() -> None:
 async def test_a_preempt_never_hits_a_later_turn() -> None:
     gate = Gate()
     agent = gate.agent(say("one"), call("gate"), say("two"))
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     async with TurnLoop(agent) as loop:
         loop.push("first")
         await gate.reached.wait()
@@ -192,6 +194,54 @@ async def test_a_preempt_never_hits_a_later_turn() -> None:
         await pass_time(10)
         assert model(agent).calls == 4
     assert (await loop.wait()).reason == "clean"
+    assert complaints == []
+
+
+@virtual
+async def test_a_push_that_saw_one_turn_does_not_touch_the_next_however_late_it_is_heard() -> None:
+    gate = Gate()
+    agent = gate.agent(say("one"), call("gate"), say("two"))
+    running = asyncio.get_running_loop()
+    saw, decides = asyncio.Event(), asyncio.Event()
+
+    def slow(turn: Turn[str] | None) -> PushOptions:
+        assert turn is not None
+        assert turn.number == 1
+        running.call_soon_threadsafe(saw.set)
+        asyncio.run_coroutine_threadsafe(decides.wait(), running).result()
+        return PushOptions(SafePoint.ANY)
+
+    async with TurnLoop(agent) as loop:
+        loop.push("first")
+        await gate.reached.wait()
+        pushing = running.run_in_executor(None, lambda: loop.push("third", strategy=slow))
+        await saw.wait()
+        loop.push("second")
+        gate.opened.set()
+        await until(loop, lambda: model(agent).calls == 2)
+        gate.opened.clear()
+        await until(loop, lambda: model(agent).calls == 3)
+        decides.set()
+        receipt = await pushing
+        assert await receipt.wait() == "finished_first"  # the second turn still stands at the gate
+        gate.opened.set()
+        await until(loop, lambda: model(agent).calls == 4)
+        loop.stop(SafePoint.NOW)
+
+
+@virtual
+async def test_a_limit_lets_nested_agents_judge_the_preempt_at_their_own_safe_points() -> None:
+    for within, inner_calls in ((10.0, 1), (None, 2)):
+        gate = Gate()
+        inner = gate.agent(say("inner is done"), name="inner")
+        outer = Agent("outer", model=ScriptedModel(call("inner", input="go"), say("next")), tools=[inner.as_tool()])
+        async with TurnLoop(outer) as loop:
+            loop.push("first")
+            await gate.reached.wait()
+            receipt = loop.push("second", preempt=SafePoint.AFTER_TOOLS, within=within)
+            gate.opened.set()
+            assert await receipt.wait() == "preempted"
+        assert model(inner).calls == inner_calls
 
 
 @virtual

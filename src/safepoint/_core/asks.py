@@ -37,6 +37,8 @@ class Ask:
     def handed_down(self, level: Level) -> Ask:
         """The same ask as a child sees it: the parent is its source, and NOW stays NOW for all that is below."""
         at = self.at if level <= Level.SAFE else (SafePoint.FORCE if level is Level.FORCE else SafePoint.NOW)
+        if at is self.at and self.reason.source is Source.PARENT:
+            return self  # two levels down it looks as it does one level down
         return replace(self, at=at, reason=replace(self.reason, source=Source.PARENT))
 
 
