@@ -367,6 +367,9 @@ class World:
         for node, party in self._parties.items():
             if not party.over:
                 self._adopt(node, party, self.rounds + 1 if recorded is None else recorded)
+                # Work that is about to start looks at the log by itself: NOW may stop a node before it is told.
+                if node.stop is not None and node.stop.level >= Level.NOW:
+                    self.reference.judge(party, None)
         self.watch.look(self._runs)
 
     def _meet(self) -> None:
