@@ -1,14 +1,15 @@
 """NOW in every shape of composite, four deep, with models that are silent: against a single agent's.
 
 Depth 4 is three composites around the agents. Every model says two words and then nothing. What is measured is
-`run.cancel()` until the owner, who awaits the run, has its result: all histories closed, all checkpoints made.
+`run.cancel()` until the owner, who awaits the run, has its result: all histories closed, all checkpoints made. A shape
+in which several agents are silent is measured against as many single agents, stopped together with one token.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from time import perf_counter, thread_time
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from bench.models import InstantModel, SilentModel
 from bench.sample import side_by_side
 from bench.table import Table, micros, times, verdict
-from safepoint import Agent, BaseAgent, Handoff, Loop, Parallel, Sequential, StopReason
+from safepoint import Agent, BaseAgent, CancelToken, Handoff, Loop, Parallel, Sequential, StopReason
 from safepoint.agent.model import Chunk, ModelRequest
 
 AIM = 3.0
@@ -56,16 +57,34 @@ class Measured:
         return ended - asked
 
 
+class Single(Measured):
+    """As many agents without any composite, under one token."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(lambda make: make(), number)
+        self._agents = [self._make_silent() for _ in range(number)]
+
+    async def measure(self, clock: Callable[[], float]) -> float:
+        self._ready.clear()
+        self._reached = 0
+        token = CancelToken()
+        async with AsyncExitStack() as stack:
+            runs = [await stack.enter_async_context(agent.start("go", token=token)) for agent in self._agents]
+            await self._ready.wait()
+            asked = clock()
+            token.cancel()
+            for run in runs:
+                await run.wait()
+            ended = clock()
+        return ended - asked
+
+
 class Transferring(InstantModel):
     """Hands the conversation on, whoever spoke last."""
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest, /) -> AsyncGenerator[AsyncIterator[Chunk]]:
         yield self._calls()
-
-
-def single(silent: Callable[[], Agent]) -> Shape:
-    return silent()
 
 
 def _quick(number: int) -> Agent:
@@ -126,7 +145,7 @@ SHAPES: tuple[tuple[str, Callable[[Callable[[], Agent]], Shape], int], ...] = (
 async def measure(table: Table) -> None:
     for label, clock in (("wall", perf_counter), ("CPU", thread_time)):
         for name, make, silent in SHAPES:
-            ours, alone = Measured(make, silent), Measured(single, 1)
+            ours, alone = Measured(make, silent), Single(silent)
             composed, one = await side_by_side(
                 partial(ours.measure, clock), partial(alone.measure, clock), rounds=ROUNDS, warm_up=50
             )
@@ -136,7 +155,7 @@ async def measure(table: Table) -> None:
 
 
 def main() -> None:
-    table = Table("NOW at depth 4, p50", "single agent", "composite", "ratio", "aim", "verdict")
+    table = Table("NOW at depth 4, p50", "without", "composite", "ratio", "aim", "verdict")
     asyncio.run(measure(table))
     table.show()
 

@@ -42,9 +42,7 @@ def _parallel() -> Composite:
 
 
 def _loop() -> Composite:
-    return Loop(
-        "loop", agent(call("look"), say("round"), name="body", tools=[look]), max_rounds=2, at_maximum="end_turn"
-    )
+    return Loop("loop", agent(call("look"), say("round"), name="body", tools=[look]), max_rounds=2)
 
 
 def _handoff() -> Composite:

@@ -159,7 +159,9 @@ class Watch:
 
     def _see(self, machine: str, thing: object, state: str) -> None:
         before = self._states.get((machine, thing), FIRST[machine])
-        arrows = way(machine, before, str(state)) if before != state else []
+        if before == state:
+            return
+        arrows = way(machine, before, str(state))
         if arrows is None:
             self._complain(f"{thing}: {before} → {state} is not drawn")
         self._counts.update(arrows or ())

@@ -15,8 +15,11 @@ from tests.models.llama_probe import Probe
 
 # Told about the progress of a prompt, the server writes after every batch, and so notices that nobody reads any more.
 ENDLESS = ModelSettings(extra={"ignore_eos": True, "return_progress": True})
-SOON = 1.0
-"""Seconds within which a server on a busy machine must have noticed; on an idle one it takes hundredths."""
+ONE_TOKEN = 2
+"""Batches that may still be computed after a stop: the one under way, and one begun before the server had noticed.
+
+Counted in batches and not in seconds, because a busy machine makes seconds long.
+"""
 QUIET = 0.3
 """Seconds of looking whether it still computes."""
 
@@ -73,10 +76,10 @@ async def test_now_in_the_middle_of_a_stream_frees_the_slot_and_stops_the_comput
         await words(run, 5)
         assert await run.cancel().wait() == "stopped"
         computed = await server.probe.counter("n_decode_total")
-        assert await server.probe.until_busy(0) < SOON
-        assert await server.probe.counter("n_decode_total") <= computed + 1
+        await server.probe.until_busy(0)
+        assert await server.probe.counter("n_decode_total") <= computed + ONE_TOKEN
         assert await server.probe.cpu_seconds_in(QUIET) < QUIET / 5
-        assert await server.probe.counter("n_decode_total") <= computed + 1
+        assert await server.probe.counter("n_decode_total") <= computed + ONE_TOKEN
     assert run.result.text
     assert run.result.usage.estimated
     check_history(run.result.messages)
@@ -97,7 +100,10 @@ async def test_left_alone_it_would_have_gone_on(server: Server) -> None:
 @with_server
 async def test_32_of_32_streams_are_cancelled_at_once(server: Server) -> None:
     results = await many(server, 32)
-    assert await server.probe.until_busy(0) < SOON
+    computed = await server.probe.counter("n_decode_total")
+    await server.probe.until_busy(0)
+    # Thirty-two threads of the server have to notice, on few cores; left alone each stream has thousands to go.
+    assert await server.probe.counter("n_decode_total") <= computed + 32
     assert {result.stop_reason for result in results} == {"cancelled"}
     for result in results:
         check_history(result.messages)
@@ -106,24 +112,34 @@ async def test_32_of_32_streams_are_cancelled_at_once(server: Server) -> None:
 
 @with_server
 async def test_16_of_32_streams_are_cancelled_and_the_others_finish(server: Server) -> None:
-    agent = server.agent(ModelSettings(max_tokens=150, extra={"ignore_eos": True}))
+    agent = server.agent(ModelSettings(max_tokens=80, extra={"ignore_eos": True}))
     async with asyncio.TaskGroup() as group:
         others = [group.create_task(agent.run("go on")) for _ in range(16)]
         cut = await many(server, 16, besides=16)
     assert {result.stop_reason for result in cut} == {"cancelled"}
     for task in others:
         assert task.result().stop_reason == "max_tokens"
-        assert task.result().usage.output_tokens == 150
+        assert task.result().usage.output_tokens == 80
         assert not task.result().usage.estimated
 
 
-@with_server
-async def test_500_cancelled_streams_leave_no_connection_behind(server: Server) -> None:
-    for wave in range(20):
+async def cancelled_streams_leave_no_connection_behind(server: Server, waves: int) -> None:
+    for wave in range(waves):
         results = await many(server, 25)
         assert {result.stop_reason for result in results} == {"cancelled"}, f"wave {wave}"
     assert server.probe.connections() == 0
-    assert await server.probe.until_busy(0) < SOON
+    await server.probe.until_busy(0)
+
+
+@with_server
+async def test_cancelled_streams_leave_no_connection_behind(server: Server) -> None:
+    await cancelled_streams_leave_no_connection_behind(server, 4)
+
+
+@pytest.mark.proof
+@with_server
+async def test_500_cancelled_streams_leave_no_connection_behind(server: Server) -> None:
+    await cancelled_streams_leave_no_connection_behind(server, 20)
 
 
 @with_server
@@ -132,7 +148,7 @@ async def test_now_while_the_prompt_is_read_stops_the_reading(server: Server) ->
     async with server.agent().start("abc " * 600) as run:
         await server.probe.until_busy(1)
         assert await run.cancel().wait() == "stopped"
-        assert await server.probe.until_busy(0) < SOON
+        await server.probe.until_busy(0)
     assert await server.probe.counter("prompt_tokens_total") - before < 3500
     assert run.result.text == ""
     assert run.result.usage.input_tokens > 0

@@ -119,7 +119,7 @@ def test_now_stops_the_local_model_and_the_next_message_is_answered(weights: Pat
         server = shared_server(weights)
         assert server.pid is not None
         probe = Probe(await server.address(), server.pid)
-        assert await probe.until_busy(0) < 1
+        await probe.until_busy(0)
         short = Agent("a", model=model, settings=ModelSettings(max_tokens=5, extra={"ignore_eos": True}))
         again = await short.run("go on", history=run.result.messages)
         assert again.usage.output_tokens == 5

@@ -10,7 +10,7 @@ import pytest
 from safepoint import Agent, Ladder, LedgerEntry
 from safepoint.testing import ScriptedModel, call, say
 from safepoint.tools import shell
-from safepoint.tools.shell import Shell
+from safepoint.tools.shell_tool import Shell
 
 
 def ran(*commands: str, tool: Shell) -> tuple[LedgerEntry, ...]:

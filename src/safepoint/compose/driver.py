@@ -10,7 +10,7 @@ was asked for. Its conversation is what it was asked and what it answered; the c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
@@ -19,6 +19,7 @@ from safepoint._core.points import BETWEEN, Level, SafePoint
 from safepoint._core.reasons import Reason
 from safepoint._core.work import Done, Failed, Work
 from safepoint.agent.base_driver import BaseDriver, Frame
+from safepoint.agent.journal import Fact
 from safepoint.agent.preview import Preview
 from safepoint.agent.record import Record
 from safepoint.agent.remains import Remains
@@ -78,6 +79,10 @@ class CompositeDriver(BaseDriver[OwnStep]):
             record.amendments.append(record.steering.add(message))
         if record.meter is not None:
             record.meter.carry(checkpoint.used, self._family.calls_made())
+
+    def _carried(self) -> Iterable[Fact]:
+        """A crash of this run, too, must find the answers of the children that finished before it."""
+        return self._family.facts_before()
 
     def _push(self, level: Level) -> None:
         if self._crew is not None:
@@ -140,6 +145,8 @@ class CompositeDriver(BaseDriver[OwnStep]):
 
     def _after_crew(self, crew: Crew) -> Step:
         self._family.has_moved = True
+        if self._node.stop is not None:
+            return Close(StopReason.CANCELLED)
         if self._record.broken is not None:
             return self._fail(self._record.broken, None)
         failed = crew.failed
