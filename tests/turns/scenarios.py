@@ -85,8 +85,9 @@ def seen_while_nothing_runs() -> TurnMachine:
 
 def stopped_ever_harder() -> TurnMachine:
     machine = in_a_tool()
-    for how in ((None, {}), (SafePoint.ANY, {"within": 3.0}), (SafePoint.NOW, {})):
-        machine.stop(how, "thread", 0)
+    machine.stop((None, {}), "thread", 0)
+    machine.stop((SafePoint.ANY, {"within": 3.0}), "thread", 0)
+    machine.stop((SafePoint.NOW, {}), "thread", 0)
     machine.go(AT_REST)
     return machine
 

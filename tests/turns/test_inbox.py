@@ -45,12 +45,17 @@ def closes_and_takes(inbox: Inbox[int]) -> None:
     inbox.take()
 
 
+def ends(inbox: Inbox[int]) -> None:
+    closes_and_takes(inbox)
+    inbox.finish()
+
+
 MEANWHILE: list[tuple[str, Callable[[Inbox[int]], object]]] = [
     ("nothing", lambda inbox: None),
     ("the loop looks", lambda inbox: inbox.take()),
     ("somebody stops", lambda inbox: inbox.put(Closing())),
     ("somebody stops and the loop looks", closes_and_takes),
-    ("the loop ends", lambda inbox: (closes_and_takes(inbox), inbox.finish())),
+    ("the loop ends", ends),
     ("somebody pushes", lambda inbox: inbox.put(pushed(9))),
 ]
 names = [name for name, _ in MEANWHILE]
@@ -89,15 +94,15 @@ class LookedAt(Pushed[int]):
         super().__init__(1, PushReceipt(None, stored=False), None)
         self._meanwhile = meanwhile
 
-    @property  # type: ignore[override]  # the interleaving is forced here
-    def in_time(self) -> bool | None:  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
+    @property
+    def in_time(self) -> bool | None:  # pyright: ignore[reportIncompatibleVariableOverride]  # forced here
         verdict, meanwhile, self._meanwhile = self._verdict, self._meanwhile, None
         if meanwhile is not None:
             meanwhile()
         return verdict
 
     @in_time.setter
-    def in_time(self, verdict: bool | None) -> None:
+    def in_time(self, verdict: bool | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
         self._verdict = verdict
 
 

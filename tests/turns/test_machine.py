@@ -24,7 +24,7 @@ from tests.turns.scenarios import SCENARIOS
 
 STEPS = 50
 ORDINARY = settings(
-    max_examples=150,
+    max_examples=80,
     stateful_step_count=STEPS,
     derandomize=True,
     database=None,
@@ -34,6 +34,7 @@ ORDINARY = settings(
 PROOF = settings(ORDINARY, max_examples=10_000, derandomize=False)
 
 
+@pytest.mark.timeout(300)
 def test_no_item_is_lost_and_every_receipt_is_true_in_any_order() -> None:
     run_state_machine_as_test(TurnMachine, settings=ORDINARY)
 

@@ -105,7 +105,9 @@ class GatedModel:
 
 
 def _gates_of(ctx: ToolContext) -> Gates:
-    model = ctx.run.agent.models[0]
+    agent = ctx.run.agent
+    assert isinstance(agent, Agent)
+    model = agent.models[0]
     assert isinstance(model, GatedModel)
     return model.gates
 
