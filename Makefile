@@ -30,6 +30,10 @@ format: $(READY) ## mend what ruff can mend by itself
 proof: $(READY) ## run the long proofs and show their reports
 	$(BIN)/pytest -m proof -s --timeout 1800
 
+.PHONY: mutants
+mutants: $(READY) ## break the core and the closing of histories on purpose, and see whether a test notices
+	$(BIN)/python -m tests.mutation
+
 .PHONY: bench
 bench: $(READY) ## run every benchmark
 	$(BIN)/python -m bench

@@ -73,3 +73,28 @@ class InstantModel:
     async def _answer(self) -> AsyncGenerator[Chunk]:
         yield TextDelta("done")
         yield Finish("end_turn", input_tokens=10, output_tokens=1)
+
+
+class SteppingModel:
+    """Calls one tool in each of so many steps of a turn, without waiting for anything, then answers with a word."""
+
+    name = "stepping"
+
+    def __init__(self, tool: str, steps: int) -> None:
+        self._tool = tool
+        self._steps = steps
+
+    @asynccontextmanager
+    async def stream(self, request: ModelRequest, /) -> AsyncGenerator[AsyncIterator[Chunk]]:
+        made = 0
+        while request.messages[-1 - 2 * made].role == "tool":
+            made += 1
+        yield self._chunks(made)
+
+    async def _chunks(self, made: int) -> AsyncGenerator[Chunk]:
+        if made < self._steps:
+            yield CallDelta(0, None, self._tool, "{}")
+            yield Finish("tool_calls", input_tokens=10, output_tokens=10)
+        else:
+            yield TextDelta("done")
+            yield Finish("end_turn", input_tokens=10, output_tokens=1)

@@ -34,5 +34,9 @@ def micros(seconds: float) -> str:
     return f"{seconds * 1e6:.0f} µs"
 
 
+def millis(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"
+
+
 def times(ratio: float) -> str:
     return f"{ratio:.2f}×"

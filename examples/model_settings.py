@@ -7,7 +7,15 @@ from safepoint.testing import ScriptedModel, say, stall
 
 
 async def main() -> None:
-    settings = ModelSettings(temperature=0.2, max_tokens=200, timeout_first_token=0.05, timeout_idle=0.05)
+    settings = ModelSettings(
+        temperature=0.2,
+        max_tokens=200,
+        tool_choice="none",
+        stop=("THE END",),
+        timeout_first_token=0.05,  # kept by Safepoint, for every model
+        timeout_idle=0.05,
+        extra={"seed": 7},  # goes to the provider as it is
+    )
     model = ScriptedModel(stall(), [say("Let me think"), stall()])
     agent = Agent("thinker", model=model, settings=settings, retries=1)
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from safepoint import Agent, Checkpoint, Deny, Hooks, RunResult, SafePoint, ToolContext, check_history, tool
+from safepoint import Agent, Checkpoint, Deny, Hooks, RunResult, SafePoint, Sequential, ToolContext, check_history, tool
 from safepoint.agent.hooks import AnyRun
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import CheckpointError, UsageError
@@ -197,6 +197,19 @@ async def test_a_sub_agents_hook_asks_through_its_parent() -> None:
     assert (result.text, log.lines) == ("all done", ["before_model: yes", "act 1", "before_model: yes"])
 
 
+@virtual
+async def test_the_hooks_of_a_composite_and_of_its_child_ask_one_after_the_other() -> None:
+    log = Log()
+    first = Agent("first", model=ScriptedModel(say("one")), hooks=[Asks("before_run", log)])
+    second = Agent("second", model=ScriptedModel(say("two")))
+    both = Sequential("both", first, hooks=[Asks("before_run", log)]).then(second)
+    result = await both.run("go")
+    for id in ("before_run:1", "first/before_run:1"):
+        assert [question.id for question in result.questions] == [id]
+        result = await both.resume(through_bytes(result), answers={id: "yes"})
+    assert (result.text, len(log.lines)) == ("two", 3)
+
+
 @both_stores
 @pytest.mark.parametrize("where", POINTS)
 def test_a_question_of_a_hook_waits_in_a_session(kind: str, where: str, tmp_path: Path) -> None:
@@ -350,3 +363,16 @@ async def test_a_tool_does_not_see_the_context_of_its_hooks() -> None:
     agent = Agent("a", model=ScriptedModel(call("peek"), say("done")), tools=[peek], hooks=[hooks])
     result = await agent.run("go")
     assert result.ledger[0].content == "nothing"
+
+
+@virtual
+async def test_there_is_nothing_to_tell_of_where_there_is_no_call() -> None:
+    class Tells(Hooks):
+        async def before_model(self, run: AnyRun, request: ModelRequest) -> None:
+            self.ctx.tell("half done")
+
+    async with worker(Log(), Tells())().start("go") as run:
+        await run.wait()
+    failed = [event for event in run.kept_events() if isinstance(event, HookFailed)]
+    assert ["a hook is no call" in str(event.error) for event in failed] == [True, True]
+    assert run.result.text == "done"

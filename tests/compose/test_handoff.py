@@ -22,6 +22,7 @@ from safepoint import (
 )
 from safepoint.sessions import MemoryStore, Session
 from safepoint.testing import ScriptedModel, call, say, stall
+from tests.compose.world import A_SECOND, HALF_A_SECOND
 from tests.virtual import virtual
 
 
@@ -95,7 +96,7 @@ async def test_resume_goes_on_with_the_one_who_had_the_conversation() -> None:
     billing = scripted("billing", [say("Let me"), stall()], say("It is paid."))
     desk = Handoff("desk", triage, to={triage: [billing]})
     async with desk.start("my bill?") as run:
-        await asyncio.sleep(1)
+        await asyncio.sleep(A_SECOND)
         run.cancel(reason="a break")
     result = run.result
     check_history(result.messages)
@@ -114,7 +115,7 @@ async def test_a_stopped_conversation_goes_on_with_a_new_message() -> None:
     billing = scripted("billing", [say("Let me"), stall()])
     desk = Handoff("desk", triage, to={triage: [billing]})
     async with desk.start("my bill?", session=session) as run:
-        await asyncio.sleep(1)
+        await asyncio.sleep(A_SECOND)
         run.cancel()
     check_history(session.messages)
     await desk.run("are you there?", session=session)
@@ -127,13 +128,13 @@ async def test_a_message_during_a_transfer_is_for_the_target() -> None:
     @tool
     async def slow() -> str:
         """Take a second."""
-        await asyncio.sleep(1)
+        await asyncio.sleep(A_SECOND)
         return "done"
 
     triage = scripted("triage", [call("transfer_to_billing"), call("slow")], tools=[slow])
     billing = scripted("billing", say("It is paid."))
     async with Handoff("desk", triage, to={triage: [billing]}).start("my bill?") as run:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(HALF_A_SECOND)
         receipt = run.steer("number 7")
     assert await receipt.wait() == "joined"
     assert [message.role for message in run.result.messages] == ["user", "assistant", "tool", "user", "assistant"]
@@ -149,7 +150,7 @@ async def test_a_transfer_is_no_answer_of_a_typed_agent() -> None:
     orders = Agent("orders", model=ScriptedModel(stall(), say('{"number": 7}')), output=Order)
     desk = Handoff("desk", triage, to={triage: [orders]})
     async with desk.start("my order?") as run:
-        await asyncio.sleep(1)
+        await asyncio.sleep(A_SECOND)
         run.cancel()
     assert run.result.checkpoint is not None
     assert (await desk.resume(Checkpoint.from_bytes(run.result.checkpoint.to_bytes()))).output == Order(number=7)

@@ -9,6 +9,7 @@ import pytest
 
 from safepoint import Agent, Checkpoint, Loop, SafePoint, Sequential, StopReason, loop_done
 from safepoint.testing import ScriptedModel, call, say, stall
+from tests.compose.world import A_SECOND
 from tests.virtual import virtual
 
 
@@ -44,7 +45,7 @@ async def test_an_agent_inside_the_round_says_it_as_well_but_not_one_inside_a_lo
     outer = Loop("outer", Sequential("round", scripted("writer", say("text"))).then(critic), max_rounds=3)
     assert len((await outer.run("write")).children) == 1
     says_so = scripted("a", call("loop_done"), say("x"), call("loop_done"), say("y"), tools=[loop_done])
-    nested = Loop("outer", Loop("inner", says_so, max_rounds=5), max_rounds=2, at_maximum="end_turn")
+    nested = Loop("outer", Loop("inner", says_so, max_rounds=5), max_rounds=2)
     result = await nested.run("write")
     assert [len(child.result.children) for child in result.children] == [1, 1]
 
@@ -55,16 +56,16 @@ async def test_after_the_last_round_it_ends_without_an_output_unless_that_is_wha
     result = await Loop("improve", writer, until=lambda _: False, max_rounds=2).run("write")
     assert (result.stop_reason, result.text, len(result.children)) == (StopReason.MAX_STEPS, "two", 2)
     writer = scripted("writer", say("one"), say("two"))
-    result = await Loop("twice", writer, max_rounds=2, at_maximum="end_turn").run("write")
+    result = await Loop("twice", writer, max_rounds=2).run("write")
     assert (result.stop_reason, result.output) == (StopReason.END_TURN, "two")
 
 
 @virtual
 async def test_a_resumed_loop_keeps_its_round() -> None:
     model = ScriptedModel(say("one"), stall(), say("two"), say("three"))
-    loop = Loop("improve", Agent("writer", model=model), max_rounds=3, at_maximum="end_turn")
+    loop = Loop("improve", Agent("writer", model=model), max_rounds=3)
     async with loop.start("write") as run:
-        await asyncio.sleep(1)
+        await asyncio.sleep(A_SECOND)
         run.cancel()
     assert run.result.checkpoint is not None
     result = await loop.resume(Checkpoint.from_bytes(run.result.checkpoint.to_bytes()))
@@ -74,7 +75,7 @@ async def test_a_resumed_loop_keeps_its_round() -> None:
 
 @virtual
 async def test_every_boundary_of_every_round_is_a_safe_point_and_it_can_be_resumed_again_and_again() -> None:
-    loop = Loop("improve", scripted("writer", *[say(str(n)) for n in range(4)]), max_rounds=4, at_maximum="end_turn")
+    loop = Loop("improve", scripted("writer", *[say(str(n)) for n in range(4)]), max_rounds=4)
     run = loop.start("write")
     run.cancel(SafePoint.named("whatever"))
     async with run:
@@ -93,5 +94,3 @@ def test_options_are_honoured_or_refused() -> None:
     one = scripted("one")
     with pytest.raises(ValueError, match="max_rounds=0"):
         Loop("l", one, max_rounds=0)
-    with pytest.raises(ValueError, match="write 'max_steps' or 'end_turn'"):
-        Loop("l", one, max_rounds=1, at_maximum="error")  # type: ignore[arg-type]  # the mistake

@@ -22,6 +22,7 @@ from safepoint import (
     tool,
 )
 from safepoint.testing import ScriptedModel, call, fail, say, stall
+from tests.compose.world import A_MOMENT, A_SECOND, HALF_A_SECOND, TWO_SECONDS
 from tests.virtual import virtual
 
 
@@ -32,7 +33,7 @@ def scripted(name: str, *replies: Any, **options: Any) -> Agent[None, str]:  # A
 @tool(effect="pure")
 async def look() -> str:
     """Look for a second."""
-    await asyncio.sleep(1)
+    await asyncio.sleep(A_SECOND)
     return "seen"
 
 
@@ -61,7 +62,7 @@ async def test_join_makes_the_output_and_makes_it_again_after_a_resume() -> None
         scripted("last", stall(), say("done")), input=lambda found: f"{found.output + 1} letters and one"
     )
     async with pipeline.start("go") as run:
-        await asyncio.sleep(1)
+        await asyncio.sleep(A_SECOND)
         run.cancel()
     assert run.result.checkpoint is not None
     result = await pipeline.resume(Checkpoint.from_bytes(run.result.checkpoint.to_bytes()))
@@ -79,7 +80,7 @@ async def test_no_more_run_at_once_than_the_limit_says() -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(1)
+        await asyncio.sleep(A_SECOND)
         running -= 1
         return "done"
 
@@ -92,7 +93,7 @@ async def test_no_more_run_at_once_than_the_limit_says() -> None:
 async def test_one_branch_is_stopped_by_its_node_and_the_others_go_on() -> None:
     search = Parallel("search", [scripted("slow", stall()), scripted("fast", call("look"), say("f"), tools=[look])])
     async with search.start("go") as run:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(HALF_A_SECOND)
         node = next(node for node in run.tree.walk() if node.name == "slow")
         assert await node.cancel(reason="too slow").wait() == "stopped"
     result = run.result
@@ -104,7 +105,7 @@ async def test_one_branch_is_stopped_by_its_node_and_the_others_go_on() -> None:
 async def test_when_every_branch_was_stopped_alone_there_is_nothing_to_answer_with() -> None:
     search = Parallel("search", [scripted("one", stall()), scripted("two", stall())])
     async with search.start("go") as run:
-        await asyncio.sleep(1)
+        await asyncio.sleep(A_SECOND)
         for node in list(run.tree.walk())[1:]:
             node.cancel()
     assert run.result.stop_reason is StopReason.CANCELLED
@@ -141,7 +142,7 @@ async def test_when_one_fails_the_others_may_finish() -> None:
 async def test_a_message_is_for_every_branch() -> None:
     branches = [scripted(name, call("look"), say(name), tools=[look]) for name in ("a", "b")]
     async with Parallel("search", branches).start("go") as run:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(HALF_A_SECOND)
         receipt = run.steer("be brief")
     assert await receipt.wait() == "joined"
     assert ["be brief" in child.result.messages[-2].text for child in run.result.children] == [True, True]
@@ -169,9 +170,9 @@ async def test_questions_of_several_branches_are_answered_together() -> None:
 async def test_recursive_turned_on_late_reaches_the_branches_that_run() -> None:
     branches = [scripted(name, call("look"), say(name), tools=[look]) for name in ("a", "b")]
     async with Parallel("search", branches).start("go") as run:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(HALF_A_SECOND)
         run.cancel(SafePoint.AFTER_TOOLS)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(A_MOMENT)
         run.cancel(SafePoint.AFTER_TOOLS, recursive=True)
     assert states(run.result) == {"a": "stopped", "b": "stopped"}
 
@@ -181,16 +182,16 @@ async def test_preview_and_why_not_stopped_see_through_a_composite() -> None:
     @tool(on_cancel="finish", grace=3)
     async def pay() -> str:
         """Pay."""
-        await asyncio.sleep(2)
+        await asyncio.sleep(TWO_SECONDS)
         return "paid"
 
     branches = [scripted("a", call("pay"), say("a"), tools=[pay]), scripted("b", say("b"))]
     async with Parallel("search", branches).start("go") as run:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(HALF_A_SECOND)
         assert run.preview_cancel().finish == ("pay:call_1_1",)
         assert run.preview_cancel(SafePoint.ANY).finish == ("a",)
         run.cancel()
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(HALF_A_SECOND)
         assert {(each.name, str(each.rung)) for each in run.why_not_stopped()} == {("a", "ask"), ("pay", "finish")}
 
 

@@ -33,6 +33,7 @@ from safepoint.history.parts import user_message
 from safepoint.sessions import MemoryStore, Session
 from safepoint.sessions.recovery import sealed
 from safepoint.testing import ScriptedModel, call, fail, say, stall
+from tests.compose.world import A_SECOND, HALF_A_SECOND
 from tests.virtual import virtual
 
 
@@ -75,7 +76,7 @@ async def test_what_two_stages_found_can_be_combined_and_is_made_again_after_a_r
         scripted("last", stall(), say("done")), input=lambda both: f"{both.output[0]} {both.output[1]}"
     )
     async with pipeline.start("go") as run:
-        await asyncio.sleep(1)
+        await asyncio.sleep(A_SECOND)
         run.cancel()
     assert run.result.checkpoint is not None
     result = await pipeline.resume(Checkpoint.from_bytes(run.result.checkpoint.to_bytes()))
@@ -142,7 +143,7 @@ async def test_a_child_that_runs_out_of_steps_ends_the_sequence_in_the_same_way(
 async def test_a_stage_that_is_stopped_alone_stops_the_sequence_for_the_same_reason() -> None:
     pipeline = two(stall(), say("done"))
     async with pipeline.start("go") as run:
-        await asyncio.sleep(1)
+        await asyncio.sleep(A_SECOND)
         node = next(node for node in run.tree.walk() if node.name == "last")
         receipt = node.cancel(reason="not this one")
     assert await receipt.wait() == "stopped"
@@ -179,14 +180,14 @@ async def test_a_message_joins_the_running_child_and_is_part_of_the_conversation
     @tool(effect="pure")
     async def look() -> str:
         """Look."""
-        await asyncio.sleep(1)
+        await asyncio.sleep(A_SECOND)
         return "seen"
 
     pipeline = Sequential("pipeline", scripted("first", call("look"), say("found"), tools=[look])).then(
         scripted("last", say("done"))
     )
     async with pipeline.start("go") as run:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(HALF_A_SECOND)
         receipt = run.steer("and be brief")
     assert await receipt.wait() is SteerOutcome.JOINED
     assert "and be brief" in run.result.children[0].result.messages[-2].text
@@ -211,7 +212,7 @@ async def test_a_message_that_comes_between_two_children_joins_the_next_one() ->
 async def test_a_resumed_sequence_can_be_given_a_message() -> None:
     pipeline = two(stall(), say("done"))
     async with pipeline.start("go") as run:
-        await asyncio.sleep(1)
+        await asyncio.sleep(A_SECOND)
         run.cancel()
     assert run.result.checkpoint is not None
     result = await pipeline.resume(run.result.checkpoint, message="hurry")
@@ -279,7 +280,7 @@ async def test_dependencies_and_tokens_reach_the_children() -> None:
     first = Agent[Deps, str]("first", model=ScriptedModel(call("who"), stall()), tools=[who])
     token = CancelToken()
     async with Sequential("pipeline", first).start("go", deps=Deps("ada"), token=token) as run:
-        await asyncio.sleep(1)
+        await asyncio.sleep(A_SECOND)
         token.cancel()
     assert seen == ["ada"]
     assert run.result.stop_reason is StopReason.CANCELLED
@@ -302,7 +303,7 @@ async def test_a_sequence_whose_process_died_goes_on_after_its_finished_child() 
     session = await Session.create(store, "s")
     pipeline = two(stall())
     async with pipeline.start("go", session=session) as run:
-        await asyncio.sleep(1)
+        await asyncio.sleep(A_SECOND)
         stored = await store.load("s")
         run.cancel()
     # What the store had while the last child ran is what a crash would have left.
@@ -317,11 +318,29 @@ async def test_a_sequence_whose_process_died_goes_on_after_its_finished_child() 
 
 
 @virtual
+async def test_a_resumed_sequence_whose_process_died_still_knows_its_finished_child() -> None:
+    store = MemoryStore()
+    session = await Session.create(store, "s")
+    pipeline = two(stall(), stall())
+    async with pipeline.start("go", session=session) as run:
+        await asyncio.sleep(A_SECOND)
+        run.cancel()
+    async with pipeline.start(checkpoint=session.checkpoint, session=session) as again:
+        await asyncio.sleep(A_SECOND)
+        stored = await store.load("s")
+        again.cancel()
+    left = sealed(stored, stored.runs[-1]).checkpoint
+    assert left is not None
+    result = await two(say("done")).resume(left)
+    assert [(child.name, child.result.text) for child in result.children] == [("first", "found"), ("last", "done")]
+
+
+@virtual
 async def test_a_sequence_is_a_tool_of_an_agent_and_stops_with_it() -> None:
     pipeline = two(stall(), say("done"))
     boss = scripted("boss", call("pipeline", input="sub"), say("all done"), tools=[pipeline.as_tool()])
     async with boss.start("go") as run:
-        await asyncio.sleep(1)
+        await asyncio.sleep(A_SECOND)
         paths = [node.path for node in run.tree.walk()]
         await run.cancel().wait()
     assert paths[-1] == "boss/pipeline:call_1_1/pipeline/last"
@@ -349,9 +368,11 @@ async def test_a_child_that_does_not_stop_is_abandoned_and_on_resume_the_next_on
     slow = scripted("first", call("stubborn"), say("found"), tools=[stubborn])
     pipeline = Sequential("pipeline", slow, ladder=Ladder(task=1, thread=0.2, kill=1, undo=1, cap=2))
     async with pipeline.start("go") as run:
-        await asyncio.sleep(1)
+        await asyncio.sleep(A_SECOND)
+        asked = asyncio.get_running_loop().time()
         run.cancel()
         result = await run.wait()
+        assert asyncio.get_running_loop().time() - asked == pytest.approx(2), "the ladder's cap, and not twice that"
     came_back = asyncio.Event()
     result.orphans[0].when_late(lambda _: came_back.set())
     release.set()
@@ -379,7 +400,7 @@ def test_what_is_no_agent_is_refused() -> None:
 async def test_a_checkpoint_of_a_stage_that_is_gone_is_refused_before_anything_is_claimed() -> None:
     pipeline = two(stall(), say("done"))
     async with pipeline.start("go") as run:
-        await asyncio.sleep(1)
+        await asyncio.sleep(A_SECOND)
         run.cancel()
     assert run.result.checkpoint is not None
     other = Sequential("pipeline", scripted("first", say("x"))).then(scripted("other", say("y")))
@@ -392,7 +413,7 @@ async def test_a_checkpoint_of_a_stage_that_is_gone_is_refused_before_anything_i
 async def test_the_notice_says_what_was_done_and_what_was_not() -> None:
     pipeline = two(stall()).then(scripted("never"))
     async with pipeline.start("go") as run:
-        await asyncio.sleep(1)
+        await asyncio.sleep(A_SECOND)
         run.cancel(SafePoint.NOW, reason="enough")
     (notice,) = [part for part in run.result.messages[-1].parts if isinstance(part, Notice)]
     assert notice.text.endswith('Finished: "first". Begun, not finished: "last". Not started: "never".]')

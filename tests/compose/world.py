@@ -27,6 +27,9 @@ from safepoint import (
 from safepoint.agent.model import CallDelta, Chunk, Finish, ModelRequest, TextDelta
 from safepoint.tools.base import BaseTool
 
+# On the virtual clock a number of seconds is an order of events, and takes no time.
+A_MOMENT, HALF_A_SECOND, A_SECOND, TWO_SECONDS = 0.1, 0.5, 1.0, 2.0
+
 
 class Worker:
     """A model that reads from the conversation how far it has come."""

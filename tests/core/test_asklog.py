@@ -69,6 +69,16 @@ def test_the_order_of_entries_decides(name: str) -> None:
     assert standing.sealed is (SEALED in case.log)
 
 
+def test_acting_on_now_changes_nothing_that_was_made_of_the_request() -> None:
+    log = AskLog()
+    for entry in (A, B):
+        log.append(entry)
+    before = log.standing()
+    log.append(ActedOn("a"))
+    assert log.standing().request is before.request
+    assert log.standing().pressing is before.pressing
+
+
 entries: st.SearchStrategy[list[Entry]] = st.lists(
     st.sampled_from([A, B, Withdrawn("a"), Withdrawn("b"), ActedOn("a"), ActedOn("b"), ANSWERED, SEALED]), max_size=12
 )

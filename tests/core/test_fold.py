@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from safepoint._core.asks import Ask, Request, fold
+from safepoint._core.asks import Ask, Request, fold, join
 from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
 
@@ -74,6 +74,27 @@ def test_folding_in_groups_amounts_to_the_same(one: list[Ask], two: list[Ask], t
     left = folded([*again(folded([*one, *two])), *three])
     right = folded([*one, *again(folded([*two, *three]))])
     assert gist(left) == gist(right) == gist(fold([*one, *two, *three]))
+
+
+@slow_machines_too
+@given(some, st.lists(asks, max_size=3), some)
+def test_joining_two_requests_is_folding_all_their_asks(one: list[Ask], both: list[Ask], two: list[Ask]) -> None:
+    joined = join(fold([*one, *both]), fold([*both, *two]))
+    assert gist(joined) == gist(fold([*one, *both, *two]))
+    assert joined is not None
+    assert len(joined.asks) == len(one) + len(both) + len(two), "an ask that both have counts once"
+
+
+def test_joined_with_a_recursive_request_any_request_is_recursive() -> None:
+    deep, flat = fold([Ask(SafePoint.AFTER_TOOLS, recursive=True)]), fold([Ask(SafePoint.ANY)])
+    for joined, expected in ((join(deep, flat), True), (join(flat, deep), True), (join(flat, flat), False)):
+        assert joined is not None
+        assert joined.recursive is expected
+
+
+def test_an_ask_says_no_more_than_it_was_told() -> None:
+    ask = Ask(SafePoint.AFTER_TOOLS)
+    assert (ask.deadline, ask.recursive, ask.asked_at, ask.reason) == (None, False, 0.0, Reason())
 
 
 @slow_machines_too

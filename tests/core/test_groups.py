@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 
 import pytest
 
@@ -282,3 +283,37 @@ def test_a_token_refuses_what_is_no_safe_point_and_stays_usable(at: object) -> N
     with pytest.raises(ValueError, match="is not a safe point"):
         token.cancel(at)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # that is the point
     assert not token.cancel_requested
+
+
+class Joining(deque[GroupReceipt]):
+    """Kept asks; a run joins the group in the very moment in which one is added, before or after."""
+
+    def __init__(self, group: Group, node: Node, *, before: bool) -> None:
+        super().__init__()
+        self._join = lambda: group.join(node)
+        self._before = before
+
+    def append(self, receipt: GroupReceipt, /) -> None:
+        if self._before:
+            self._join()
+        super().append(receipt)
+        if not self._before:
+            self._join()
+
+
+class Crossed(Group):
+    def __init__(self, node: Node, *, before: bool) -> None:
+        super().__init__()
+        self._kept = Joining(self, node, before=before)
+
+
+@virtual
+@pytest.mark.parametrize("before", [True, False])
+async def test_a_run_that_starts_while_an_ask_is_being_kept_takes_it_and_the_next_one_does_not(before: bool) -> None:
+    node = run()
+    group = Crossed(node, before=before)
+    receipt = group.ask(ask(), keep=True)
+    assert [each.node for each in receipt.receipts] == [node]
+    following = joined(group, "following")
+    assert following.request() is None
+    end(node, following)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import SupportsIndex
 
 import pytest
 
@@ -153,3 +154,41 @@ async def test_waiting_takes_no_time_once_it_is_set() -> None:
         async with asyncio.timeout(1):
             await Latch().wait()
     await passes(0)
+
+
+def test_a_set_latch_makes_nobody_wait_not_even_for_one_round() -> None:
+    latch = Latch()
+    latch.set()
+    with pytest.raises(StopIteration):
+        latch.wait().send(None)
+
+
+@virtual
+async def test_a_waiter_that_has_left_leaves_nothing_behind() -> None:
+    latch = Latch()
+    task = asyncio.ensure_future(latch.wait())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert latch._waiters == []  # pyright: ignore[reportPrivateUsage]  # a leak shows nowhere else
+
+
+class Emptied(list[Callable[[], object]]):
+    """Waiters that another thread takes away at the very moment in which one is wanted."""
+
+    def pop(self, index: SupportsIndex = -1, /) -> Callable[[], object]:
+        self.clear()
+        return super().pop(index)
+
+
+class Raced(Latch):
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiters = Emptied()
+
+
+def test_what_another_thread_has_called_is_not_called_again() -> None:
+    latch, calls = Raced(), list[int]()
+    latch.when_set(lambda: calls.append(1))
+    latch.set()
+    assert calls == []

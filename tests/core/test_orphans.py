@@ -8,7 +8,7 @@ import weakref
 from collections.abc import AsyncGenerator
 
 from safepoint._core.ladder import Rung
-from safepoint._core.orphans import Orphan
+from safepoint._core.orphans import Orphan, disown
 from safepoint._core.work import Abandoned
 from tests.core.piece import Piece, for_ever, settled, stubborn
 from tests.virtual import passes, virtual
@@ -108,3 +108,52 @@ async def test_an_orphan_is_kept_while_it_runs_and_let_go_when_it_has_ended() ->
     del task
     gc.collect()
     assert orphan() is None
+
+
+@virtual
+async def test_an_orphan_that_nobody_holds_runs_on() -> None:
+    let_go: list[bool] = []
+
+    async def lonely() -> None:
+        while not let_go:
+            try:
+                await for_ever()
+            except asyncio.CancelledError:
+                continue
+
+    orphan = weakref.ref(await abandoned(Piece(lonely)))
+    gc.collect()
+    found = orphan()
+    assert found is not None
+    assert found.still_running
+    let_go.append(True)
+    task = found._task  # pyright: ignore[reportPrivateUsage]  # nobody else has it
+    task.cancel()
+    await settled()
+    assert not found.still_running
+
+
+def test_a_disowned_task_is_no_surprise_when_its_loop_is_closed_and_it_is_collected() -> None:
+    errors: list[dict[str, object]] = []
+
+    async def pages() -> AsyncGenerator[int]:
+        await for_ever()
+        yield 1
+
+    async def read() -> None:
+        async for _ in pages():
+            pass
+
+    async def main() -> None:
+        task = asyncio.ensure_future(read())
+        await settled()
+        disown(task)
+        assert task not in asyncio.all_tasks()
+        await asyncio.get_running_loop().shutdown_asyncgens()
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda _, context: errors.append(context))
+    loop.run_until_complete(main())
+    loop.close()
+    gc.collect()
+    assert errors == []

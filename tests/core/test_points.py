@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from safepoint._core.points import NAMED, Level, SafePoint
+from safepoint._core.points import BETWEEN, NAMED, Level, SafePoint
 
 PLACES = {
     "after_tools": SafePoint.AFTER_TOOLS,
@@ -34,7 +34,14 @@ def test_any_covers_every_place(place: str) -> None:
 
 @pytest.mark.parametrize("at", [SafePoint.NOW, SafePoint.FORCE])
 def test_now_and_force_are_no_places(at: SafePoint) -> None:
-    assert not any(at.covers(place) for place in (*PLACES, "now", "force", "any"))
+    assert not any(at.covers(place) for place in (*PLACES, BETWEEN, "now", "force", "any"))
+
+
+@pytest.mark.parametrize("at", [SafePoint.ANY, *PLACES.values()])
+def test_every_safe_point_covers_what_lies_between_whole_pieces_of_work_and_none_covers_now(at: SafePoint) -> None:
+    assert at.covers(BETWEEN)
+    assert not at.covers("now")
+    assert not at.covers("force")
 
 
 def test_joined_points_cover_what_each_of_them_covers() -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
+from safepoint._core.asklog import ActedOn, AskLog, Entry, Withdrawn
+from safepoint._core.asks import Ask
 from safepoint._core.endings import Ending, Touched
 from safepoint._core.points import SafePoint
 from safepoint._core.receipts import Outcome, Receipt, current_node
@@ -324,3 +326,78 @@ def test_a_waiter_on_another_loop_is_told_there() -> None:
 
 def test_the_outcomes_are_words() -> None:
     assert [outcome.value for outcome in Outcome] == ["stopped", "escalated", "finished_first", "withdrawn"]
+
+
+# -- what a receipt tells ----------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_what_was_effective_is_what_stopped_the_node_and_not_what_came_later() -> None:
+    node = run()
+    receipt = node.cancel(SAFE)
+    stop = node.judge("after_tools")
+    assert stop is not None
+    node.cancel(SafePoint.AFTER_MODEL)
+    assert receipt.effective is stop.request
+    end(node)
+    assert receipt.effective is stop.request
+
+
+@virtual
+async def test_an_ask_of_a_node_that_was_stopped_by_something_inside_it_took_no_part() -> None:
+    node = run()
+    receipt = node.cancel(SafePoint.AFTER_MODEL)
+    end(node, ending=STOPPED)
+    assert (await receipt.wait(), receipt.contributed) == ("finished_first", False)
+
+
+@virtual
+async def test_a_failure_to_save_is_on_the_receipt() -> None:
+    node, error = run(), OSError("the disk is full")
+    receipt = node.cancel()
+    end(node, ending=Ending(cancelled=True, stopped_at=1.0, save_error=error))
+    assert receipt.save_error is error
+
+
+@virtual
+async def test_one_run_may_wait_for_another() -> None:
+    node, other = run(), run("other")
+    receipt = node.cancel()
+    token = current_node.set(other)
+    waiter = asyncio.ensure_future(receipt.wait())
+    current_node.reset(token)
+    await settled()
+    assert not waiter.done()
+    end(node, other)
+    assert await waiter == "stopped"
+
+
+class Slipping(AskLog):
+    """A log in which somebody in another thread takes an ask back at the very moment in which it is acted on."""
+
+    def __init__(self, ask_id: str) -> None:
+        super().__init__()
+        self._ask_id = ask_id
+
+    def append(self, entry: Entry) -> None:
+        if entry == ActedOn(self._ask_id):
+            super().append(Withdrawn(self._ask_id))
+        super().append(entry)
+
+
+@virtual
+async def test_an_ask_that_is_taken_back_in_the_moment_of_the_stop_does_not_stop_the_node() -> None:
+    first, second = Ask(SafePoint.NOW), Ask(SafePoint.NOW)
+    node = new_run()
+    node.log = Slipping(first.id)
+    live(node)
+    receipt = node.take(first)
+    assert node.judge_now() is None
+    assert await receipt.wait() == "withdrawn"
+    node.log = Slipping(first.id)
+    node.take(first)
+    node.take(second)
+    stop = node.judge_now()
+    assert stop is not None
+    assert stop.request.asks == (second,), "the other ask stands"
+    end(node)

@@ -138,3 +138,50 @@ async def test_a_section_that_began_while_finishing_is_bounded_by_the_cap() -> N
     piece.work.stop()
     assert await piece.outcome() == Cut()
     assert piece.rungs == [("finish", 0.0), ("shielded", 3.0), ("cancel", 4.0)]
+
+
+@virtual
+async def test_when_the_longest_section_ends_the_next_longest_counts() -> None:
+    async def work() -> None:
+        longest = piece.work.shield(5.0)
+        piece.work.shield(2.0)
+        assert longest == now() + 5.0
+        await passes(1)
+        assert not piece.work.unshield(longest), "another section is open"
+        await for_ever()
+
+    piece = Piece(work)
+    await settled()
+    piece.work.stop()
+    assert await piece.outcome() == Cut()
+    assert piece.rungs == [("shielded", 0.0), ("cancel", 2.0)]
+
+
+@virtual
+async def test_force_cuts_work_that_was_left_to_finish_also_inside_a_section() -> None:
+    async def work() -> None:
+        await passes(1)
+        piece.work.shield(5.0)
+        await for_ever()
+
+    piece = Piece(work, manner=Manner(finish=True, grace=3.0))
+    await settled()
+    piece.work.stop()
+    await passes(2)
+    piece.work.stop(force=True)
+    assert await piece.outcome() == Cut()
+    assert piece.rungs == [("finish", 0.0), ("cancel", 2.0)]
+
+
+@virtual
+async def test_a_section_that_ends_with_the_grace_is_over() -> None:
+    async def work() -> None:
+        await passes(1)
+        piece.work.shield(2.0)
+        await for_ever()
+
+    piece = Piece(work, manner=Manner(finish=True, grace=3.0))
+    await settled()
+    piece.work.stop()
+    assert await piece.outcome() == Cut()
+    assert piece.rungs == [("finish", 0.0), ("cancel", 3.0)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Generator
 from types import coroutine
 
-from safepoint._core.stacks import task_stack
+from safepoint._core.stacks import task_stack, thread_stack
 
 
 @coroutine
@@ -38,3 +39,10 @@ def test_a_suspended_task_shows_every_await_down_to_the_innermost() -> None:
     ]
     assert places == sorted(places)
     assert ended == ""
+
+
+def test_the_stack_of_a_thread_is_one_text_and_that_of_no_thread_is_empty() -> None:
+    stack = thread_stack(threading.get_ident())
+    assert "in test_the_stack_of_a_thread_is_one_text" in stack
+    assert all(line.startswith("  ") for line in stack.splitlines())
+    assert thread_stack(0) == ""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections.abc import AsyncGenerator
 from contextvars import ContextVar, copy_context
 
 from safepoint._core.endings import Ending
 from safepoint._core.ladder import Ladder
-from safepoint._core.supervisor import Supervisor
+from safepoint._core.supervisor import Supervisor, wind_down
 from safepoint._core.tree import Node, NodeState, Passing
 from safepoint._core.work import Done
-from tests.core.piece import Piece, for_ever, settled
+from tests.core.piece import Piece, for_ever, settled, stubborn
 from tests.virtual import now, passes, virtual
 
 ENDED = Ending(cancelled=False, stopped_at=0.0)
@@ -116,3 +117,95 @@ async def test_the_outcome_is_there_when_the_end_is_told() -> None:
     await settled()
     other.work.stop()
     await other.outcome()
+
+
+@virtual
+async def test_a_task_that_nobody_else_holds_is_held_by_its_supervisor() -> None:
+    task = weakref.ref(Supervisor.current().spawn(for_ever(), "lonely", None))
+    await settled()
+    gc.collect()
+    found = task()
+    assert found is not None
+    found.cancel()
+    await settled()
+
+
+# -- before a loop of our own is closed --------------------------------------------------------------------------------
+
+
+@virtual
+async def test_winding_down_ends_the_tasks_that_were_left_behind() -> None:
+    async def tidies_up() -> str:
+        try:
+            await for_ever()
+        finally:
+            await passes(0.5)
+        return "never"
+
+    task = asyncio.ensure_future(tidies_up())
+    await settled()
+    began = now()
+    await wind_down(Ladder(task=1.0))
+    assert task.cancelled(), "and its clean-up was waited for"
+    assert now() == began + 0.5
+
+
+@virtual
+async def test_winding_down_waits_for_nobody_past_the_ladder() -> None:
+    task = asyncio.ensure_future(stubborn(30)())
+    await settled()
+    began = now()
+    await wind_down(Ladder(task=1.0))
+    assert now() == began + 1.0
+    assert task not in asyncio.all_tasks()
+    await passes(30)
+    assert task.done()
+
+
+@virtual
+async def test_winding_down_lets_runs_close_themselves_within_the_cap() -> None:
+    ladder, quick, slow = Ladder(task=1.0, cap=4.0), node("quick"), node("slow")
+    for root, seconds in ((quick, 3), (slow, 30)):
+        Supervisor.current().enrol(root)
+        asyncio.get_running_loop().call_later(seconds, _end, root)
+    began = now()
+    await wind_down(ladder)
+    assert now() == began + 4.0
+    assert (quick.state, slow.state) == (NodeState.ENDED, NodeState.LIVE)
+    await passes(30)
+
+
+def _end(root: Node) -> None:
+    root.seal()
+    root.finish(ENDED)
+
+
+@virtual
+async def test_winding_down_closes_generators_and_parts_with_what_they_start() -> None:
+    closed: list[str] = []
+    started: list[asyncio.Future[object]] = []
+
+    async def tidy() -> AsyncGenerator[int]:
+        try:
+            yield 1
+        finally:
+            await passes(0.5)
+            started.append(asyncio.ensure_future(stubborn(5)()))
+            closed.append("tidy")
+
+    async def endless() -> AsyncGenerator[int]:
+        try:
+            yield 1
+        finally:
+            await for_ever()
+
+    generators = [tidy(), endless()]
+    for generator in generators:
+        await anext(generator)
+    began = now()
+    await wind_down(Ladder(task=1.0))
+    assert closed == ["tidy"]
+    assert now() == began + 1.0, "nothing is waited for twice"
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    await passes(10)
+    assert started[0].done()

@@ -12,9 +12,9 @@ import pytest
 from safepoint._core.clock import current_clock
 from safepoint._core.ladder import Manner, WorkKind
 from safepoint._core.threads import in_thread
-from safepoint._core.work import Abandoned, Done, Failed
+from safepoint._core.work import Abandoned, Cut, Done, Failed
 from tests.core.piece import Piece, settled
-from tests.virtual import virtual
+from tests.virtual import passes, virtual
 
 THREAD = Manner(WorkKind.THREAD)
 
@@ -162,3 +162,34 @@ async def test_the_waiting_task_may_be_cancelled_while_the_thread_goes_on() -> N
     assert piece.work.thread is not None
     await asyncio.to_thread(piece.work.thread.join)
     await settled()
+
+
+@virtual
+async def test_a_thread_that_has_ended_is_waited_for_no_more() -> None:
+    blocking = Blocking()
+    piece = threaded(blocking)
+    await started(blocking)
+    blocking.gate.set()
+    await piece.outcome()
+    await passes(5)
+
+
+@virtual
+async def test_a_thread_whose_waiting_was_cut_ends_in_silence() -> None:
+    errors: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    blocking = Blocking()
+
+    def body() -> object:
+        return in_thread(piece.work, blocking, current_clock())
+
+    piece = Piece(body)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # awaitable
+    await started(blocking)
+    piece.work.stop()
+    assert await piece.outcome() == Cut()
+    blocking.gate.set()
+    thread = piece.work.thread
+    assert thread is not None
+    await asyncio.to_thread(thread.join)
+    await settled()
+    assert errors == []

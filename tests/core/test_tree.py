@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -121,6 +123,7 @@ async def test_a_node_has_a_path_a_parent_and_live_children() -> None:
     assert root.children == []
     tool.attach(asyncio.get_running_loop(), root.clock)
     sub = run("sub", parent=tool)
+    assert (tool.id, tool.name, tool.kind, tool.parent) == ("call_1", "search", "tool_call", root)
     assert (root.path, tool.path, sub.path) == ("root", "root/search:call_1", "root/search:call_1/sub")
     assert list(root.walk()) == [root, tool, sub]
     assert root.holds(root)
@@ -527,6 +530,39 @@ async def test_what_stops_one_call_by_itself_leaves_its_run_alone() -> None:
 
 
 @virtual
+async def test_now_for_one_sub_agent_does_not_act_on_a_mild_ask_of_the_run_above_it() -> None:
+    root = run("root")
+    tool, sibling = call("tool", root, Passing.RECURSIVE), call("sibling", root)
+    inside = run("inside", parent=tool)
+    mild = root.cancel(SAFE)
+    tool.cancel()
+    await settled()
+    assert inside.stop is not None
+    assert inside.stop.level is Level.NOW
+    assert [ask.id for ask in inside.stop.request.asks] != [mild.asked.id]
+    assert sibling.judge(f"{NAMED}page") is None, "siblings and parent go on"
+    assert root.judge("after_tool") is None
+    assert mild.withdraw(), "nobody has acted on it"
+    end(inside, tool, sibling, root)
+
+
+@virtual
+async def test_nothing_starts_once_now_is_recorded_also_after_the_answer_and_before_it_is_told() -> None:
+    for at in (SafePoint.NOW, SafePoint.FORCE):
+        for answered in (False, True):
+            root = run("root")
+            if answered:
+                root.answer()
+            root.cancel(SafePoint.ANY)
+            assert root.may_start(), "no safe point here"
+            receipt = root.cancel(at)
+            assert not root.may_start()
+            assert root.request() is not None or answered
+            assert not receipt.withdraw(), "it was acted on"
+            end(root)
+
+
+@virtual
 async def test_a_late_now_still_reaches_what_a_finished_run_has_below_it() -> None:
     root = run("root")
     root.answer()
@@ -581,3 +617,189 @@ def test_a_child_on_another_loop_is_woken_there() -> None:
 
     asyncio.run(main())
     assert seen == [Level.NOW]
+
+
+# -- deciding once, and waking nobody for nothing ----------------------------------------------------------------------
+
+
+@virtual
+async def test_a_node_that_stops_at_a_safe_point_starts_nothing_more() -> None:
+    node = run()
+    node.cancel(SAFE)
+    assert node.judge("after_tools") is not None
+    assert not node.may_start()
+    end(node)
+
+
+@virtual
+async def test_now_is_no_place_also_for_a_node_that_stands_at_one() -> None:
+    node = run()
+    node.cancel()
+    stop = node.judge("after_tools")
+    assert stop is not None
+    assert stop.place == "now"
+    end(node)
+
+
+@virtual
+async def test_what_stopped_a_node_is_decided_once_and_only_gets_stronger() -> None:
+    node = run()
+    first = node.cancel()
+    node.judge_now()
+    node.cancel()
+    await settled()
+    assert node.stop is not None
+    assert node.stop.request.asks == (first.asked,)
+    end(node)
+
+
+@virtual
+async def test_one_more_now_for_a_node_that_is_pushed_changes_nothing_and_can_be_taken_back() -> None:
+    node = run()
+    pushed = pushes(node)
+    node.cancel()
+    await settled()
+    again = node.cancel()
+    await settled()
+    assert pushed == [Level.NOW]
+    assert again.withdraw()
+    end(node)
+
+
+@virtual
+async def test_force_after_a_deadline_does_not_hide_that_the_deadline_had_come() -> None:
+    node = run()
+    node.cancel(SAFE, within=1)
+    await passes(1)
+    node.cancel(SafePoint.FORCE)
+    await settled()
+    assert node.stop is not None
+    assert (node.stop.level, node.stop.timed_out) == (Level.FORCE, True)
+    end(node)
+
+
+@virtual
+async def test_a_deadline_that_has_come_is_now_for_those_below() -> None:
+    root = run("root")
+    tools = [call(f"tool{number}", root) for number in range(2)]
+    root.cancel(SAFE, within=1)
+    one, other = (tool.request() for tool in tools)
+    assert one is not None
+    assert one is other, "it is folded once for all children"
+    assert one.at == SAFE
+    await passes(1)
+    request = tools[0].request()
+    assert request is not None
+    assert request.at == SafePoint.NOW
+    end(*tools, root)
+
+
+@virtual
+async def test_a_deadline_wakes_nobody_once_it_is_taken_back_or_now_stands_anyway() -> None:
+    for hard in (False, True):
+        node = run()
+        receipt = node.cancel(SAFE, within=1)
+        await settled()
+        if hard:
+            node.cancel()
+        else:
+            receipt.withdraw()
+        looked = changes(node)
+        await settled()
+        assert looked == [hard], "that was looked at"
+        await passes(5)
+        assert looked == [hard]
+        end(node)
+
+
+@virtual
+async def test_a_sealed_node_is_pushed_no_more_and_its_deadline_keeps_nothing_alive() -> None:
+    root = run("root")
+    tool = call("tool", root)
+    tool.cancel(SAFE, within=3600)
+    await settled()
+    pushed = pushes(tool)
+    tool.seal()
+    root.cancel()
+    await settled()
+    assert pushed == []
+    tool.finish(BY_ITSELF)
+    end(root)
+    gone = weakref.ref(tool)
+    del tool, root
+    gc.collect()
+    assert gone() is None
+
+
+@virtual
+async def test_an_ended_node_lets_go_of_whoever_drove_it() -> None:
+    class Driver:
+        def push(self, level: Level) -> None: ...
+        def changed(self) -> None: ...
+
+    driver, node = Driver(), run()
+    node.on_push, node.on_change = driver.push, driver.changed
+    gone = weakref.ref(driver)
+    del driver
+    end(node)
+    assert gone() is None
+
+
+@virtual
+async def test_a_stop_of_one_call_by_itself_wakes_nobody_above_it() -> None:
+    root = run("root")
+    tool = call("tool", root)
+    looked = changes(root)
+    tool.cancel()
+    await settled()
+    assert tool.stop is not None
+    assert looked == []
+    root.cancel()
+    await settled()
+    looked.clear()
+    for _ in range(3):
+        assert not tool.may_start()
+    await settled()
+    assert looked == [], "it was marked before"
+    end(tool, root)
+
+
+@virtual
+async def test_a_node_that_waits_for_a_person_ends_by_itself_unless_any_ask_stands() -> None:
+    alone, asked, stopped = run("alone"), run("asked"), run("stopped")
+    assert alone.pause() is None
+    assert alone.answered
+    asked.cancel(SafePoint.BEFORE_EFFECT | SafePoint.AFTER_TOOLS)
+    stop = asked.pause()
+    assert stop is not None
+    assert (stop.place, asked.answered) == ("after_tools", False)
+    stopped.cancel(SAFE)
+    before = stopped.judge("after_tools")
+    mild = stopped.cancel(SafePoint.AFTER_MODEL)
+    assert stopped.pause() is before
+    assert mild.withdraw(), "nobody has acted on it"
+    end(alone, asked, stopped)
+
+
+@virtual
+async def test_an_ask_after_the_answer_is_no_request_of_the_node() -> None:
+    node = run()
+    node.answer()
+    receipt = node.cancel()
+    assert node.request() is None
+    assert receipt.effective is None
+    end(node)
+
+
+@virtual
+async def test_a_child_that_has_had_its_time_goes_on_without_its_parent() -> None:
+    root = run("root")
+    tool, other = call("tool", root), call("other", root)
+    tool.part_with(other)
+    assert root.children == [tool, other], "it is no child of that one"
+    root.part_with(tool)
+    assert (root.children, tool.parent) == ([other], None)
+    root.cancel()
+    await settled()
+    assert tool.request() is None
+    end(tool, other, root)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import NoReturn
 
 import pytest
 
 from safepoint._core.ladder import Ladder, Manner, Rung, WorkKind
+from safepoint._core.orphans import disown
 from safepoint._core.work import Abandoned, Cut, Done, Failed, NeverRan, WorkState
 from tests.core.piece import Piece, for_ever, settled, stubborn
 from tests.virtual import now, passes, virtual
@@ -486,3 +488,64 @@ async def test_before_it_has_a_process_the_task_itself_is_cancelled() -> None:
     piece.work.stop()
     assert await piece.outcome() == Cut()
     assert piece.rungs == [("term", 0.0)]
+
+
+# -- at the edges ------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_work_that_may_not_start_never_runs_a_line() -> None:
+    piece = Piece(lambda: raises(AssertionError("it ran")))
+    piece.work.may_start = lambda: False
+    assert await piece.outcome() == NeverRan()
+
+
+@virtual
+async def test_work_that_raises_generator_exit_by_itself_has_failed() -> None:
+    outcome = await Piece(lambda: raises(GeneratorExit())).outcome()
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, GeneratorExit)
+
+
+def test_work_that_the_interpreter_tidies_up_is_told_to_nobody() -> None:
+    async def begin() -> Piece:
+        piece = Piece(for_ever)
+        await settled()
+        return piece
+
+    loop = asyncio.new_event_loop()
+    piece = loop.run_until_complete(begin())
+    loop.close()
+    task = piece.work.task
+    assert task is not None
+    disown(task)
+    coroutine = task.get_coro()
+    assert isinstance(coroutine, Coroutine)
+    coroutine.close()
+    assert (piece.work.outcome, piece.ends) == (None, [])
+
+
+@virtual
+async def test_a_timer_of_an_earlier_rung_does_not_hurry_the_next() -> None:
+    async def work() -> None:
+        piece.work.shield(1.0)
+        await passes(0.5)
+        piece.work.unshield()
+        await stubborn(30)()
+
+    piece = Piece(work)
+    await settled()
+    piece.work.stop()
+    assert isinstance(await piece.outcome(), Abandoned)
+    assert piece.rungs == [("shielded", 0.0), ("cancel", 0.5), ("abandon", 1.5)]
+    await passes(30)
+
+
+@virtual
+async def test_work_that_has_finished_in_time_is_pushed_no_further() -> None:
+    piece = Piece(lambda: passes(1, "done"), manner=Manner(finish=True, grace=2.0))
+    await settled()
+    piece.work.stop()
+    assert await piece.outcome() == Done("done")
+    await passes(20)
+    assert piece.rungs == [("finish", 0.0)]

@@ -18,12 +18,24 @@ from typing import Any, TypeAlias
 from safepoint import check_history
 from safepoint.errors import SessionBusy
 from safepoint.sessions import MemoryStore, SqliteStore, Store
-from tests.injection import answers, asking, callers, corners, hooked, processes, resuming, stored, tool_calls, turned
+from tests.injection import (
+    answers,
+    asking,
+    callers,
+    composed,
+    corners,
+    hooked,
+    processes,
+    resuming,
+    stored,
+    tool_calls,
+    turned,
+)
 from tests.injection.parts import SlowStore
 
 Scenario: TypeAlias = Callable[[], Coroutine[Any, Any, None]]  # Any: what a coroutine yields
 
-MODULES = (answers, tool_calls, hooked, asking, callers, resuming, stored, corners, processes, turned)
+MODULES = (answers, tool_calls, hooked, asking, callers, resuming, composed, stored, corners, processes, turned)
 
 
 class Shelf:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from safepoint import (
     Agent,
@@ -35,7 +35,7 @@ from safepoint import (
     tool,
 )
 from safepoint.agent.model import Chunk, ModelRequest
-from safepoint.errors import ModelUnavailable
+from safepoint.errors import ModelUnavailable, StoreError
 from safepoint.history.parts import ToolCall
 from safepoint.sessions import MemoryStore, Session
 from safepoint.sessions.applying import apply
@@ -378,12 +378,14 @@ class Grown:
             with suppress(TimeoutError):
                 result = await self._enter()
         except RunFailed as failed:
-            result = failed.result
+            result = _expected(failed)
         if self.plan.then == "resume":
             await self._resume(result)
         elif self.plan.then == "again":
-            with suppress(RunFailed):
+            try:
                 await self._agent.run("again", session=self._session)
+            except RunFailed as failed:
+                _expected(failed)
 
     async def _resume(self, result: RunResult[Any] | None) -> None:  # Any: as above
         checkpoint = result.checkpoint if result is not None else None
@@ -396,7 +398,8 @@ class Grown:
             answers = {question.id: True for question in checkpoint.questions}
             try:
                 result = await self._agent.resume(checkpoint, answers=answers, session=self._session)
-            except RunFailed:
+            except RunFailed as failed:
+                _expected(failed)
                 return
             checkpoint = result.checkpoint
 
@@ -426,7 +429,7 @@ class Grown:
     async def _stream(
         self, token: CancelToken | None, options: dict[str, Any]
     ) -> RunResult[Any] | None:  # Any: as above
-        on_close = "detach" if self.plan.entered == "detached" else "cancel"
+        on_close: Literal["cancel", "detach"] = "detach" if self.plan.entered == "detached" else "cancel"
         events = self._agent.stream("go", on_close=on_close, **options)
         asked = False
         try:
@@ -491,6 +494,13 @@ class Grown:
                 return Budget(tool_calls=Limit(soft=1, hard=2))
             case _:
                 return None
+
+
+def _expected(failed: RunFailed) -> RunResult[Any]:  # Any: of any output type
+    """What is left of a run that an injected fault has ended. Anything else that ends one is ours."""
+    if not isinstance(failed.__cause__, ModelUnavailable | StoreError | OSError):
+        raise AssertionError(f"the run failed by itself: {failed.__cause__!r}") from failed
+    return cast("RunResult[Any]", failed.result)  # Any: as above
 
 
 def inject(seed: int, only: str | None = None) -> list[Report]:

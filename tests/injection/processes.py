@@ -17,10 +17,7 @@ SHELL = shell()
 
 
 async def shell_tool() -> None:
-    await agent(call("shell", command="echo hello"), say("done"), tools=[SHELL]).run("go")
-
-
-async def shell_tool_that_leaves_a_daemon() -> None:
+    """What it leaves running is ended with it, also when nobody stops it."""
     command = "setsid -f sleep 3600; echo started"
     await agent(call("shell", command=command), say("done"), tools=[SHELL]).run("go")
 

@@ -61,7 +61,7 @@ async def _balance(reader: LoopReader[str], accepted: list[str], store: SlowTurn
                 pass
     assert exit is not None
     data = store.peek() if store is not None else None
-    kept = decode(data, ItemCodec[str].plain()) if data is not None else None
+    kept = decode(data, ItemCodec.plain()) if data is not None else None
     places = [*gone, *exit.interrupted, *exit.unhandled]
     if exit.checkpoint == "failed" and kept is not None:  # the record was not read, so it is as it was
         places += [item for item in (*kept.interrupted, *kept.unhandled) if item not in places]

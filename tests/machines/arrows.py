@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 from safepoint._core.tree import Node, NodeState
 from safepoint._core.work import NeverRan, Work, WorkState
 from safepoint.agent.call import Call
+from safepoint.agent.driver import Driver
 from safepoint.agent.execution import Execution, Phase
 from safepoint.agent.run import Run
 from safepoint.history.states import LedgerState
@@ -121,7 +122,8 @@ class Watch:
             return
         if driver.stage.work is not None:
             self._works[driver.stage.work] = None
-        for call in driver.batch.calls if driver.batch is not None and not run.ended else ():
+        batch = driver.batch if isinstance(driver, Driver) and not run.ended else None
+        for call in batch.calls if batch is not None else ():
             self._calls[call] = None
 
     def _see_node(self, node: Node) -> None:
@@ -157,7 +159,9 @@ class Watch:
 
     def _see(self, machine: str, thing: object, state: str) -> None:
         before = self._states.get((machine, thing), FIRST[machine])
-        arrows = way(machine, before, str(state)) if before != state else []
+        if before == state:
+            return
+        arrows = way(machine, before, str(state))
         if arrows is None:
             self._complain(f"{thing}: {before} → {state} is not drawn")
         self._counts.update(arrows or ())

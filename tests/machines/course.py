@@ -111,7 +111,6 @@ class Course:
     failed: bool = False
     waits: bool = False
     usage: Usage = field(default_factory=Usage)
-    ends: Usage = field(default_factory=Usage)
     back_off_until: float = 0.0
 
     # -- every event ---------------------------------------------------------------------------------------------------
@@ -189,7 +188,6 @@ class Course:
     def _check_usage(self, event: ModelCallEnded) -> None:
         """H7: what was counted is counted, what was cut is estimated, what was never sent costs nothing."""
         gate, usage = self.gate, event.usage
-        self.usage = self.usage + usage
         sent = gate is not None and not (event.error is not None and gate.silent)
         counted = gate is not None and gate.end is not None and gate.end.finish and gate.end.counted
         if usage.model_calls != int(sent):
@@ -310,8 +308,6 @@ class Course:
         if call.party is not None:
             call.party.over = True
             call.party.cancelled = entry.state in CANCELLED_STATES
-        if call.child is not None and call.child.stage is Stage.OVER and not entry.still_running:
-            self.usage = self.usage + call.child.ends
 
     def _after_tool(self) -> None:
         for call in self.calls:
@@ -438,7 +434,6 @@ class Course:
         self._close_batch()
         if self.draft.strip():
             self.said.append(("assistant", self.draft, True, ()))
-        self.ends = event.usage
         self.party.over, self.party.cancelled = True, stopped is not None
         self.stage = Stage.OVER
         self._check_cancellation(event)

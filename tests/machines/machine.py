@@ -247,6 +247,17 @@ class StopMachine(RuleBasedStateMachine):
         self.choose(self.models(), which).give(End(finish=False))
         self.go(how_far)
 
+    @precondition(lambda self: self.models() and self.world.entered and len(self.world.gates.models) > 1)
+    @rule(which=pick, data=st.data(), rounds=st.integers(1, 3), at=safe_wishes, how_far=then)
+    def caller_leaves_as_calls_begin(
+        self, which: int, data: st.DataObject, rounds: int, at: Wish, how_far: int
+    ) -> None:
+        """Three things rarely meet by chance: work before its first step, NOW, and a look at the log."""
+        self.model_asks_for_calls(which, data, True, rounds)
+        self.world.cancel_owner()
+        self.world.ask(self.world.nodes()[0], at, None, False, Source.USER)
+        self.go(how_far)
+
     # -- tools, undos and hooks ----------------------------------------------------------------------------------------
 
     def tools(self) -> list[ToolGate]:

@@ -152,6 +152,7 @@ class Party:
     stopped: Stopped | None = None
     answered: bool = False
     started: bool = False
+    pushed: Push = Push.NONE
     over: bool = False
     cancelled: bool = False
 
@@ -207,7 +208,8 @@ class Reference:
             return []
         push = pressing.push(self.now)
         if push >= Push.NOW:
-            return [Heard(each.ask, Wish(push), Source.PARENT) for each in pressing.heard]
+            pushing = [each for each in pressing.heard if Fold((each,)).push(self.now) >= Push.NOW]
+            return [Heard(each.ask, Wish(push), Source.PARENT) for each in pushing]
         match parent.kind:
             case Kind.RUN:
                 passed = list(pressing.heard) if party.kind is not Kind.RUN else []
@@ -261,7 +263,9 @@ class Reference:
         told = any(each.wish.push >= Push.NOW and each.ask.recorded < rounds for each in pressing.heard)
         if not told and not pressing.expired(self.now):
             return
-        if party.started and not party.over:
+        # Whoever is pushed that hard already does nothing about one more ask; it can still be taken back.
+        if party.started and not party.over and pressing.push(self.now) > party.pushed:
+            party.pushed = pressing.push(self.now)
             self._act(pressing, None)
         if party.stopped is None:
             self.judge(party, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from safepoint import Agent, Outcome, SafePoint, ToolContext, Usage, tool
+from safepoint import Agent, Hooks, Outcome, SafePoint, ToolContext, Usage, tool
 from safepoint._core.tree import Node
 from safepoint.agent.live import watch_runs
 from safepoint.agent.run import Run
@@ -174,3 +174,21 @@ async def test_once_a_sub_agent_stops_for_an_ask_of_its_call_every_point_of_its_
             go_on.set()
         states = [entry.state for entry in runs[1].result.ledger]
     assert states == [LedgerState.FINISHED, LedgerState.STOPPED]
+
+
+@virtual
+async def test_a_hook_does_not_start_once_now_is_recorded_after_the_answer() -> None:
+    class Late(Hooks):
+        called = False
+
+        def after_run(self, run: object, text: str) -> None:
+            Late.called = True
+
+    agent = Agent("answered", model=ScriptedModel(say("done")), hooks=[Late()])
+    async with agent.start("go") as run:
+        await until(lambda: run.node.answered)
+        receipt = run.cancel()  # the hook is on its way, and its first step has yet to come
+        result = await run.wait()
+    assert result.text == "done"
+    assert receipt.outcome is Outcome.FINISHED_FIRST
+    assert not Late.called

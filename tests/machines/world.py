@@ -13,13 +13,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from safepoint import Agent, Ladder, Reason, SafePoint, Source
+from safepoint import Agent, Ladder, Reason, SafePoint, Source, Usage
 from safepoint._core.asks import Ask
 from safepoint._core.points import Level
 from safepoint._core.receipts import Outcome, Receipt
 from safepoint._core.tree import Node, NodeState
 from safepoint._core.work import WorkState
-from safepoint.agent.events import Event, RunStarted
+from safepoint.agent.events import Event, ModelCallEnded, RunStarted
 from safepoint.agent.live import watch_runs
 from safepoint.agent.run import Run
 from safepoint.agent.stream import Reader
@@ -323,9 +323,18 @@ class World:
         if isinstance(event, RunStarted) and event.run_id not in self.courses:
             self._begin_child(event)
         course = self.courses[event.run_id]
+        if isinstance(event, ModelCallEnded):
+            self._spend(course.party, event.usage)
         course.hear(event)
         if course.stage is Stage.OVER:
             self.leftovers.check(self._run_of(event.run_id), course)
+
+    def _spend(self, party: Party, usage: Usage) -> None:
+        """What a run spends is spent by every run that it is a part of, in that moment."""
+        above = set(party.lineage())
+        for course in self.courses.values():
+            if course.party in above and not course.party.over:
+                course.usage = course.usage + usage
 
     def _begin_child(self, event: RunStarted) -> None:
         run = self._run_of(event.run_id)

@@ -17,7 +17,8 @@ from safepoint.agent.events import RungReached
 from safepoint.errors import ToolDefinitionError
 from safepoint.testing import ScriptedModel, call, say
 from safepoint.tools.base import BaseTool
-from safepoint.tools.process import Place, check_platform, pickled_arguments
+from safepoint.tools.process import Place, check_platform
+from safepoint.tools.process_call import pickled_arguments
 from tests.process import process_tools
 from tests.process.process_tools import Point
 from tests.process.test_process_trees import until

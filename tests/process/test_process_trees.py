@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import pytest
@@ -171,6 +172,14 @@ def test_what_a_command_leaves_running_ends_with_it_and_the_result_says_so() -> 
     assert result.ledger[0].state == "finished"
     assert (result.ledger[0].content or "").startswith("started\n[it left ")
     assert table(token) == []
+
+
+def test_what_a_command_leaves_running_is_asked_to_end_before_it_is_killed(tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    daemon = f"trap 'touch {asked}; exit' TERM; touch {tmp_path}/ready; while :; do sleep 0.05; done"
+    script = f'setsid -f sh -c "{daemon}" >/dev/null 2>&1; while ! [ -e {tmp_path}/ready ]; do sleep 0.05; done'
+    result = asyncio.run(agent(shell(), command=script).run("go"))
+    assert (result.ledger[0].state, asked.exists()) == ("finished", True)
 
 
 def test_what_a_command_has_printed_before_it_was_cut_is_told() -> None:

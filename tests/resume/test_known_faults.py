@@ -28,6 +28,8 @@ from safepoint.sessions import MemoryStore, Session
 from safepoint.sessions.store import Change
 from safepoint.testing import ScriptedModel, call, run_virtual, say, stall
 
+A_SECOND = 1.0  # on the virtual clock: when everything that can happen has happened
+
 
 def results_of(messages: Sequence[Message]) -> list[ToolResult]:
     return [part for message in messages for part in message.parts if isinstance(part, ToolResult)]
@@ -171,7 +173,7 @@ def test_eino_w2_now_stops_the_last_child_of_a_sequence_a_parallel_and_a_transfe
         loop = asyncio.get_running_loop()
         for shape in shapes():
             async with shape.start("go") as run:
-                await asyncio.sleep(1)
+                await asyncio.sleep(A_SECOND)
                 asked = loop.time()
                 assert await run.cancel().wait() == "stopped"
                 assert loop.time() == asked, f"{shape.name} waited for its child"
@@ -189,12 +191,15 @@ def test_eino_w5_a_child_that_was_stopped_inside_goes_on_inside_and_does_not_sta
             log.append("posted")
             return "posted"
 
-        for make in (lambda child: Sequential("root", child), lambda child: Loop("root", child, max_rounds=1)):
-            log.clear()
+        def child() -> Agent:
             model = ScriptedModel(call("post"), stall(), say("done"), say("too often"))
-            root = make(Agent("child", model=model, tools=[post]))
+            return Agent("child", model=model, tools=[post])
+
+        roots: list[BaseAgent[None, str]] = [Sequential("root", child()), Loop("root", child(), max_rounds=1)]
+        for root in roots:
+            log.clear()
             async with root.start("go") as run:
-                await asyncio.sleep(1)
+                await asyncio.sleep(A_SECOND)
                 run.cancel(recursive=True)
             assert run.result.checkpoint is not None
             async with root.start(checkpoint=Checkpoint.from_bytes(run.result.checkpoint.to_bytes())) as resumed:
@@ -309,7 +314,7 @@ def test_eino_w14_a_cancelled_agent_hands_nothing_over() -> None:
         triage = Agent("triage", model=ScriptedModel([call("transfer_to_last"), stall()]))
         desk = Handoff("desk", triage, to={triage: [Agent("last", model=target)]})
         async with desk.start("go") as run:
-            await asyncio.sleep(1)
+            await asyncio.sleep(A_SECOND)
             run.cancel()
         assert run.result.stop_reason == "cancelled"
         assert target.calls == 0

@@ -322,6 +322,8 @@ def told_late(leaves: Callable[[ToolContext], str]) -> tuple[tuple[LateResult, .
         agent = abandoned_by_its_run(leaves)
         assert (await agent.run("go", session=session)).text == "done"
         late = session.late
+        session = await Session.load(session.store, "s")  # it is stored with the end of its run
+        assert session.late == late
         await agent.run("and?", session=session)
         model = agent.models[0]
         assert isinstance(model, ScriptedModel)

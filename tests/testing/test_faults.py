@@ -334,7 +334,29 @@ def test_a_model_that_leaves_its_stream_open_when_it_fails_is_found(wrap: Callab
     check_cancellable(scenario).raise_for_failures()
     report = check(scenario, model_error(ConnectionResetError()))
     assert report.injections == len(report.failures) > 0
-    assert "1 model streams are still open" in problems_of(report)
+    assert "1 streams of the model 'scripted' are still open" in problems_of(report)
+
+
+class NeverCloses(ScriptedModel):
+    """A model whose stream is opened and kept: only the end of the loop would close it."""
+
+    def stream(self, request: ModelRequest, /) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
+        return self._kept(super().stream(request))
+
+    @asynccontextmanager
+    async def _kept(
+        self, stream: AbstractAsyncContextManager[AsyncIterator[Chunk]]
+    ) -> AsyncGenerator[AsyncIterator[Chunk]]:
+        self.kept = stream
+        yield await stream.__aenter__()
+
+
+def test_a_stream_that_only_the_end_of_the_loop_would_close_is_found() -> None:
+    async def scenario() -> None:
+        await Agent("one", model=NeverCloses(say("hello"))).run("go")
+
+    report = check_cancellable(scenario)
+    assert "1 streams of the model 'scripted' are still open" in problems_of(report)
 
 
 def test_a_permit_that_only_an_error_loses_is_found_with_the_line_and_how_to_see_it_again() -> None:

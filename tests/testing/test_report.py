@@ -212,6 +212,9 @@ class Runs:
     def disturbed(self, *, cancels: bool) -> None:
         self.log.append("disturbed")
 
+    def held(self) -> list[str]:
+        return []
+
     def seams_of(self, task: str, places: list[Place]) -> frozenset[str]:
         return frozenset()
 
@@ -338,6 +341,14 @@ def test_an_injection_that_breaks_is_a_failure() -> None:
     report = check(two_waits, kinds=[broken])
     assert "InvalidStateError" in problems_of(report)
     assert CALLER.judge(None) is not None
+
+
+def test_an_oracle_that_raises_another_error_is_a_failure_too() -> None:
+    def looks() -> None:
+        raise LookupError("nothing there")
+
+    report = check(two_waits, oracles=[looks])
+    assert "oracle looks: LookupError('nothing there')" in problems_of(report)
 
 
 def test_without_a_runtime_there_is_no_own_cancel_to_inject() -> None:

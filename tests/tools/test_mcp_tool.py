@@ -51,7 +51,7 @@ async def called(tools: McpTools, name: str, **args: object) -> LedgerEntry:
 @virtual
 async def test_a_result_is_the_text_that_the_server_sent() -> None:
     assert (await called(mcp_tools(made), "add", a=1, b=2)).content == "3"
-    assert (await called(mcp_tools(made), "nothing")).content == "(empty result)"
+    assert (await called(mcp_tools(made), "nothing")).content == '{"result": null}'
     assert (await called(mcp_tools(made, prefix="my-"), "my-odd_name")).content == "one\ntwo"
     assert (await called(mcp_tools(made), "draws")).content == "[image, image/png, 6 bytes]"
 

@@ -21,7 +21,7 @@ points = st.sampled_from(
 )
 seconds = st.sampled_from([0.5, 1.0, 3.0, 8.0])
 wishes: st.SearchStrategy[dict[str, Any]] = st.one_of(
-    st.just({}),
+    st.just(dict[str, Any]()),
     st.fixed_dictionaries({"preempt": points}),
     st.fixed_dictionaries({"preempt": points, "within": seconds}),
     st.fixed_dictionaries({"preempt": points, "delay": seconds}),

@@ -7,13 +7,23 @@ from typing import Any
 
 import pytest
 
-from safepoint import Agent, Budget, CancelToken, RunFailed, SafePoint, TurnLoop
+from safepoint import Agent, Budget, CancelToken, RunFailed, SafePoint, Sequential, TurnLoop
 from safepoint.agent.events import RunEnded
 from safepoint.agent.stream import Reader
 from safepoint.errors import HistoryError, ModelError
 from safepoint.sessions import MemoryStore, Session
 from safepoint.testing import ScriptedModel, call, fail, say
-from safepoint.turns import ItemsDropped, LoopEnded, LoopEvent, Plan, PlanContext, Turn, TurnEnded, TurnStarted
+from safepoint.turns import (
+    ItemsDropped,
+    LoopEnded,
+    LoopEvent,
+    MemoryTurnStore,
+    Plan,
+    PlanContext,
+    Turn,
+    TurnEnded,
+    TurnStarted,
+)
 from safepoint.turns.events import LIMIT, EventsMissed, LoopHub
 from tests.turns.parts import Gate, one_each, talker, told, until
 from tests.virtual import virtual
@@ -148,7 +158,7 @@ async def test_equal_items_are_told_apart() -> None:
 @virtual
 async def test_an_agent_that_is_none_ends_the_loop() -> None:
     nobody: Any = None  # Any: what untyped callers return
-    loop = TurnLoop(plan=one_each, prepare=lambda ctx, items: nobody)
+    loop = TurnLoop[str](plan=one_each, prepare=lambda ctx, items: nobody)
     loop.push("a")
     loop.start()
     exit = await loop.wait()
@@ -185,7 +195,7 @@ async def test_a_watcher_may_be_a_plain_function_and_sees_every_event() -> None:
 @virtual
 async def test_a_turn_that_fails_stops_the_loop_or_not() -> None:
     broken = ScriptedModel(fail(ModelError("broken")), say("ok"), repeat=True)
-    loop = TurnLoop(Agent("broken", model=broken), plan=one_each)
+    loop = TurnLoop[str](Agent("broken", model=broken), plan=one_each)
     loop.push("first")
     loop.push("second")
     loop.start()
@@ -261,3 +271,26 @@ async def test_a_turn_of_a_tool_may_push_and_is_preempted_before_the_next_model_
         loop.push("first")
         await until(loop, lambda: model.calls == 2)
     assert model.requests[1].messages[-1].text == "more"
+
+
+@virtual
+async def test_a_turn_may_be_a_composite_and_goes_on_at_the_child_that_was_stopped() -> None:
+    gate = Gate()
+    first, second = gate.agent(say("found"), name="first"), Agent("second", model=ScriptedModel(say("written")))
+    pipeline = Sequential("pipeline", first).then(second)
+    store = MemoryTurnStore()
+    loop = TurnLoop(pipeline, store=store, checkpoint_id="loop")
+    loop.start()
+    loop.push("go")
+    await gate.reached.wait()
+    loop.stop(SafePoint.ANY)
+    gate.opened.set()
+    assert (await loop.wait()).interrupted == ["go"]
+    outcomes: list[LoopEvent[str]] = []
+    loop = TurnLoop(pipeline, store=store, checkpoint_id="loop")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(told(loop, outcomes))
+        await asyncio.sleep(0)
+        async with loop:
+            loop.stop(idle_for=1)
+    assert [event.outcome for event in outcomes if isinstance(event, TurnEnded)] == ["ended"]

@@ -13,7 +13,14 @@ import pytest
 from hypothesis import HealthCheck, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from safepoint import Ask, SafePoint
+from safepoint._core.clock import Clock
+from safepoint.errors import InternalError
+from safepoint.turns.preempt import Preempt, PreemptController, PreemptState
+from safepoint.turns.receipts import PushReceipt
+from safepoint.turns.stop import StopController
 from tests.turns.machine import TurnMachine, drawn_arrows, table
+from tests.turns.scenarios import SCENARIOS
 
 STEPS = 50
 ORDINARY = settings(
@@ -31,6 +38,32 @@ def test_no_item_is_lost_and_every_receipt_is_true_in_any_order() -> None:
     run_state_machine_as_test(TurnMachine, settings=ORDINARY)
 
 
+def test_every_arrow_of_both_machines_is_taken() -> None:
+    for scenario in SCENARIOS:
+        scenario().teardown()
+    print(f"\n{table(TurnMachine.counts)}")
+    assert never_taken() == []
+
+
+def test_an_arrow_that_is_not_drawn_is_refused() -> None:
+    stops = StopController()
+    stops.end(cut=False, timed_out=False, failed=False)
+    with pytest.raises(InternalError, match="ended → committed is not a move"):
+        stops.commit()
+    preempt = machine_with(PreemptState.RESOLVED)
+    with pytest.raises(InternalError, match="resolved → resolved is not a move"):
+        PreemptController[int](lambda: None).take(preempt, None, Clock())
+
+
+def machine_with(state: PreemptState) -> Preempt[int]:
+    receipt = PushReceipt(None, stored=False)
+    return Preempt(Ask(SafePoint.ANY), None, None, receipt, state)
+
+
+def never_taken() -> list[tuple[str, str, str]]:
+    return [arrow for arrow in drawn_arrows() if not TurnMachine.counts[arrow]]
+
+
 @pytest.mark.proof
 @pytest.mark.timeout(5400)
 def test_no_item_is_lost_in_ten_thousand_examples() -> None:
@@ -39,4 +72,4 @@ def test_no_item_is_lost_in_ten_thousand_examples() -> None:
     TurnMachine.counts.clear()
     run_state_machine_as_test(seed(number)(TurnMachine), settings=PROOF)
     print(f"{time.monotonic() - begun:.0f} s\n{table(TurnMachine.counts)}")
-    assert [arrow for arrow in drawn_arrows() if not TurnMachine.counts[arrow]] == []
+    assert never_taken() == []

@@ -34,7 +34,7 @@ async def test_a_loop_that_exits_says_what_is_asked_and_the_next_one_takes_the_a
     loop.push("first")
     loop.start()
     exit = await loop.wait()
-    assert (exit.reason, exit.interrupted, exit.checkpoint) == ("interrupted", ["first"], "saved")
+    assert (exit.reason, exit.interrupted, exit.checkpoint.state) == ("interrupted", ["first"], "saved")
     (question,) = loop.questions
     assert question.payload == "may I?"
     with pytest.raises(UsageError, match="no turn waits"):
@@ -73,7 +73,7 @@ async def test_a_stop_ends_a_loop_that_waits_and_keeps_the_turn() -> None:
             await until(loop, lambda: loop.questions != ())  # noqa: B023 (waited for right here)
             receipt = loop.stop(at)
         exit = await loop.wait()
-        assert (exit.reason, exit.interrupted, exit.checkpoint) == ("interrupted", ["first"], "saved")
+        assert (exit.reason, exit.interrupted, exit.checkpoint.state) == ("interrupted", ["first"], "saved")
         assert receipt.outcome == "clean"
         loop = TurnLoop(agent, store=store, **KEY)
         loop.answer((await asked_by(store)), "yes")

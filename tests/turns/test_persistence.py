@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from safepoint import Agent, SafePoint, TurnLoop
+from safepoint import Agent, SafePoint, TurnLoop, tool
 from safepoint.errors import StoreCorrupt, StoreError, UsageError
 from safepoint.history.parts import Message, Text
-from safepoint.testing import ScriptedModel, pass_time, say, stall
+from safepoint.testing import ScriptedModel, call, pass_time, say, stall
 from safepoint.turns import ItemCodec, MemoryTurnStore, Plan, PlanContext, SqliteTurnStore, TurnStore
 from safepoint.turns.items import Item
 from safepoint.turns.record import LoopRecord, decode, encode
+from tests.injection.parts import StepModel
 from tests.turns.parts import Gate, TroubledStore, all_at_once, talker, until
 from tests.virtual import now, virtual
 
@@ -46,17 +47,19 @@ async def test_an_item_is_durable_once_its_receipt_says_so_and_before_its_turn_b
     store = TroubledStore()
     agent = talker()
     async with TurnLoop(agent, store=store, **KEY) as loop:
-        await until(loop, lambda: True)
+        await loop.push("first").saved()
+        await until(loop, lambda: model(agent).calls == 1)
+        await pass_time(1)
         store.gate = asyncio.Event()
-        receipt = loop.push("first")
+        receipt = loop.push("second")
         await store.waiting.wait()
         await pass_time(5)
-        assert model(agent).calls == 0
+        assert model(agent).calls == 1
         store.gate.set()
         await receipt.saved()
-        data = await store.load("loop")
+        data = store.peek("loop")
         assert data is not None
-        assert decode(data, ItemCodec[str].plain()).unhandled == ["first"]
+        assert decode(data, ItemCodec.plain()).unhandled == ["second"]
 
 
 @virtual
@@ -87,11 +90,14 @@ async def test_what_waits_comes_back_in_front_of_what_was_pushed_before_the_star
 @virtual
 async def test_the_conversation_comes_back_with_the_loop() -> None:
     store = MemoryTurnStore()
-    for number, agent in enumerate((talker("hello"), talker("again")), 1):
-        async with TurnLoop(agent, store=store, **KEY) as loop:
-            loop.push(f"message {number}")
-            await until(loop, lambda: model(agent).calls == 1)  # noqa: B023 (waited for right here)
-    assert [message.text for message in model(agent).requests[0].messages] == ["message 1", "hello", "message 2"]
+    first, second = talker("hello"), talker("again")
+    async with TurnLoop(first, store=store, **KEY) as loop:
+        loop.push("message 1")
+        await until(loop, lambda: model(first).calls == 1)
+    async with TurnLoop(second, store=store, **KEY) as loop:
+        loop.push("message 2")
+        await until(loop, lambda: model(second).calls == 1)
+    assert [message.text for message in model(second).requests[0].messages] == ["message 1", "hello", "message 2"]
 
 
 @virtual
@@ -152,7 +158,7 @@ async def test_a_store_that_fails_during_a_turn_ends_the_loop_after_it_and_is_tr
     gate.opened.set()
     exit = await loop.wait()
     assert isinstance(exit.error, OSError)
-    assert (exit.reason, exit.unhandled, exit.checkpoint) == ("error", ["second"], "saved")
+    assert (exit.reason, exit.unhandled, exit.checkpoint.state) == ("error", ["second"], "saved")
     assert (await left_in(store)).unhandled == ["second"]
 
 
@@ -186,7 +192,7 @@ async def test_a_load_that_hangs_is_cut_by_now_and_its_record_is_left_alone() ->
     await store.waiting.wait()
     loop.stop(SafePoint.NOW)
     exit = await loop.wait()
-    assert (exit.unhandled, exit.checkpoint) == (["first"], "failed")
+    assert (exit.unhandled, exit.checkpoint.state) == (["first"], "failed")
     store.gate = None
     assert await store.load("loop") == b"as it was"
 
@@ -204,7 +210,7 @@ async def test_skip_checkpoint_is_sticky_and_the_turn_that_was_cut_begins_anew()
     loop.stop(skip_checkpoint=True)
     loop.stop(SafePoint.NOW)
     exit = await loop.wait()
-    assert (exit.checkpoint, exit.interrupted, exit.unhandled) == ("skipped", ["first"], ["second"])
+    assert (exit.checkpoint.state, exit.interrupted, exit.unhandled) == ("skipped", ["first"], ["second"])
     again = await left_in(store)
     assert (again.interrupted, again.unhandled) == ([], ["first", "second"])
 
@@ -234,12 +240,60 @@ async def test_a_turn_that_is_cut_can_go_on_and_is_saved_with_its_items() -> Non
     await gate.reached.wait()
     loop.stop(SafePoint.NOW)
     exit = await loop.wait()
-    assert (exit.checkpoint, exit.interrupted) == ("saved", ["first"])
+    assert (exit.checkpoint.state, exit.interrupted) == ("saved", ["first"])
     resumed = Agent("desk", model=ScriptedModel(say("told that the gate was cut")), tools=[gate.tool])
     async with TurnLoop(resumed, store=store, **KEY) as loop:
         await until(loop, lambda: model(resumed).calls == 1)
     assert model(resumed).requests[0].messages[-1].role == "tool"
     assert (await left_in(store)).interrupted == []
+
+
+@virtual
+async def test_a_turn_that_is_stopped_again_goes_on_from_where_it_came_to() -> None:
+    store = MemoryTurnStore()
+    done: list[int] = []
+    loops: list[TurnLoop[str]] = []
+
+    @tool
+    async def step(number: int) -> int:
+        """One step, and then the loop is stopped."""
+        done.append(number)
+        loops[-1].stop(SafePoint.AFTER_TOOLS)
+        return number
+
+    model = StepModel(*(call("step", number=number) for number in range(3)), say("done"))
+    agent = Agent("walker", model=model, tools=[step])
+    for number in range(4):
+        loops.append(TurnLoop(agent, store=store, **KEY))
+        if number == 0:
+            loops[-1].push("go")
+        loops[-1].start()
+        if number == 3:
+            loops[-1].stop(idle_for=1)
+        exit = await loops[-1].wait()
+        assert exit.interrupted == (["go"] if number < 3 else [])
+    assert done == [0, 1, 2]
+
+
+@virtual
+async def test_nothing_is_accepted_while_the_end_is_saved() -> None:
+    store = TroubledStore()
+
+    def plan(ctx: PlanContext[str], items: list[str]) -> Plan[str]:
+        store.gate = asyncio.Event()
+        raise KeyError("no plan")
+
+    loop = TurnLoop(talker(), plan=plan, store=store, **KEY)
+    loop.start()
+    await loop.push("first").saved()
+    await until(loop, lambda: store.gate is not None)
+    loop._driver.journal.touch()  # pyright: ignore[reportPrivateUsage]  # there is something to write at the end
+    await store.waiting.wait()
+    assert not loop.push("second").accepted
+    assert store.gate is not None
+    store.gate.set()
+    assert (await loop.wait()).unhandled == ["first"]
+    assert loop.take_late_items() == ["second"]
 
 
 @virtual
@@ -267,10 +321,10 @@ async def test_items_of_other_types_come_back_through_their_codec() -> None:
         (ItemCodec.of(Order), Order(number=1, what="tea")),
         (ItemCodec.of(Point), Point(1, 2)),
         (ItemCodec(lambda number: hex(number), lambda text: int(text, 16)), 255),
-        (ItemCodec[Any].plain(), {"a": [1, None, "b\udc80"]}),
+        (ItemCodec.plain(), {"a": [1, None, "b\udc80"]}),
     ]
     for codec, item in cases:
-        store = MemoryTurnStore()
+        store, found = MemoryTurnStore(), list[Any]()
         for _ in range(2):
             loop: TurnLoop[Any] = TurnLoop(talker(), plan=all_at_once, store=store, codec=codec, **KEY)
             loop.push(item)
@@ -278,7 +332,8 @@ async def test_items_of_other_types_come_back_through_their_codec() -> None:
             loop.start()
             exit = await loop.wait()
             assert exit.checkpoint == "saved"
-        assert exit.unhandled == [item, item]
+            found = exit.unhandled
+        assert found == [item, item]
 
 
 @virtual
@@ -308,7 +363,7 @@ async def test_the_receipt_of_an_item_without_a_form_says_so_while_the_loop_goes
 
 
 def test_a_record_is_read_as_it_was_written_or_not_at_all() -> None:
-    codec = ItemCodec[str].plain()
+    codec = ItemCodec.plain()
     record = LoopRecord([Item(1, "a")], [Item(2, "b")], None, [Message("user", (Text("hi"),))])
     data, lost = encode(record, codec)
     found = decode(data, codec)
@@ -323,15 +378,16 @@ def test_a_record_is_read_as_it_was_written_or_not_at_all() -> None:
 
 @virtual
 async def test_a_record_in_a_sqlite_file_outlives_its_store(tmp_path: Path) -> None:
+    found: list[str] = []
     for _ in range(2):
         store = SqliteTurnStore(tmp_path / "loop.db")
         loop = TurnLoop(talker(), store=store, **KEY)
         loop.push("one")
         loop.stop()
         loop.start()
-        exit = await loop.wait()
+        found = (await loop.wait()).unhandled
         await store.aclose()
-    assert exit.unhandled == ["one", "one"]
+    assert found == ["one", "one"]
     store = SqliteTurnStore(tmp_path / "loop.db")
     await store.delete("loop")
     await store.delete("loop")

@@ -94,11 +94,14 @@ async def test_a_plan_without_input_waits_for_something_new() -> None:
         batches.append(items)
         return Plan(None, [], items) if len(items) < 3 else Plan(" ".join(items), items)
 
+    def seen_so_many(number: int) -> bool:
+        return len(batches) == number
+
     agent = talker()
     async with TurnLoop(agent, plan=plan) as loop:
         for number, word in enumerate(("a", "b", "c"), 1):
             loop.push(word)
-            await until(loop, partial(lambda so_many: len(batches) == so_many, number))
+            await until(loop, partial(seen_so_many, number))
         await until(loop, lambda: model(agent).calls == 1)
     assert batches == [["a"], ["a", "b"], ["a", "b", "c"]]
     assert (await loop.wait()).unhandled == []
@@ -179,6 +182,8 @@ async def test_a_delayed_preempt_is_asked_after_the_delay() -> None:
 async def test_a_preempt_never_hits_a_later_turn() -> None:
     gate = Gate()
     agent = gate.agent(say("one"), call("gate"), say("two"))
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     async with TurnLoop(agent) as loop:
         loop.push("first")
         await gate.reached.wait()
@@ -189,6 +194,54 @@ async def test_a_preempt_never_hits_a_later_turn() -> None:
         await pass_time(10)
         assert model(agent).calls == 4
     assert (await loop.wait()).reason == "clean"
+    assert complaints == []
+
+
+@virtual
+async def test_a_push_that_saw_one_turn_does_not_touch_the_next_however_late_it_is_heard() -> None:
+    gate = Gate()
+    agent = gate.agent(say("one"), call("gate"), say("two"))
+    running = asyncio.get_running_loop()
+    saw, decides = asyncio.Event(), asyncio.Event()
+
+    def slow(turn: Turn[str] | None) -> PushOptions:
+        assert turn is not None
+        assert turn.number == 1
+        running.call_soon_threadsafe(saw.set)
+        asyncio.run_coroutine_threadsafe(decides.wait(), running).result()
+        return PushOptions(SafePoint.ANY)
+
+    async with TurnLoop(agent) as loop:
+        loop.push("first")
+        await gate.reached.wait()
+        pushing = running.run_in_executor(None, lambda: loop.push("third", strategy=slow))
+        await saw.wait()
+        loop.push("second")
+        gate.opened.set()
+        await until(loop, lambda: model(agent).calls == 2)
+        gate.opened.clear()
+        await until(loop, lambda: model(agent).calls == 3)
+        decides.set()
+        receipt = await pushing
+        assert await receipt.wait() == "finished_first"  # the second turn still stands at the gate
+        gate.opened.set()
+        await until(loop, lambda: model(agent).calls == 4)
+        loop.stop(SafePoint.NOW)
+
+
+@virtual
+async def test_a_limit_lets_nested_agents_judge_the_preempt_at_their_own_safe_points() -> None:
+    for within, inner_calls in ((10.0, 1), (None, 2)):
+        gate = Gate()
+        inner = gate.agent(say("inner is done"), name="inner")
+        outer = Agent("outer", model=ScriptedModel(call("inner", input="go"), say("next")), tools=[inner.as_tool()])
+        async with TurnLoop(outer) as loop:
+            loop.push("first")
+            await gate.reached.wait()
+            receipt = loop.push("second", preempt=SafePoint.AFTER_TOOLS, within=within)
+            gate.opened.set()
+            assert await receipt.wait() == "preempted"
+        assert model(inner).calls == inner_calls
 
 
 @virtual
@@ -367,25 +420,31 @@ async def test_waiting_for_a_preempt_inside_its_own_turn_is_refused() -> None:
 
 
 def test_the_arguments_of_a_loop_are_checked() -> None:
-    agent: Any = talker()  # Any: what untyped callers pass
-    make: Any = TurnLoop  # Any: as above
-    for kwargs in (
+    agent = talker()
+    make: Any = TurnLoop  # Any: untyped callers
+
+    def prepare(ctx: PlanContext[str], items: list[str]) -> Agent:
+        return agent
+
+    wrong: list[dict[str, Any]] = [  # Any: as above
         {},
-        {"agent": agent, "prepare": lambda ctx, items: agent},  # pyright: ignore[reportUnknownLambdaType]  # untyped callers
-        {"prepare": lambda ctx, items: agent},  # pyright: ignore[reportUnknownLambdaType]  # untyped callers
+        {"agent": agent, "prepare": prepare},
+        {"prepare": prepare},
+        {"agent": "desk"},
         {"agent": agent, "carry": "keep"},
         {"agent": agent, "on_turn_error": "ignore"},
         {"agent": agent, "on_interrupt": "stop"},
         {"agent": agent, "checkpoint_id": "x"},
         {"agent": agent, "store": object(), "checkpoint_id": "x"},
-    ):
+    ]
+    for kwargs in wrong:
         with pytest.raises(ValueError, match=r"write|needs|go together"):
             make(**kwargs)
 
 
 @virtual
 async def test_items_of_any_type_have_a_plan_of_their_own() -> None:
-    async with TurnLoop(talker(), plan=all_at_once) as loop:
+    async with TurnLoop[int](talker(), plan=all_at_once) as loop:
         loop.push(1)
     loop_of_text: TurnLoop[Any] = TurnLoop(talker())
     loop_of_text.start()

@@ -12,7 +12,7 @@ from safepoint.agent.stream import Reader
 from safepoint.errors import StoreCorrupt
 from safepoint.testing import ScriptedModel, call, pass_time, say
 from safepoint.turns import MemoryTurnStore, Plan, PlanContext, PushOptions, ResumePlan, Turn
-from tests.turns.parts import Gate, TroubledStore, in_a_thread, talker, until
+from tests.turns.parts import Gate, TroubledStore, all_at_once, in_a_thread, talker, until
 from tests.virtual import now, virtual
 
 KEY: dict[str, Any] = {"checkpoint_id": "loop"}
@@ -28,7 +28,7 @@ async def stopped_in_a_turn(store: MemoryTurnStore) -> None:
         loop.stop(SafePoint.ANY)
         gate.opened.set()
     exit = await loop.wait()
-    assert (exit.checkpoint, exit.interrupted, exit.unhandled) == ("saved", ["first"], ["second"])
+    assert (exit.checkpoint.state, exit.interrupted, exit.unhandled) == ("saved", ["first"], ["second"])
 
 
 def resuming_agent(*words: str) -> Agent:
@@ -98,7 +98,7 @@ async def test_w15_cancelling_the_task_of_the_loop_keeps_the_record() -> None:
     (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "safepoint:turns"]
     task.cancel()
     exit = await loop.wait()
-    assert (exit.reason, exit.checkpoint) == ("cancelled", "saved")
+    assert (exit.reason, exit.checkpoint.state) == ("cancelled", "saved")
     assert (exit.interrupted, exit.unhandled) == (["first"], ["second", "new"])
     again = await left_in(store)
     assert (again.interrupted, again.unhandled) == (["first"], ["second", "new"])
@@ -113,7 +113,7 @@ async def test_w16_a_stop_before_the_first_turn_keeps_everything() -> None:
     loop.stop()
     loop.start()
     exit = await loop.wait()
-    assert (exit.reason, exit.checkpoint) == ("clean", "saved")
+    assert (exit.reason, exit.checkpoint.state) == ("clean", "saved")
     assert (exit.interrupted, exit.unhandled) == (["first"], ["second", "new"])
     resumed = resuming_agent("went on", "then the rest")
     async with TurnLoop(resumed, store=store, **KEY) as loop:
@@ -159,7 +159,7 @@ async def test_w18_nothing_is_processed_again_and_a_store_that_cannot_delete_is_
         async def save(self, id: str, record: bytes) -> None: ...
 
     with pytest.raises(ValueError, match="delete"):
-        TurnLoop(agent, store=Forgetless(), **KEY)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # the point
+        TurnLoop(agent, store=Forgetless(), **KEY)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # the point
 
 
 @virtual
@@ -269,7 +269,7 @@ async def test_w23_a_turn_that_pauses_beside_a_preempt_is_saved_whole() -> None:
     loop.push("first")
     loop.start()
     exit = await loop.wait()
-    assert (exit.reason, exit.checkpoint) == ("interrupted", "saved")
+    assert (exit.reason, exit.checkpoint.state) == ("interrupted", "saved")
     assert (exit.interrupted, exit.unhandled) == (["first"], ["second"])
     assert receipts[0].outcome == "finished_first"
     (question,) = loop.questions
@@ -369,12 +369,7 @@ async def test_w29_whatever_a_planning_callback_raises_is_the_error_of_the_loop(
         def raises(*_: object, error: BaseException = error) -> Any:
             raise error
 
-        for options in (
-            {"plan": raises},
-            {"agent": None, "plan": lambda ctx, items: Plan("x", items), "prepare": raises},
-        ):
-            made: Any = {"agent": talker(), **options}
-            loop: TurnLoop[str] = TurnLoop(**made)
+        for loop in (TurnLoop[str](talker(), plan=raises), TurnLoop[str](plan=all_at_once, prepare=raises)):
             loop.push("kept")
             loop.start()
             exit = await loop.wait()

@@ -82,7 +82,7 @@ class GatedModel:
     name = "gated"
 
     def __init__(self, gates: Gates) -> None:
-        self._gates = gates
+        self.gates = gates
 
     def stream(self, request: ModelRequest, /) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
         check_history(list(request.messages))
@@ -93,15 +93,35 @@ class GatedModel:
         yield self._chunks()
 
     async def _chunks(self) -> AsyncGenerator[Chunk]:
-        command = await self._gates.wait("model")
+        command = await self.gates.wait("model")
         if command == "fail":
             raise ModelError("told to fail")
         if command == "say":
             yield TextDelta("done")
             yield Finish("end_turn")
         else:
-            yield CallDelta(0, self._gates.next_call(), command, "{}")
+            yield CallDelta(0, self.gates.next_call(), command, "{}")
             yield Finish("tool_calls")
+
+
+def _gates_of(ctx: ToolContext) -> Gates:
+    model = ctx.run.agent.models[0]
+    assert isinstance(model, GatedModel)
+    return model.gates
+
+
+@tool
+async def work(ctx: ToolContext) -> str:
+    """Wait at a gate."""
+    if await _gates_of(ctx).wait("tool") == "fail":
+        raise ValueError("told to fail")
+    return "done"
+
+
+@tool
+async def ask(ctx: ToolContext) -> str:
+    """Ask a person."""
+    return str(await ctx.interrupt("?"))
 
 
 @dataclass
@@ -161,7 +181,7 @@ class World:
             on_turn_error=on_turn_error,
             on_interrupt="wait" if waits else "exit",
         )
-        self.agent = Agent("gated", model=GatedModel(self.gates), tools=self._tools())
+        self.agent = Agent("gated", model=GatedModel(self.gates), tools=[work, ask])
         self.events: LoopReader[int] = self.loop.events()
         self.account.begun_with = self._stored_items()
 
@@ -171,26 +191,9 @@ class World:
 
     def stored(self) -> LoadedRecord[int] | None:
         data = self.store.peek(KEY)
-        return None if data is None else decode(data, ItemCodec[int].plain())
+        return None if data is None else decode(data, ItemCodec.plain())
 
     # -- what the loop is made of --------------------------------------------------------------------------------------
-
-    def _tools(self) -> list[Any]:  # Any: tools
-        gates = self.gates
-
-        @tool
-        async def work() -> str:
-            """Wait at a gate."""
-            if await gates.wait("tool") == "fail":
-                raise ValueError("told to fail")
-            return "done"
-
-        @tool
-        async def ask(ctx: ToolContext) -> str:
-            """Ask a person."""
-            return str(await ctx.interrupt("?"))
-
-        return [work, ask]
 
     async def _plan(self, ctx: PlanContext[int], items: list[int]) -> Plan[int]:
         check_history(list(ctx.history)) if ctx.history else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import Enum, auto
 from functools import reduce
 from typing import NamedTuple, TypeAlias
 
@@ -30,8 +30,8 @@ class ActedOn:
 class Mark(Enum):
     """ANSWERED: the node's own result is recorded; later asks find it finished. SEALED: nothing can follow."""
 
-    ANSWERED = "answered"
-    SEALED = "sealed"
+    ANSWERED = auto()
+    SEALED = auto()
 
 
 Entry: TypeAlias = Ask | Withdrawn | ActedOn | Mark

@@ -37,6 +37,8 @@ class Ask:
     def handed_down(self, level: Level) -> Ask:
         """The same ask as a child sees it: the parent is its source, and NOW stays NOW for all that is below."""
         at = self.at if level <= Level.SAFE else (SafePoint.FORCE if level is Level.FORCE else SafePoint.NOW)
+        if at is self.at and self.reason.source is Source.PARENT:
+            return self  # two levels down it looks as it does one level down
         return replace(self, at=at, reason=replace(self.reason, source=Source.PARENT))
 
 
@@ -89,10 +91,6 @@ class Request:
     def level(self, now: float) -> Level:
         return Level.NOW if self.expired(now) else self.at.level
 
-    def alone(self, ask: Ask) -> Request:
-        """What one of the asks would amount to without the others."""
-        return self if len(self.asks) == 1 else Request(ask.at, ask.deadline, ask.recursive, (ask,))
-
     def mildest(self) -> Level:
         return min([ask.at.level for ask in self.asks])
 
@@ -100,9 +98,11 @@ class Request:
         """Would a node that stands at this place stop here? None is no safe point: only NOW and FORCE count there."""
         return self.at.level >= Level.NOW or (place is not None and self.at.covers(place)) or self.expired(now)
 
-    def hitting(self, place: str | None, now: float) -> set[str]:
-        """The ids of the asks that would stop it there, each by itself; none if they do not even together."""
-        return {ask.id for ask in self.asks if self.alone(ask).hits(place, now)}
+    def hitting(self, place: str | None, now: float) -> tuple[Ask, ...]:
+        """The asks that would stop it there, each by itself; none if they do not even together."""
+        if len(self.asks) == 1:
+            return self.asks if self.hits(place, now) else ()
+        return tuple(ask for ask in self.asks if Request(ask.at, ask.deadline, ask.recursive, (ask,)).hits(place, now))
 
 
 def join(one: Request | None, other: Request | None) -> Request | None:
@@ -138,8 +138,6 @@ def _stronger_at(one: SafePoint, other: SafePoint) -> SafePoint:
 
 def _stronger(one: Ask, other: Ask) -> Ask:
     """The same ask on two ways: made of this node itself, and handed down to it."""
-    if one is other or one == other:
-        return one
     request = fold([one, replace(other, id=f"{one.id} handed down")])
     assert request is not None
     return replace(one, at=request.at, reason=request.reason)

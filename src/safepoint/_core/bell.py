@@ -23,8 +23,5 @@ class Bell:
         """Return at the next ring. Cancellation: the ring is kept for the next wait."""
         if not self._rung:
             self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+            await self._waiter
         self._rung = False

@@ -63,7 +63,6 @@ class GroupReceipt:
 
     async def wait(self, timeout: float | None = None) -> Outcome:
         """Wait for every run that took the ask. Cancellation: only the waiting ends; the ask stands."""
-        self._refuse_untaken()
         async with asyncio.timeout(timeout):
             for receipt in self._receipts:
                 await receipt.wait()
@@ -71,7 +70,6 @@ class GroupReceipt:
 
     def wait_sync(self, timeout: float | None = None) -> Outcome:
         """As `wait`, from a thread that runs no event loop; `timeout` counts for each run."""
-        self._refuse_untaken()
         for receipt in self._receipts:
             receipt.wait_sync(timeout)
         return self.outcome

@@ -60,7 +60,7 @@ class Receipt:
     def contributed(self) -> bool:
         """Did this ask take part in the outcome? Known after `wait`."""
         ending, stop = self._ending(), self.node.stop
-        return self.accepted and ending.cancelled and stop is not None and stop.took_part(self.asked)
+        return ending.cancelled and stop is not None and stop.took_part(self.asked)
 
     @property
     def outcome(self) -> Outcome:

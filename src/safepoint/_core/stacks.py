@@ -19,8 +19,7 @@ def thread_stack(ident: int) -> str:
 
 def task_stack(task: asyncio.Task[None]) -> str:
     """Where a suspended task waits, outermost frame first; empty if it has ended."""
-    frames = [frame for _, frame in suspended(task)] or task.get_stack()
-    return "".join(line for frame in frames for line in traceback.format_stack(frame, limit=1))
+    return "".join(line for _, frame in suspended(task) for line in traceback.format_stack(frame, limit=1))
 
 
 def suspended(task: asyncio.Task[Any]) -> Iterator[tuple[object, FrameType]]:  # Any: a task of anybody

@@ -10,7 +10,7 @@ import asyncio
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from contextvars import Context, copy_context
+from contextvars import Context
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,6 @@ class Supervisor:
     """Use `Supervisor.current()`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = weakref.ref(loop)
         self.clock = Clock(loop)
         self.roots: dict[str, Node] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -62,10 +61,10 @@ class Supervisor:
         self,
         coroutine: Coroutine[object, object, None],
         name: str,
-        context: Context,
+        context: Context | None,
         on_done: Callable[[asyncio.Task[None]], object] = _nothing,
     ) -> asyncio.Task[None]:
-        """A task of ours, kept until it is done."""
+        """A task of ours, kept until it is done. Without a context of its own it gets a copy of the present one."""
         task = asyncio.get_running_loop().create_task(coroutine, name=f"safepoint:{name}", context=context)
         self._tasks.add(task)
         task.add_done_callback(partial(self._done, on_done))
@@ -95,7 +94,7 @@ class Supervisor:
         work.on_end = on_end
         if limit is not None:
             work.stop_at(self.clock.now() + limit)
-        work.task = self.spawn(work.guard(make), path, context or copy_context(), work.task_done)
+        work.task = self.spawn(work.guard(make), path, context, work.task_done)
         return work
 
 
@@ -115,7 +114,7 @@ async def wind_down(ladder: Ladder) -> None:
                 await root.ended.wait()
     await _part_with(_others(), ladder.task)
     generators = asyncio.get_running_loop().shutdown_asyncgens()
-    await _part_with({supervisor.spawn(generators, "generators", copy_context())}, ladder.task)
+    await _part_with({supervisor.spawn(generators, "generators", None)}, ladder.task)
     await _part_with(_others(), 0)
 
 

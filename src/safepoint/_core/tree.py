@@ -137,8 +137,11 @@ class Node:
         request = self._pressing()
         if request is None:
             return None
-        level = request.at.level if request.deadline is None else request.level(self.clock.now())
-        return self._handed(request.asks if level >= Level.NOW else self._let_through(request, child), level)
+        now = self.clock.now()
+        level = request.level(now)
+        # A mild ask that stands beside NOW is not what stops the child: it is not acted on there, and stays mild.
+        asks = request.hitting(None, now) if level >= Level.NOW else self._let_through(request, child)
+        return self._handed(asks, level)
 
     def _let_through(self, request: Request, child: Node) -> tuple[Ask, ...]:
         """Which asks of a safe-point request go on to that child."""
@@ -204,11 +207,15 @@ class Node:
             self._commit(None)
         return self.stop
 
+    def may_start(self) -> bool:
+        """May a piece of its work start? Not once NOW or FORCE is recorded, also if that was after the answer."""
+        return self.judge_now() is None and self._settled(self._pressing, None) is None
+
     def pause(self) -> Stop | None:
         """The node waits for a person: it ends by itself here, unless any ask at all stands. Then the ask wins."""
         request = self.request()
-        if request is not None and self.stop is None:
-            self._commit(min(request.at.places))  # whichever it is, but the same one every time
+        if request is not None:
+            self.judge(min(request.at.places))  # whichever it is, but the same one every time
         return self.answer()
 
     def answer(self) -> Stop | None:
@@ -223,7 +230,6 @@ class Node:
         self._move(NodeState.SEALED)
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
 
     def finish(self, ending: Ending) -> None:
         """All of it is recorded: let everybody who waits know."""
@@ -266,12 +272,12 @@ class Node:
         # A withdrawal may slip in from another thread between reading and marking: mark, then read again.
         while True:
             request = read()
-            if request is None or not (ids := request.hitting(place, self.clock.now())):
+            if request is None or not (asks := request.hitting(place, self.clock.now())):
                 return None
-            if self._mark_acted(ids):
+            if self._mark_acted({ask.id for ask in asks}):
                 return request
             again = read()
-            if again is request or (again is not None and again.ids == request.ids):
+            if again is not None and again.ids == request.ids:
                 return request
 
     def _mark_acted(self, ids: set[str]) -> bool:
@@ -297,7 +303,6 @@ class Node:
         """One timer, for the earliest deadline of this node's own asks; children hear of it from here."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         request = self.log.standing().pressing
         if request is None or request.deadline is None or request.at.level is not Level.SAFE:
             return

@@ -25,7 +25,6 @@ from typing import Generic, TypeAlias, TypeVar
 from safepoint._core.clock import Clock
 from safepoint._core.ladder import Killable, Ladder, Manner, Plan, Rung, WorkKind, plan
 from safepoint._core.orphans import Orphan, disown
-from safepoint.errors import InternalError
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -126,7 +125,7 @@ class Work(Generic[T]):
         try:
             value = await make()
         except BaseException as error:  # what it means is decided below; nothing may leave the task
-            if isinstance(error, GeneratorExit) and not self._steps_now():
+            if not self._steps_now():
                 raise  # the loop is gone and the interpreter is tidying up: there is nobody left to tell
             self._settle_error(error)
         else:
@@ -184,7 +183,7 @@ class Work(Generic[T]):
     def _climb(self) -> None:
         climb, *rest = self._rest
         # A section that began while the work was left to finish is not cut either.
-        if self.rung is Rung.FINISH and not self._forced and max(self._shields, default=0.0) > self._clock.now():
+        if self.rung is Rung.FINISH and not self._forced and any(until > self._clock.now() for until in self._shields):
             self._enter(Rung.SHIELDED, max(self._shields))
             return
         self._rest = tuple(rest)
@@ -210,8 +209,7 @@ class Work(Generic[T]):
         self._timer = self._clock.call_at(min(until, self.last_moment), self._climb)
 
     def _cancel_task(self) -> None:
-        if self.task is None:
-            raise InternalError(f"{self.path} was stopped before it had a task")
+        assert self.task is not None, "no work is stopped before it has a task"
         self.task.cancel()
 
     def _signal(self, rung: Rung) -> None:
@@ -223,7 +221,8 @@ class Work(Generic[T]):
             self.killable.kill()
 
     def _abandon(self) -> None:
-        if self.task is None or self.task.done():
+        assert self.task is not None, "as above"
+        if self.task.done():
             return  # it ended in this very moment; its outcome is on the way
         self.rung, self._timer = Rung.ABANDON, None
         self.orphan = Orphan(self.name, self.path, clock=self._clock, task=self.task)

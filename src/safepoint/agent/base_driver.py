@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Generic, TypeAlias, TypeVar
 
@@ -22,7 +22,7 @@ from safepoint._core.work import Done, Failed, Work
 from safepoint.agent.ending import Closed, close
 from safepoint.agent.events import RunEnded, RunStarted
 from safepoint.agent.incoming import Incoming
-from safepoint.agent.journal import Ended, Opened
+from safepoint.agent.journal import Ended, Fact, Opened
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.preview import Preview
 from safepoint.agent.record import Record
@@ -57,6 +57,10 @@ class BaseDriver(ABC, Generic[OwnT]):
     @abstractmethod
     async def _act(self, step: OwnT) -> OwnT | Frame:
         """Take one step of its own. Cancellation: as in `Stage.wait`."""
+
+    def _carried(self) -> Iterable[Fact]:
+        """What a run that continues another one brings along, for the journal."""
+        return ()
 
     @abstractmethod
     def _remains(self, reason: str | None) -> Remains:
@@ -131,15 +135,16 @@ class BaseDriver(ABC, Generic[OwnT]):
             return self._fail(entered.error, None)
         if not isinstance(entered, Done):
             return Close(StopReason.CANCELLED)
-        older = entered.value.messages[: entered.value.index]
-        if resume is not None and resume.edit is not None and record.messages[: len(older)] != older:
-            return self._fail(
-                CheckpointError("edit=… may not rewrite an older turn of a session: leave it as it is"), None
-            )
+        if resume is not None and resume.edit is not None:
+            older = list(entered.value.messages[: entered.value.index])
+            if record.messages[: len(older)] != older:
+                return self._fail(
+                    CheckpointError("edit=… may not rewrite an older turn of a session: leave it as it is"), None
+                )
         record.join(entered.value, resumed=resume is not None)
         new = tuple(record.messages[record.started_at :])
         opened = Opened(record.node.id, record.agent.name, record.started_at, new, continues, tuple(record.ledger))
-        saved = await self.stage.perform_due(partial(record.note, opened), "journal")
+        saved = await self.stage.perform_due(partial(record.note, opened, *self._carried()), "journal")
         if not isinstance(saved, Failed):
             return None
         record.journal = None  # it never began there, so it can't end there either

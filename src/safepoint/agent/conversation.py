@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,7 +20,7 @@ class Entered:
     `index`: where the run's own part begins. `call_ids`: the ids of all calls, which a new one must not repeat.
     """
 
-    messages: list[Message]
+    messages: Sequence[Message]
     journal: Journal
     index: int
     call_ids: set[str] = field(default_factory=set[str])

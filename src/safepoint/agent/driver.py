@@ -296,7 +296,7 @@ class Driver(BaseDriver[OwnStep]):
         if goes_on and (self._node.judge("after_tool") or self._node.judge("after_tools")):
             return Close(StopReason.CANCELLED)
         messages = self._record.messages
-        messages[:] = close_history(messages, batch=batch.closed(None))
+        messages[-1:] = close_history(messages[-1:], batch=batch.closed(None))  # the reply with the calls is the last
         self.batch = None
         problem = batch.unfit_answer() if answer is None else None
         failed = self._tried_in_vain(problem) if problem is not None else None

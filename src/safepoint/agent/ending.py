@@ -41,24 +41,26 @@ def close(record: Record, step: Close, remains: Remains, value_of: Callable[[str
     draft = remains.draft
     if step.incoming is not None:
         draft = Draft(step.incoming.kept_text, step.incoming.kept_reasoning)
+    messages = list(record.messages if remains.messages is None else remains.messages)
+    # What came before this run is closed already, and may be long. A session that has moved on may be longer still.
+    start = min(record.started_at, len(messages) - 1) if remains.messages is None else 0
+    calls, said = remains.calls, messages[start:]
+    if record.pending:
+        calls, said = (), joined(list(close_history(said, batch=calls)), list(record.pending))
     notice = _notice(step, stop, remains.told, incomplete=draft is not None and draft.incomplete)
-    calls, pending = remains.calls, record.pending
-    said = record.messages if remains.messages is None else remains.messages
-    if pending:
-        calls, said = (), joined(list(close_history(said, batch=calls)), list(pending))
-    closed = close_history(said, batch=calls, draft=draft, notice=notice)
+    messages[start:] = close_history(said, batch=calls, draft=draft, notice=notice)
     now = record.node.clock.wall()
     budget = stop is not None and stop.reason.source is Source.BUDGET
-    text = _last_words(closed)
+    text = _last_words(messages)
     result = RunResult(
         record.node.id,
         StopReason.BUDGET if budget else step.stop_reason,
         text,
-        list(closed),
+        messages,
         tuple(record.ledger),
         record.usage,
         cancellation=stop.recorded(now) if stop is not None else None,
-        checkpoint=_checkpoint(record, step, remains, closed, budget=budget),
+        checkpoint=_checkpoint(record, step, remains, messages, budget=budget),
         value=value_of(text) if step.stop_reason is StopReason.END_TURN else NO_VALUE,
         orphans=tuple(record.orphans),
         error=step.error,
@@ -68,7 +70,7 @@ def close(record: Record, step: Close, remains: Remains, value_of: Callable[[str
 
 
 def _checkpoint(
-    record: Record, step: Close, remains: Remains, closed: tuple[Message, ...], *, budget: bool
+    record: Record, step: Close, remains: Remains, closed: list[Message], *, budget: bool
 ) -> Checkpoint | None:
     """From where the run can go on; None if there is nothing left to do."""
     if step.stop_reason is StopReason.END_TURN:
@@ -79,7 +81,7 @@ def _checkpoint(
         record.agent.name,
         record.node.id,
         StopReason.BUDGET if budget else step.stop_reason,
-        closed,
+        tuple(closed),
         tuple(record.messages),
         tuple(record.ledger),
         remains.open,
@@ -123,6 +125,6 @@ _REMARKS = {
 }
 
 
-def _last_words(messages: tuple[Message, ...]) -> str:
+def _last_words(messages: list[Message]) -> str:
     last = messages[-1]
     return last.text if last.role == "assistant" else ""

@@ -65,10 +65,10 @@ class Stage:
 
     async def perform(self, make: Callable[[], Awaitable[T]], name: str) -> Outcome[T]:
         """Do one piece of work, unless NOW or FORCE already stands. Cancellation: as in `wait`."""
-        if self._node.pushed >= Level.NOW or self._node.judge_now() is not None:
+        if not self._node.may_start():
             return NeverRan()
         work = self._begin(make, name)
-        work.may_start = lambda: self._node.judge_now() is None
+        work.may_start = self._node.may_start
         self.work = work  # type: ignore[assignment]  # only ever stopped, its value is read from `work`
         try:
             return await self._outcome(work)

@@ -50,6 +50,7 @@ class ChildRun:
         self.result: RunResult[Any] | None = None  # Any: likewise
         self.over = False
         self._error: BaseException | None = None
+        self._saved: str | None = None
         self._record = record
         self._restored = restored
         if child.key not in record.ledger:
@@ -161,6 +162,7 @@ class ChildRun:
         self.result = result
         self._record.orphans.extend(result.orphans)
         if result.stop_reason is StopReason.END_TURN:
+            self._saved = dump_result(result)  # once, and not in the way of a stop
             self._settle(LedgerState.FINISHED, content=render_result(result.text).text)
         elif result.stop_reason is StopReason.INTERRUPTED:
             self._settle(LedgerState.WAITING)
@@ -222,8 +224,7 @@ class ChildRun:
         return OpenCall(self.child.key, "", self._memory(), question, self._checkpoint())
 
     def _memory(self) -> CallMemory:
-        finished = self.result is not None and self.result.stop_reason is StopReason.END_TURN
-        return CallMemory(saved=dump_result(self.result)) if finished and self.result is not None else CallMemory()
+        return CallMemory(saved=self._saved)
 
     def _checkpoint(self) -> Checkpoint | None:
         if self.result is not None:

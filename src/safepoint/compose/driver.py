@@ -10,7 +10,7 @@ was asked for. Its conversation is what it was asked and what it answered; the c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
@@ -19,6 +19,7 @@ from safepoint._core.points import BETWEEN, Level, SafePoint
 from safepoint._core.reasons import Reason
 from safepoint._core.work import Done, Failed, Work
 from safepoint.agent.base_driver import BaseDriver, Frame
+from safepoint.agent.journal import Fact
 from safepoint.agent.preview import Preview
 from safepoint.agent.record import Record
 from safepoint.agent.remains import Remains
@@ -79,6 +80,10 @@ class CompositeDriver(BaseDriver[OwnStep]):
         if record.meter is not None:
             record.meter.carry(checkpoint.used, self._family.calls_made())
 
+    def _carried(self) -> Iterable[Fact]:
+        """A crash of this run, too, must find the answers of the children that finished before it."""
+        return self._family.facts_before()
+
     def _push(self, level: Level) -> None:
         if self._crew is not None:
             self._crew.push(force=level is Level.FORCE)
@@ -120,21 +125,28 @@ class CompositeDriver(BaseDriver[OwnStep]):
                     return Close(StopReason.INTERRUPTED if self._node.pause() is None else StopReason.CANCELLED)
                 self._crew = Crew(self._record, runs, limit, stop_others=stop_others)
                 return RunCrew(self._crew)
-            case Answer(text, value, messages):
-                said = Message("assistant", (Text(well_formed(text)),))
-                self._record.messages[:] = messages if messages is not None else [*self._asked(), said]
-                self._answer = value
-                return Settle(StopReason.END_TURN) if self._node.answer() is None else Close(StopReason.CANCELLED)
+            case Answer():
+                if self._node.answer() is not None:
+                    return Close(StopReason.CANCELLED)  # nothing is lost: the children's answers make it again
+                self._say(move)
+                return Settle(StopReason.END_TURN)
             case EndAs(stop_reason, text):
                 self._draft = Draft(text) if text else None
                 return Close(stop_reason if self._node.answer() is None else StopReason.CANCELLED)
             case _:
                 assert_never(move)
 
+    def _say(self, answer: Answer) -> None:
+        said = Message("assistant", (Text(well_formed(answer.text)),))
+        self._record.messages[:] = answer.messages if answer.messages is not None else [*self._asked(), said]
+        self._answer = answer.value
+
     # -- after the children --------------------------------------------------------------------------------------------
 
     def _after_crew(self, crew: Crew) -> Step:
         self._family.has_moved = True
+        if self._node.stop is not None:
+            return Close(StopReason.CANCELLED)
         if self._record.broken is not None:
             return self._fail(self._record.broken, None)
         failed = crew.failed

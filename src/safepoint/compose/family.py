@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from safepoint.agent.checkpoint import Checkpoint, OpenCall
+from safepoint.agent.journal import Called, Fact
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.record import Record
 from safepoint.agent.remains import Remains
@@ -14,10 +15,9 @@ from safepoint.agent.resume import Resume
 from safepoint.compose.child_run import ChildRun
 from safepoint.compose.moves import Child
 from safepoint.compose.restored import restore_child
-from safepoint.compose.stored import dump_result, load_result
+from safepoint.compose.stored import load_result
 from safepoint.history.closing import Draft, quoted
 from safepoint.history.states import LedgerState
-from safepoint.tools.memory import CallMemory
 
 if TYPE_CHECKING:
     from safepoint.compose.composite import Composite
@@ -64,6 +64,13 @@ class Family:
         run = self._runs[child.key] = ChildRun(self._record, child, restored)
         return run
 
+    def facts_before(self) -> list[Fact]:
+        """The children that a run before this one has finished, as the journal takes them."""
+        if self._resume is None:
+            return []
+        calls = self._resume.checkpoint.calls
+        return [Called(self._entries[key], calls[key].memory) for key in self._before]
+
     def calls_made(self) -> Iterator[LedgerEntry]:
         """The tool calls of runs before this one, for a budget that counts them; those still open are made again."""
         for result in self._before.values():
@@ -76,23 +83,17 @@ class Family:
         """What is left of the children, now that nothing waits for any of them."""
         for run in self._runs.values():
             run.give_up()
-        path = self._record.node.path
-        told = [ChildResult(key, f"{path}/{key}", result) for key, result in self.ended().items()]
+        path, ended = self._record.node.path, self.ended()
+        before: Mapping[str, OpenCall] = self._resume.checkpoint.calls if self._resume is not None else {}
         return Remains(
-            open={**self._left_before(), **{key: run.opened() for key, run in self._runs.items()}},
+            open={**before, **{key: run.opened() for key, run in self._runs.items()}},
             touched=tuple(run.touched() for run in self._runs.values()),
             queued=tuple(entry.call_id for entry in self._record.ledger if entry.state is LedgerState.NOT_STARTED),
-            children=tuple(told),
+            children=tuple(ChildResult(key, f"{path}/{key}", result) for key, result in ended.items()),
             told=self._sentences(),
             draft=draft or self._unfinished_words(),
-            messages=self._agent.conversation(self.ended()),
+            messages=self._agent.conversation(ended),
         )
-
-    def _left_before(self) -> dict[str, OpenCall]:
-        """What earlier runs have left, of children that this one has not come to."""
-        left = dict(self._resume.checkpoint.calls) if self._resume is not None else {}
-        finished = {key: OpenCall(key, "", CallMemory(saved=dump_result(one))) for key, one in self._before.items()}
-        return {**left, **finished}
 
     def _unfinished_words(self) -> Draft | None:
         """What a child had said that speaks for the composite, and did not finish."""
@@ -104,17 +105,14 @@ class Family:
 
     def _sentences(self) -> str:
         """What the next model call is told of the children, if the composite has no answer."""
-        finished = [key for key, entry in self._keyed() if entry.state is LedgerState.FINISHED]
-        others = [key for key, entry in self._keyed() if entry.state not in (LedgerState.FINISHED, _NEVER)]
-        never = [key for key, entry in self._keyed() if entry.state is _NEVER]
-        told = (("Finished", finished), ("Begun, not finished", others), ("Not started", never))
-        return " ".join(f"{what}: {', '.join(quoted(key, 64) for key in keys)}." for what, keys in told if keys)
-
-    def _keyed(self) -> list[tuple[str, LedgerEntry]]:
-        return [(entry.call_id, entry) for entry in self._record.ledger]
+        told: dict[str, list[str]] = {}
+        for entry in self._record.ledger:
+            told.setdefault(_WORDS.get(entry.state, _BEGUN), []).append(quoted(entry.call_id, 64))
+        return " ".join(f"{what}: {', '.join(told[what])}." for what in (_FINISHED, _BEGUN, _NEVER) if what in told)
 
 
-_NEVER = LedgerState.NOT_STARTED
+_FINISHED, _BEGUN, _NEVER = "Finished", "Begun, not finished", "Not started"
+_WORDS = {LedgerState.FINISHED: _FINISHED, LedgerState.NOT_STARTED: _NEVER}
 
 
 def _calls_of(result: AnyResult) -> Iterator[LedgerEntry]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from safepoint._core.ladder import Ladder
 from safepoint.agent.base import BaseAgent
@@ -18,8 +18,6 @@ from safepoint.history.states import LedgerState
 from safepoint.tools.context import DepsT
 from safepoint.tools.function import tool
 
-AtMaximum: TypeAlias = Literal["max_steps", "end_turn"]
-
 
 @tool(name="loop_done", effect="pure")
 async def loop_done() -> str:
@@ -32,8 +30,9 @@ class Loop(Composite[DepsT, OutT]):
 
     The first round gets the prompt, with the conversation so far; each later one gets what `again` makes of the round
     before, or simply its text. The output is that of the last round. It ends when `until` says so, or when the agent
-    has called the tool `loop_done`, which you give it. After `max_rounds` without that it ends with `at_maximum`:
-    `max_steps`, which has no output, or `end_turn`. Between two rounds is a safe point for every `at`.
+    has called the tool `loop_done`, which you give it. After `max_rounds` the last one is the answer; but if there is
+    an `until` that was never met, the run ends with `max_steps`, which has no output. Between two rounds is a safe
+    point for every `at`.
     """
 
     example = "Loop('improve', writer, max_rounds=5)"
@@ -46,18 +45,14 @@ class Loop(Composite[DepsT, OutT]):
         max_rounds: int,
         until: Callable[[Finished[OutT]], bool] | None = None,
         again: Callable[[Finished[OutT]], Prompt] | None = None,
-        at_maximum: AtMaximum = "max_steps",
         budget: Budget | None = None,
         hooks: Sequence[Hooks] = (),
         ladder: Ladder | None = None,
     ) -> None:
-        if at_maximum not in ("max_steps", "end_turn"):
-            raise ValueError(f"at_maximum={at_maximum!r}: write 'max_steps' or 'end_turn'")
         self._agent: BaseAgent[Any, OutT] = checked_member(agent)
         self._max_rounds = checked_count("max_rounds", max_rounds, least=1)
         self._until = until
         self._again = again
-        self._at_maximum = StopReason(at_maximum)
         super().__init__(name, budget=budget, hooks=hooks, ladder=ladder)
 
     def members(self) -> Iterable[BaseAgent[Any, Any]]:  # Any: an agent of every type
@@ -80,9 +75,9 @@ class Loop(Composite[DepsT, OutT]):
         if rounds < self._max_rounds:
             asked = words(last.text) if self._again is None else self._again(last)
             return self._round(rounds + 1, (user_message(asked),))
-        if self._at_maximum is StopReason.END_TURN:
+        if self._until is None:
             return Answer(words(last.text), last.output)
-        return EndAs(self._at_maximum, last.text)
+        return EndAs(StopReason.MAX_STEPS, last.text)
 
     def _round(self, number: int, messages: tuple[Message, ...]) -> RunChildren:
         return RunChildren((Child(self._key(number), self._agent, messages),))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from safepoint.agent.journal import Called, Ended, Opened, Said
 from safepoint.errors import CheckpointError
+from safepoint.history.parts import Message
 from safepoint.sessions.store import Change, LateSet, StateSet, Stored, StoredRun, Truncated
 
 
@@ -15,7 +16,7 @@ def apply(stored: Stored, change: Change) -> Stored:
         case Opened():
             return _open(stored, change)
         case Said(index, message):
-            return replace(stored, messages=(*stored.messages[:index], message, *stored.messages[index + 1 :]))
+            return replace(stored, messages=_with(stored, index, (message,)) + stored.messages[index + 1 :])
         case Called(entry, memory):
             run = stored.runs[-1]
             ledger = {**{old.call_id: old for old in run.ledger}, entry.call_id: entry}
@@ -47,7 +48,7 @@ def _open(stored: Stored, opened: Opened) -> Stored:
     run = StoredRun(
         opened.run_id, opened.agent, opened.index, ended=False, ledger=opened.ledger, state_before=dict(before)
     )
-    return replace(stored, messages=(*stored.messages[: opened.index], *opened.messages), runs=(*runs, run))
+    return replace(stored, messages=_with(stored, opened.index, opened.messages), runs=(*runs, run))
 
 
 def _end(stored: Stored, ended: Ended) -> Stored:
@@ -58,7 +59,12 @@ def _end(stored: Stored, ended: Ended) -> Stored:
         checkpoint=ended.checkpoint,
         ledger=ended.ledger,
     )
-    return _with_last(replace(stored, messages=(*stored.messages[: ended.index], *ended.messages)), run)
+    return _with_last(replace(stored, messages=_with(stored, ended.index, ended.messages)), run)
+
+
+def _with(stored: Stored, index: int, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The conversation up to there, then these. One quick copy of what may be long; `(*a, *b)` makes three."""
+    return stored.messages[:index] + messages
 
 
 def _with_last(stored: Stored, run: StoredRun) -> Stored:

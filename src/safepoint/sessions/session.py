@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
@@ -197,6 +197,8 @@ class Session:
             changes += self._late_change(facts[0])
             self._opening = changes
         last = facts[-1]
+        if isinstance(last, Ended):
+            changes += self._back_already()
         if self._unsure:
             self._see(await self.store.load(self.id), keep_state=True)
             changes = self._still_needed(changes)
@@ -226,8 +228,13 @@ class Session:
         if self.live is None and not self._changing and self._claimant is not None:
             # The store did not answer in time, or the run was forced and nothing was waited for.
             self._releasing(self._claimant)
+        known = {late.call_id for late in self.late}
         for orphan in run.result.orphans:
-            orphan.when_late(self._came_back)
+            if orphan.still_running:
+                orphan.when_late(self._came_back)
+            elif (late := _late_result(orphan)) is not None and late.call_id not in known:
+                # It came back while the end was written. Nobody would wait for another write now: it waits in memory.
+                self._stored = replace(self._stored, late=(*self.late, late))
 
     # -- the store -----------------------------------------------------------------------------------------------------
 
@@ -317,24 +324,29 @@ class Session:
             return []
         return [Said(opened.index - 1, self._with_late_notes()[-1]), LateSet(())]
 
-    def _with_late_notes(self) -> list[Message]:
+    def _with_late_notes(self) -> Sequence[Message]:
         """The conversation, its last remark completed with what came back late."""
+        if not self.late or not self.messages or self.messages[-1].role != "assistant":
+            return self.messages
         messages = list(self.messages)
-        if not self.late or not messages or messages[-1].role != "assistant":
-            return messages
         told = " ".join(f"The call {late.name} finished after all: {quoted(late.content, 2000)}." for late in self.late)
         before = " ".join(part.text for part in messages[-1].parts if isinstance(part, Notice))
         others = tuple(part for part in messages[-1].parts if not isinstance(part, Notice))
         messages[-1] = Message("assistant", (*others, Notice(f"{before} {told}".strip())))
         return messages
 
+    def _back_already(self) -> list[Change]:
+        """What the live run has left behind and what has come back since is stored with its end."""
+        record = self.live.record if self.live is not None else None
+        orphans = record.orphans if record is not None else ()
+        came = [late for orphan in orphans if (late := _late_result(orphan)) is not None]
+        return [LateSet((*self.late, *came))] if came else []
+
     def _came_back(self, orphan: Orphan) -> None:
         """An orphan has ended; keep what it brought for the next run, and store it if a loop is there to do it."""
-        call_id = orphan.path.rpartition(f"/{orphan.name}:")[2]
-        if "/" in call_id or isinstance(orphan.error, _STOPPED_AFTER_ALL):
-            return  # no tool call but a hook or an undo; or it stopped after all, and brings nothing
-        content = f"it failed: {render_error(orphan.error)}" if orphan.error else render_result(orphan.result).text
-        late = LateResult(call_id, orphan.name, content)
+        late = _late_result(orphan)
+        if late is None:
+            return
         self._stored = replace(self._stored, late=(*self._stored.late, late))
         try:
             supervisor = Supervisor.current()
@@ -359,6 +371,15 @@ class SessionJournal:
     async def write(self, *facts: Fact) -> None:
         """Cancellation: written whole or not at all."""
         await self._session.write(*facts)
+
+
+def _late_result(orphan: Orphan) -> LateResult | None:
+    """What it brought, if it is a tool call and has come back."""
+    call_id = orphan.path.rpartition(f"/{orphan.name}:")[2]
+    if orphan.still_running or "/" in call_id or isinstance(orphan.error, _STOPPED_AFTER_ALL):
+        return None  # it still runs; or it is a hook or an undo; or it stopped after all, and brings nothing
+    content = f"it failed: {render_error(orphan.error)}" if orphan.error else render_result(orphan.result).text
+    return LateResult(call_id, orphan.name, content)
 
 
 def _plain(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of the user's own

@@ -29,6 +29,7 @@ import selectors
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor
 from contextvars import Context
 from time import monotonic
@@ -122,7 +123,8 @@ class _Selector(selectors.BaseSelector):
         self._next_round()
         if timeout is None or timeout > 0:
             return self._idle(self._real)
-        return self._real.select(0)
+        # With nothing but the self-pipe watched there is nothing to find out: what woke us is in the queue already.
+        return self._real.select(0) if len(self._real.get_map()) > 1 else []
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:  # Any: as in selectors
         return self._real.register(fileobj, events, data)
@@ -151,8 +153,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     virtual = True
 
     horizon: float = float("inf")
-    # asyncio's own, unchanged from 3.11 to 3.14: the heap of timers, the loop's end of its self-pipe, the checks.
+    # asyncio's own, unchanged from 3.11 to 3.14: the heap of timers, what is to be shut down, the loop's end of its
+    # self-pipe, the checks.
     _scheduled: list[asyncio.TimerHandle]
+    _asyncgens: AbstractSet[object]
+    _default_executor: Executor | None
     _ssock: socket.socket
     _check_closed: Callable[[], None]
     _check_thread: Callable[[], None]
@@ -199,6 +204,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         except RuntimeError:
             if not self.is_closed():
                 raise
+
+    @property
+    def has_loose_ends(self) -> bool:
+        """Are there generators or an executor to shut down before this loop is closed?"""
+        return bool(self._asyncgens) or self._default_executor is not None
 
     def open_fds(self) -> list[int]:
         """The file descriptors that somebody watches on this loop."""

@@ -76,6 +76,9 @@ def _tasks_with_open_scope(loop: VirtualLoop) -> list[asyncio.Task[Any]]:  # Any
 def end(loop: VirtualLoop) -> list[str]:
     """End whatever is left, so that the next run starts clean, and close the loop. Says what would not end."""
     left = asyncio.all_tasks(loop)
+    if not left and not loop.has_loose_ends:
+        loop.close()
+        return []
 
     async def finish() -> None:
         for task in left:

@@ -24,7 +24,7 @@ from safepoint.agent.events import (
 from safepoint.agent.live import watch_runs
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.run import Run
-from safepoint.errors import HistoryError
+from safepoint.errors import HistoryError, InternalError
 from safepoint.history.check import check_history
 from safepoint.history.parts import Message
 from safepoint.history.states import LedgerState
@@ -63,6 +63,14 @@ class SafepointRuns:
             run.cancel(reason="injected")
         return len(live)
 
+    def held(self) -> list[str]:
+        if any(run.ended and run.result.orphans for run in self._runs):
+            return []
+        models = {id(model): model for run in self._runs if isinstance(run.agent, Agent) for model in run.agent.models}
+        # Any model may count them as those of the kit do; one that is wrapped has to say what the inner one says.
+        opened = [(model.name, getattr(model, "open_streams", 0)) for model in models.values()]
+        return [f"{streams} streams of the model {name!r} are still open" for name, streams in opened if streams]
+
     def remember(self) -> None:
         self._remembered = {key: run.result.messages for key, run in self._numbered() if run.ended}
 
@@ -100,11 +108,6 @@ def check_run(run: AnyRun) -> list[str]:
     for ask in run.node.log.standing().asks:
         if not Receipt(run.node, ask).outcome:
             problems.append(f"the ask {ask.id} has no outcome")
-    for model in run.agent.models if isinstance(run.agent, Agent) else ():
-        # Any model may count them as those of the kit do; one that is wrapped has to say what the inner one says.
-        opened: object = getattr(model, "open_streams", 0)
-        if opened and not run.result.orphans:
-            problems.append(f"{opened} model streams are still open")
     return problems
 
 
@@ -115,6 +118,8 @@ def _check_result(result: RunResult[Any]) -> list[str]:  # Any: of every output 
     except HistoryError as error:
         problems.append(f"its history is broken: {error}")
     problems += [f"{entry.name} is still `running`" for entry in result.ledger if entry.state is LedgerState.RUNNING]
+    if isinstance(result.error, InternalError):
+        problems.append(f"it broke: {result.error!r}")
     cancelled = result.stop_reason in (StopReason.CANCELLED, StopReason.BUDGET)
     if cancelled != (result.cancellation is not None):
         problems.append(f"it ended with {result.stop_reason} and the cancellation is {result.cancellation}")

@@ -43,6 +43,10 @@ class Subject(Protocol):
         """``cancel(NOW)`` every root run that is live, and say how many there were. Called inside the loop."""
         ...
 
+    def held(self) -> list[str]:
+        """Right after the scenario: what the runs still hold and should have given back. The loop is still open."""
+        ...
+
     def check(self) -> list[str]:
         """After the scenario: what is wrong with the runs it left, each in one line. The loop is closed by then."""
         ...
@@ -65,6 +69,9 @@ class NullSubject:
 
     def cancel_all(self) -> int:
         return 0
+
+    def held(self) -> list[str]:
+        return []
 
     def check(self) -> list[str]:
         return []

@@ -84,6 +84,8 @@ class Scenario:
                 oracle()
             except AssertionError as broken:
                 trial.problems.append(f"oracle {name_of(oracle)}: {broken}")
+            except Exception as error:  # what it calls has found it out: a history that is none, a session still taken
+                trial.problems.append(f"oracle {name_of(oracle)}: {error!r}")
         return trial
 
     def _run_on_loop(self, target: Target | None, limit: float, heard: list[str], *, watched: bool) -> Trial:
@@ -109,7 +111,8 @@ class Scenario:
                 leftovers.settle(loop)
                 if target is not None and not target.kind.cancels:
                     leftovers.recover(loop)
-                trial.problems += leftovers.in_loop(loop)
+                # Before the loop closes what it still knows of: a generator that nobody has closed, for one.
+                trial.problems += [*leftovers.in_loop(loop), *self.subject.held()]
         finally:
             trial.problems += leftovers.end(loop)
         return trial

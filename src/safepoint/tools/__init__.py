@@ -1,8 +1,32 @@
-"""Tools that come with Safepoint. `@tool` itself is imported from `safepoint`."""
+"""Tools that come with Safepoint. `@tool` itself is imported from `safepoint`.
 
-from safepoint.tools.fetch import Fetch, fetch
-from safepoint.tools.files import files
-from safepoint.tools.mcp_tool import McpTool, McpTools, mcp_tools
-from safepoint.tools.shell import Shell, shell
+Each is loaded when it is first used: a program that has no shell does not pay for one.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from safepoint.tools.fetch_tool import Fetch, fetch
+    from safepoint.tools.file_tools import files
+    from safepoint.tools.mcp_tool import McpTool, McpTools, mcp_tools
+    from safepoint.tools.shell_tool import Shell, shell
 
 __all__ = ["Fetch", "McpTool", "McpTools", "Shell", "fetch", "files", "mcp_tools", "shell"]
+
+_HOMES = {
+    "Fetch": "fetch_tool",
+    "McpTool": "mcp_tool",
+    "McpTools": "mcp_tool",
+    "Shell": "shell_tool",
+    "fetch": "fetch_tool",
+    "files": "file_tools",
+    "mcp_tools": "mcp_tool",
+    "shell": "shell_tool",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

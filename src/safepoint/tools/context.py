@@ -73,7 +73,7 @@ class ToolContext(Generic[DepsT]):
         The model does not see it.
         """
         if self._tell is None:
-            raise UsageError("a hook has no output of a call to show: write ctx.tell(…) in a tool")
+            raise UsageError("ctx.tell(…) shows what a tool call has done, and a hook is no call: log it instead")
         if self.node.runs_in_this_thread():
             self._tell(text)
         else:

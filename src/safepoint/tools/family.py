@@ -24,7 +24,7 @@ from pathlib import Path
 
 from safepoint._core.clock import Clock, Outside
 from safepoint._core.latch import Latch
-from safepoint.tools.sweep import MARK, sweep
+from safepoint.tools.sweep import MARK, marked, sweep
 
 _KEEPER = str(Path(__file__).with_name("keeper.py"))
 _PATIENCE = 1.0
@@ -169,6 +169,8 @@ class Family:
         if self.ended.status is None:
             killed = sweep(self._mark)
             _log.warning("the keeper of %s was killed; %d processes were found by their mark", self.name, killed)
+        elif sys.platform != "linux" and (away := marked(self._mark)):
+            _log.warning("%s has detached processes that still run: %s", self.name, away)
         elif self.ended.left:
             _log.info("%s left %d processes behind; they were ended", self.name, self.ended.left)
         self._over.set()

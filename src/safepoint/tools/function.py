@@ -23,7 +23,7 @@ from safepoint.tools.options import (
     ToolOptions,
     Undo,
 )
-from safepoint.tools.process import Place, check_platform, in_process
+from safepoint.tools.process import Place, check_platform
 from safepoint.tools.signature import Signature
 from safepoint.tools.tool_function import ToolFunction
 
@@ -79,6 +79,8 @@ class Tool(BaseTool, Generic[P, R]):
 
     def body(self, context: ToolContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
         if self._place is not None:
+            from safepoint.tools.process_call import in_process
+
             return in_process(context.work, self._place, args, context.node.clock)
         call = partial(cast("Callable[..., object]", self.function), **self._with_context(context, args))
         if self.options.run_in is RunIn.THREAD:

@@ -7,6 +7,7 @@ that crashes is a failed tool, never a failed run; the next call starts or finds
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -150,6 +151,8 @@ def _client(target: Any, era: Era) -> Client:  # Any: as above
 
 def _read(result: CallToolResult) -> str:
     text = "\n".join(_shown(block) for block in result.content)
+    if not text and result.structured_content is not None:
+        text = json.dumps(result.structured_content, ensure_ascii=False)
     if result.is_error:
         raise McpFailed(text or "the server says that the call failed, and not why")
     return text

@@ -10,26 +10,14 @@ A process has no `ToolContext`: it can't see the run. NOW sends TERM, which rais
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import json
-import os
-import pickle
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
-from safepoint._core.clock import Clock
-from safepoint._core.work import Work
-from safepoint.errors import ProcessFailed, Retry, ToolDefinitionError, UsageError
-from safepoint.tools.family import Ended, Family
+from safepoint.errors import ToolDefinitionError
 
-# A worker writes no more than this; a rendered result is far below it.
-_MOST = 16_000_000
-_PROGRAM = "import sys; sys.path[:] = {path!r}; from safepoint.tools.worker import main; main({job}, {reply})"
 # Set in a worker while it imports the program that started it.
 importing = False
 
@@ -87,83 +75,3 @@ def check_platform(platform: str = sys.platform) -> None:
             "run_in='process' and shell tools need process groups and signals, which Windows lacks: "
             "write run_in='thread'"
         )
-
-
-async def in_process(work: Work[object], place: Place, args: dict[str, Any], clock: Clock) -> object:  # Any: typed
-    """Run the function that is found there in a new process, as the body of `work`; what it returned, as text.
-
-    Cancellation: the process and all that it started are killed, and waited for, within a second.
-    """
-    if importing:
-        raise UsageError(
-            "a process tool was called while the program was being imported by a process tool: write "
-            "`if __name__ == '__main__':` around what starts your program"
-        )
-    with _nameless() as job, _nameless() as reply:
-        job.write(_pickled(_job(place)) + _pickled(place) + pickled_arguments(args))
-        job.seek(0)
-        family = Family(
-            work.name,
-            [*_interpreter(), "-c", _PROGRAM.format(path=sys.path, job=job.fileno(), reply=reply.fileno())],
-            clock=clock,
-            pass_fds=(job.fileno(), reply.fileno()),
-        )
-        work.killable = family
-        ended = await family.wait()
-        reply.seek(0)
-        return _read(reply.read(_MOST), ended, asked=work.rung is not None)
-
-
-def _read(reply: bytes, ended: Ended, *, asked: bool) -> object:
-    """What the worker had to say, or what its end says for it."""
-    try:
-        told: object = json.loads(reply)
-    except ValueError:
-        told = None
-    match told:
-        case {"value": str(text)}:
-            return text
-        case {"retry": str(text)}:
-            raise Retry(text)
-        case {"error": str(text)}:
-            raise ProcessFailed(text)
-        case _ if asked:
-            raise asyncio.CancelledError
-        case _:
-            raise ProcessFailed(f"the process that ran it {ended} before the function had returned")
-
-
-def _job(place: Place) -> Job:
-    main = sys.modules["__main__"]
-    spec = getattr(main, "__spec__", None)
-    path: str | None = getattr(main, "__file__", None)
-    path = os.path.abspath(path) if path is not None else None
-    if place.module != "__main__":
-        return Job(sys.argv, None, None)
-    return Job(sys.argv, spec.name if spec is not None else None, None if spec is not None else path)
-
-
-def _pickled(value: object) -> bytes:
-    return pickle.dumps(value)
-
-
-def pickled_arguments(args: dict[str, Any]) -> bytes:  # Any: typed by the tool's signature
-    for name, value in args.items():
-        try:
-            pickle.dumps(value)
-        except Exception as error:
-            raise TypeError(
-                f"the argument {name!r}, of type {type(value).__name__}, can't be sent to another process ({error}); "
-                "use plain data, or write run_in='thread'"
-            ) from error
-    return pickle.dumps(args)
-
-
-def _interpreter() -> list[str]:
-    """This Python, with the options it was started with: warnings, -X, -O."""
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateUsage,reportUnknownMemberType,reportAttributeAccessIssue]  # as multiprocessing does
-    return [sys.executable, *flags]
-
-
-def _nameless() -> IO[bytes]:
-    return tempfile.TemporaryFile(buffering=0)

@@ -1,17 +1,19 @@
 """The second net: processes found by a mark in their environment, wherever they stand in the tree.
 
 A child inherits its parent's environment, through forks, sessions and groups; only one that throws its environment away
-loses the mark. It is used where the first net, the keeper, was killed itself.
+loses the mark. It is used where the first net, the keeper, was killed itself; and where there is no subreaper, to name
+what has got away.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 
-from safepoint.errors import UsageError
-
 MARK = "SAFEPOINT_CALL"
+
+_log = logging.getLogger("safepoint")
 
 
 def marked(mark: str) -> list[int]:
@@ -19,7 +21,8 @@ def marked(mark: str) -> list[int]:
     try:
         import psutil
     except ImportError:
-        raise UsageError("process and shell tools need psutil: pip install 'safepoint[process]'") from None
+        _log.warning("processes that got away can't be looked for without psutil: pip install 'safepoint[process]'")
+        return []
     found: list[int] = []
     for process in psutil.process_iter():
         try:

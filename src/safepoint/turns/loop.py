@@ -17,7 +17,7 @@ from safepoint._core.ladder import Ladder
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.wake import call_soon
-from safepoint.agent.agent import Agent
+from safepoint.agent.base import BaseAgent
 from safepoint.agent.checkpoint import Question
 from safepoint.agent.resume import Resume
 from safepoint.errors import UsageError
@@ -55,7 +55,7 @@ class TurnLoop(Generic[T]):
     @overload
     def __init__(
         self: TurnLoop[str],
-        agent: Agent[Any, Any],
+        agent: BaseAgent[Any, Any],
         *,
         on_events: OnEvents[str] | None = None,
         plan_resume: PlanResume[str] | None = None,
@@ -70,7 +70,7 @@ class TurnLoop(Generic[T]):
     @overload
     def __init__(
         self,
-        agent: Agent[Any, Any] | None = None,
+        agent: BaseAgent[Any, Any] | None = None,
         *,
         plan: PlanTurn[T],
         prepare: PrepareAgent[T] | None = None,
@@ -86,7 +86,7 @@ class TurnLoop(Generic[T]):
 
     def __init__(
         self,
-        agent: Agent[Any, Any] | None = None,
+        agent: BaseAgent[Any, Any] | None = None,
         *,
         plan: PlanTurn[Any] | None = None,  # Any, here and below: str or T, as the overloads say
         prepare: PrepareAgent[Any] | None = None,
@@ -101,6 +101,8 @@ class TurnLoop(Generic[T]):
     ) -> None:
         if (agent is None) == (prepare is None):
             raise ValueError("write TurnLoop(agent), or prepare=… to choose an agent for each turn, and not both")
+        if agent is not None and not isinstance(agent, BaseAgent):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+            raise ValueError(f"{agent!r} is no agent: write TurnLoop(Agent('writer', model=…))")
         if agent is None and plan is None:
             raise ValueError("prepare=… without plan=…: say what a turn consists of, write plan=…")
         _check_choice("carry", carry, get_args(Carry))
@@ -109,12 +111,12 @@ class TurnLoop(Generic[T]):
         _check_store(store, checkpoint_id)
         config: LoopConfig[T] = LoopConfig(
             plan or one_message,
-            prepare or (lambda _ctx, _consumed: cast("Agent[Any, Any]", agent)),
+            prepare or (lambda _ctx, _consumed: cast("BaseAgent[Any, Any]", agent)),
             on_events,
             plan_resume or resume_as_it_was,
             store,
             checkpoint_id or "",
-            codec or ItemCodec[T].plain(),
+            codec or ItemCodec.plain(),
             carry,
             on_turn_error,
             on_interrupt,

@@ -21,7 +21,7 @@ from safepoint.history.parts import Message, Prompt
 from safepoint.turns.turn import AnyRun, Turn, TurnOutcome
 
 if TYPE_CHECKING:
-    from safepoint.agent.agent import Agent
+    from safepoint.agent.base import BaseAgent
     from safepoint.turns.loop import TurnLoop
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class Plan(Generic[T]):
         if self.input is None and self.consumed:
             raise ValueError("a plan without input makes no turn, so it can't consume: write consumed=[]")
 
-    def start(self, agent: Agent[Any, Any]) -> AnyRun:  # Any: any agent
+    def start(self, agent: BaseAgent[Any, Any]) -> AnyRun:  # Any: any agent
         assert self.input is not None
         return agent.start(
             self.input,
@@ -107,7 +107,7 @@ class ResumePlan(Generic[T]):
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: as above
 
     def start(
-        self, agent: Agent[Any, Any], checkpoint: Checkpoint, answers: Mapping[str, Any]
+        self, agent: BaseAgent[Any, Any], checkpoint: Checkpoint, answers: Mapping[str, Any]
     ) -> AnyRun:  # Any: any agent, any answers
         # The loop's record is what may be continued once: it is replaced as soon as this turn is over.
         resume = Resume(checkpoint, self.message, answers, on_unknown=self.on_unknown, fork=True)
@@ -119,7 +119,7 @@ class ResumePlan(Generic[T]):
 PlanTurn: TypeAlias = Callable[[PlanContext[T], list[T]], "Plan[T] | Awaitable[Plan[T]]"]
 PrepareAgent: TypeAlias = Callable[
     [PlanContext[T], list[T]],
-    "Agent[Any, Any] | Awaitable[Agent[Any, Any]]",  # Any: any agent
+    "BaseAgent[Any, Any] | Awaitable[BaseAgent[Any, Any]]",  # Any: any agent
 ]
 OnEvents: TypeAlias = Callable[[Turn[T], Reader], object]
 PlanResume: TypeAlias = Callable[

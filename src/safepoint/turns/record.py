@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -24,6 +24,7 @@ from safepoint.tools.rendering import render_error
 from safepoint.turns.items import Item
 
 T = TypeVar("T")
+KindT = TypeVar("KindT")
 
 MAGIC = "safepoint-turns"
 VERSION = 1
@@ -37,15 +38,15 @@ class ItemCodec(Generic[T]):
     decode: Callable[[str], T]
 
     @staticmethod
-    def of(kind: type[T]) -> ItemCodec[T]:
+    def of(kind: type[KindT]) -> ItemCodec[KindT]:
         """For a pydantic model, a dataclass, or whatever else pydantic knows how to write and read."""
         adapter = TypeAdapter(kind)
         return ItemCodec(lambda item: adapter.dump_json(item, warnings="error").decode(), adapter.validate_json)
 
     @staticmethod
-    def plain() -> ItemCodec[T]:
+    def plain() -> ItemCodec[Any]:  # Any: whatever JSON gives back
         """For text, and for values that JSON gives back as they were."""
-        return ItemCodec(_to_json, lambda text: cast("T", json.loads(text)))
+        return ItemCodec(_to_json, json.loads)
 
 
 def _to_json(value: object) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.work import Cut, Failed, Work
-from safepoint.agent.agent import Agent
+from safepoint.agent.base import BaseAgent
 from safepoint.agent.result import StopReason
 from safepoint.errors import UsageError
 from safepoint.turns.driver import CallbackFailed, Driver, GivenUp
@@ -86,10 +86,10 @@ class Serving(Generic[T]):
                 raise TypeError(f"plan_resume returned {plan!r}: return ResumePlan(…) or Plan(…)")
         return plan, divide(plan, self._state.given(turn))
 
-    async def _agent(self, ctx: PlanContext[T], division: Division[T]) -> Agent[Any, Any]:  # Any: any agent
-        agent: Agent[Any, Any]  # Any: any agent
+    async def _agent(self, ctx: PlanContext[T], division: Division[T]) -> BaseAgent[Any, Any]:  # Any: any agent
+        agent: BaseAgent[Any, Any]  # Any: any agent
         agent = await self._driver.call("prepare", self._config.prepare, ctx, values(division.consumed))
-        if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        if not isinstance(agent, BaseAgent):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
             raise TypeError(f"prepare returned {agent!r}: return an Agent")
         return agent
 
@@ -114,7 +114,7 @@ class Serving(Generic[T]):
     # -- a turn that has begun -----------------------------------------------------------------------------------------
 
     async def _serve(
-        self, turn: Turn[T], agent: Agent[Any, Any], plan: Plan[T] | ResumePlan[T], run: AnyRun | None
+        self, turn: Turn[T], agent: BaseAgent[Any, Any], plan: Plan[T] | ResumePlan[T], run: AnyRun | None
     ) -> None:  # Any: as above
         continued = plan if isinstance(plan, ResumePlan) else plan.continued()
         error: BaseException | None = None
