@@ -10,7 +10,7 @@ import pytest
 from safepoint import Agent
 from safepoint.errors import ModelNotReady
 from safepoint.models.choosing import PROVIDERS, choose_model, ollama_address
-from safepoint.models.extras import sdk
+from safepoint.models.extras import check_installed, sdk
 from safepoint.models.openai import OpenAIModel
 from safepoint.testing import ScriptedModel
 
@@ -61,8 +61,9 @@ def test_ollama_is_where_its_own_variable_says(host: str, address: str) -> None:
 
 
 def test_a_missing_package_is_said_in_words_to_type() -> None:
-    with pytest.raises(ModelNotReady, match=r"pip install 'safepoint\[openai\]'"):
-        sdk("no_such_sdk", "openai")
+    for look in (sdk, check_installed):
+        with pytest.raises(ModelNotReady, match=r"pip install 'safepoint\[openai\]'"):
+            look("no_such_sdk", "openai")
 
 
 def test_choosing_loads_only_the_sdk_that_is_needed() -> None:

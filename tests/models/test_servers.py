@@ -180,6 +180,7 @@ def test_each_refusal_has_its_meaning(status: int, body: object, error: type[Mod
             run = await ended(server)
         assert type(run.result.error) is error
         assert told in str(run.result.error)
+        assert len(server.requests) == 1, "the SDK has tried again by itself"
 
     asyncio.run(main())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import selectors
 import signal
@@ -12,6 +13,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 import pytest
+
+from safepoint.models import LocalModel
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are a thing of Unix", allow_module_level=True)
@@ -77,6 +80,24 @@ def test_ctrl_c_stops_the_answer_in_the_middle_and_the_chat_goes_on() -> None:
         process.send_signal(signal.SIGINT)
         terminal.read_until("ends the chat.)")
         terminal.read_until("you> ")
+        terminal.type("\x04")
+        assert process.wait(SECONDS) == 0
+
+
+@pytest.mark.proof
+def test_the_local_model_is_stopped_in_the_middle_of_a_sentence_and_answers_again() -> None:
+    asyncio.run(LocalModel().prepare())  # the first time it is fetched, which takes longer than a screen may stay empty
+    with chat_in_a_terminal("--model", "local") as (process, terminal):
+        assert "This is a chat with local: SmolLM2-135M" in terminal.read_until("you> ")
+        terminal.type("Write a long story about a dragon.\n")
+        terminal.read_until("dragon.\r\n")
+        terminal.read_until(" ")
+        process.send_signal(signal.SIGINT)
+        terminal.read_until("[stopped]")
+        terminal.read_until("you> ")
+        terminal.type("Hello!\n")
+        terminal.read_until("Hello!\r\n")
+        assert terminal.read_until("you> ").removesuffix("you> ").strip()
         terminal.type("\x04")
         assert process.wait(SECONDS) == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 
 from safepoint.errors import ModelNotReady
@@ -19,4 +20,14 @@ def sdk(module: str, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # it is there, but something that it needs is not
-        raise ModelNotReady(f"the package {module!r} is missing: type `pip install 'safepoint[{extra}]'`") from error
+        raise _missing(module, extra) from error
+
+
+def check_installed(module: str, extra: str) -> None:
+    """The same for a package that another process loads: it is only looked for."""
+    if find_spec(module) is None:
+        raise _missing(module, extra)
+
+
+def _missing(module: str, extra: str) -> ModelNotReady:
+    return ModelNotReady(f"the package {module!r} is missing: type `pip install 'safepoint[{extra}]'`")

@@ -24,7 +24,7 @@ from typing import IO
 from safepoint._core.clock import current_clock
 from safepoint._core.latch import Latch
 from safepoint.errors import ModelNotReady
-from safepoint.models.extras import sdk
+from safepoint.models.extras import check_installed
 
 # Run as a file: it needs nothing of Safepoint, and importing that would double the time until it answers.
 _PROGRAM = Path(__file__).with_name("llama_child.py")
@@ -79,7 +79,7 @@ class LlamaServer:
                 self._child.end()  # it has ended by itself; this is only tidying up
                 self._child = None
             if self._child is None:
-                sdk("xllamacpp", "local")
+                check_installed("xllamacpp", "local")
                 self._child = _Child(self._weights, self._options)
             return self._child
 
@@ -131,7 +131,8 @@ class _Child:
     def _logged(self) -> str:
         os.lseek(self._log.fileno(), 0, os.SEEK_SET)
         words = self._log.read().decode(errors="replace").strip().splitlines()
-        return " ".join(words[-3:]) or "it said nothing"
+        hint = " (on Debian, type `apt install libgomp1`)" if "libgomp" in " ".join(words) else ""
+        return (" ".join(words[-3:]) or "it said nothing") + hint
 
     def end(self) -> None:
         assert self.process.stdin is not None

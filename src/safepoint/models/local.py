@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from safepoint.agent.model import ModelRequest
-from safepoint.models.extras import sdk
+from safepoint.models.extras import check_installed
 from safepoint.models.llama import LlamaOptions, LlamaServer
 from safepoint.models.local_wire import Payload, Reader, to_payload
 from safepoint.models.openai import OpenAIModel
@@ -28,7 +28,7 @@ class LocalModel(OpenAIModel):
     """The local model. `weights` is another file in llama.cpp's format (GGUF), in place of the one that is fetched."""
 
     def __init__(self, *, weights: str | os.PathLike[str] | None = None) -> None:
-        sdk("xllamacpp", "local")
+        check_installed("xllamacpp", "local")
         super().__init__("local", base_url="http://127.0.0.1/v1", name="local")
         self._weights = None if weights is None else Path(weights)
 
