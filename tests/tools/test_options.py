@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from safepoint import tool
 from safepoint.errors import ToolDefinitionError
 from safepoint.tools.options import Effect, OnCancel, RunIn, ToolOptions
 
@@ -146,3 +147,12 @@ def test_final_is_a_bool_and_nothing_like_one() -> None:
 def test_options_cannot_be_changed_afterwards() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(ToolOptions(), "final", True)  # noqa: B010  # a type checker refuses the plain way
+
+
+def test_a_function_may_be_handed_over_with_its_options() -> None:
+    async def look(place: str) -> str:
+        """Look somewhere."""
+        return place
+
+    made = tool(look, name="peek", effect="pure")
+    assert (made.name, made.options.effect) == ("peek", Effect.PURE)

@@ -99,13 +99,13 @@ class Tool(BaseTool, Generic[P, R]):
 
 
 @overload
-def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+def tool(function: Callable[P, R], /, **options: Unpack[Options]) -> Tool[P, R]: ...
 @overload
 def tool(**options: Unpack[Options]) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(function: Callable[P, R] | None = None, /, **options: Unpack[Options]) -> object:
-    """Turn a typed function into a tool; `@tool` or `@tool(effect="pure", timeout=5)`."""
+    """Turn a typed function into a tool; `@tool`, `@tool(effect="pure", timeout=5)` or `tool(function, name="x")`."""
     if function is not None:
-        return Tool(function)
+        return Tool(function, **options)
 
     def decorate(function: Callable[P, R]) -> Tool[P, R]:
         return Tool(function, **options)
