@@ -290,15 +290,15 @@ class Joining(deque[GroupReceipt]):
 
     def __init__(self, group: Group, node: Node, *, before: bool) -> None:
         super().__init__()
-        self._join = lambda: group.join(node)
+        self._group, self._node = group, node
         self._before = before
 
     def append(self, receipt: GroupReceipt, /) -> None:
         if self._before:
-            self._join()
+            self._group.join(self._node)
         super().append(receipt)
         if not self._before:
-            self._join()
+            self._group.join(self._node)
 
 
 class Crossed(Group):
