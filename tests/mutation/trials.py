@@ -172,7 +172,7 @@ class Trials:
         child.start()
         send.close()
         try:
-            noted = receive.recv()
+            noted: Reached | str = receive.recv()
         except EOFError:
             pytest.exit("the tests do not come to their end without any mutant", returncode=2)
         child.join()
