@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from safepoint._core.points import BETWEEN, NAMED, Level, SafePoint
+from safepoint._core.points import BETWEEN, NAMED, Level, SafePoint, check_point
 
 PLACES = {
     "after_tools": SafePoint.AFTER_TOOLS,
@@ -104,3 +104,7 @@ def test_levels_are_ordered_from_nothing_to_force() -> None:
 def test_a_named_point_is_no_builtin_place() -> None:
     assert not SafePoint.named("after_tool").covers("after_tool")
     assert not SafePoint.named("any").covers("after_tool")
+
+
+def test_a_point_that_is_one_comes_back_from_the_check() -> None:
+    assert check_point(SafePoint.ANY) is SafePoint.ANY
