@@ -20,7 +20,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, Protocol, TypeAlias
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -178,7 +178,7 @@ class Trials:
         child.join()
         if isinstance(noted, str):
             pytest.exit(f"{noted} fails without any mutant", returncode=2)
-        return cast("dict[str, tuple[float, frozenset[tuple[str, str]]]]", noted)
+        return noted
 
 
 def _passes(session: pytest.Session, item: pytest.Item, limit: float = LONGEST) -> bool:
