@@ -17,7 +17,7 @@ from safepoint import Agent, Ladder, RunResult, ToolContext, check_history, tool
 from safepoint.testing import ScriptedModel, call, say
 from safepoint.tools.base import BaseTool
 
-SHORT = Ladder(task=0.1, thread=0.1, kill=0.1, undo=0.1, cap=1)
+SHORT = Ladder(task=0.1, thread=0.1, term=0.1, kill=0.1, undo=0.1, cap=1)
 CEILING = 5.0
 
 
