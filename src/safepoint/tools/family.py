@@ -134,7 +134,7 @@ class Family:
             self.kill()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PATIENCE):
-                    await self._over.wait()
+                    await self._over.wait()  # killed, so it can't be long
             raise
         return self.ended
 
