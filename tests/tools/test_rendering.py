@@ -488,12 +488,12 @@ def order_of(value: object) -> Order:
 
 
 any_text = st.text(st.characters() | st.sampled_from("\ud800\udfff\ud83d\ude00\x00 "))
-leaves = (
-    st.sampled_from(range(len(HOSTILE))).map(lambda number: HOSTILE[number]())
-    | st.none() | st.booleans() | st.integers() | st.floats() | st.binary() | st.complex_numbers() | st.fractions()
+tame = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.binary() | st.complex_numbers() | st.fractions()
     | st.datetimes() | st.timedeltas() | st.decimals() | st.uuids()
     | any_text
 )  # fmt: skip
+leaves = st.sampled_from(range(len(HOSTILE))).map(lambda number: HOSTILE[number]()) | tame
 keys = any_text | st.integers() | st.floats() | st.none() | st.tuples(st.text()) | st.dates()
 values = st.recursive(
     leaves,
@@ -502,7 +502,7 @@ values = st.recursive(
         | st.lists(inner, max_size=3).map(tuple)
         | st.dictionaries(keys, inner, max_size=3)
         | st.builds(Book, st.text(), st.decimals(), st.dictionaries(st.text(), inner, max_size=2))
-        | st.builds(order_of, inner)
+        | st.builds(order_of, tame)  # its own serialiser would never come to the end of an endless iterator
     ),
     max_leaves=6,
 )
