@@ -10,7 +10,7 @@ import pytest
 from safepoint import Agent, Budget, Checkpoint, Limit, Price, RunResult, SafePoint, check_history, tool
 from safepoint.agent.model import CallDelta, Finish, TextDelta
 from safepoint.events import ToolCallStarted
-from safepoint.testing import ScriptedModel, call, say, stall
+from safepoint.testing import ScriptedModel, call, pass_time, say, stall
 from safepoint.testing.models import Reply, raw
 from tests.virtual import now, virtual
 
@@ -159,7 +159,7 @@ async def test_seconds_and_cost_count_in_the_run_that_continues() -> None:
     @tool(effect="pure")
     async def slow() -> str:
         """Take five seconds."""
-        await asyncio.sleep(5.0 * len("x"))
+        await pass_time(5)
         return "slept"
 
     agent = Agent("a", model=ScriptedModel(call("slow"), say("done")), tools=[slow])

@@ -487,13 +487,29 @@ def order_of(value: object) -> Order:
     return Order.model_construct(number="no", anything=value)
 
 
+@pytest.mark.parametrize(
+    "endless",
+    [
+        itertools.count,
+        lambda: [itertools.count()],
+        lambda: {"n": itertools.count()},
+        lambda: order_of(itertools.count()),
+    ],
+    ids=["itself", "in a list", "in a dict", "in a model"],
+)
+def test_an_iterator_without_an_end_is_not_handed_to_a_models_own_serialiser(endless: Callable[[], object]) -> None:
+    rendered = render_result(order_of(endless()))
+    assert '"number":"no"' in rendered.text
+    assert "not consumed" in rendered.text
+
+
 any_text = st.text(st.characters() | st.sampled_from("\ud800\udfff\ud83d\ude00\x00 "))
-tame = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.binary() | st.complex_numbers() | st.fractions()
+leaves = (
+    st.sampled_from(range(len(HOSTILE))).map(lambda number: HOSTILE[number]())
+    | st.none() | st.booleans() | st.integers() | st.floats() | st.binary() | st.complex_numbers() | st.fractions()
     | st.datetimes() | st.timedeltas() | st.decimals() | st.uuids()
     | any_text
 )  # fmt: skip
-leaves = st.sampled_from(range(len(HOSTILE))).map(lambda number: HOSTILE[number]()) | tame
 keys = any_text | st.integers() | st.floats() | st.none() | st.tuples(st.text()) | st.dates()
 values = st.recursive(
     leaves,
@@ -502,7 +518,7 @@ values = st.recursive(
         | st.lists(inner, max_size=3).map(tuple)
         | st.dictionaries(keys, inner, max_size=3)
         | st.builds(Book, st.text(), st.decimals(), st.dictionaries(st.text(), inner, max_size=2))
-        | st.builds(order_of, tame)  # its own serialiser would never come to the end of an endless iterator
+        | st.builds(order_of, inner)
     ),
     max_leaves=6,
 )

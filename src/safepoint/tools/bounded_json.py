@@ -6,7 +6,7 @@ per kind: bytes, iterators (which are never consumed), references back to a cont
 beyond the limit, values that raise while they are read. NaN and Infinity become strings, never null.
 
 A pydantic model is written as its own JSON serialiser writes it. That one, like a `__repr__`, does its whole work
-before the limit is seen: neither is bounded here, and a serialiser does consume the iterators in its model.
+before the limit is seen: neither is bounded here. It is never handed an iterator, which may have no end.
 """
 
 from __future__ import annotations
@@ -254,27 +254,36 @@ class BoundedJson:
 
     def _special(self, value: Any) -> _Shape:  # Any: as above
         if isinstance(value, Iterator | AsyncIterator | Coroutine):
-            self._note("an iterator or coroutine was described, not consumed; return a list instead")
-            return _Words(f"<{_type_name(cast(object, value))}: not consumed>")
+            return _Words(self._not_consumed(cast(object, value)))
         try:
             plain: Any = to_jsonable_python(value)  # Any: some JSON
         except Exception:
             return _Words(self._describe(value))
         return _Instead(plain)
 
+    def _not_consumed(self, value: object) -> str:
+        self._note("an iterator or coroutine was described, not consumed; return a list instead")
+        return f"<{_type_name(value)}: not consumed>"
+
     def _dump(self, value: Any, serializer: Any) -> Any:  # Any: pydantic's serialiser is found by its name
         """By its own serialiser and by nothing else: that may hide what the attributes and the repr would show."""
         try:
-            return serializer.to_python(value, mode="json", warnings=False, fallback=self._describe)
+            if not _holds_an_iterator(value, set()):
+                return serializer.to_python(value, mode="json", warnings=False, fallback=self._describe)
         except Exception:
-            return self._dump_by_field(value, serializer)
+            pass
+        return self._dump_by_field(value, serializer)
 
     def _dump_by_field(self, value: Any, serializer: Any) -> dict[str, Any]:  # Any: as above
-        """One field that cannot be written, such as bytes that are no UTF-8, does not cost the others."""
+        """One field that can't be written, such as bytes that are no UTF-8 or an iterator, does not cost the others."""
         kind = cast(Any, type(cast(object, value)))  # Any: models and pydantic dataclasses have no common base
         shown: dict[str, Any] = {}  # Any: some JSON
         for name in (*kind.__pydantic_fields__, *kind.__pydantic_decorators__.computed_fields):
             try:
+                if _holds_an_iterator(getattr(value, name), set()):
+                    if name not in kind.__pydantic_fields__ or not kind.__pydantic_fields__[name].exclude:
+                        shown[name] = self._not_consumed(getattr(value, name))
+                    continue
                 part = serializer.to_python(value, mode="json", include={name}, warnings=False, fallback=self._describe)
                 shown.update(part)
             except Exception as error:
@@ -303,6 +312,25 @@ class BoundedJson:
     def _note(self, note: str) -> None:
         if len(self._notes) < MAX_NOTES:
             self._notes[note[:200]] = None
+
+
+def _holds_an_iterator(value: Any, seen: set[int]) -> bool:  # Any: a tool may return anything
+    """Whether a serialiser would come across one: in the value itself, its items, or the fields of a model."""
+    if id(value) in seen or isinstance(value, str | bytes | bytearray | int | float | None):
+        return False
+    seen.add(id(value))
+    if isinstance(value, Iterator | AsyncIterator | Coroutine):
+        return True
+    inner: Any = ()
+    if isinstance(value, Enum):
+        inner = (value.value,)
+    elif isinstance(value, dict):
+        inner = value.values()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  # as above
+    elif isinstance(value, list | tuple | set | frozenset):
+        inner = cast("list[Any]", value)
+    elif dataclasses.is_dataclass(value) or hasattr(cast(object, value), "__pydantic_serializer__"):
+        inner = vars(value).values() if hasattr(value, "__dict__") else ()
+    return any(_holds_an_iterator(each, seen) for each in inner)
 
 
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
