@@ -28,7 +28,7 @@ from safepoint.history.parts import Message, Notice
 from safepoint.history.states import LedgerState
 from safepoint.sessions.applying import apply
 from safepoint.sessions.recovery import sealed
-from safepoint.sessions.store import Change, LateResult, LateSet, StateSet, Store, Stored, Truncated
+from safepoint.sessions.store import Change, LateResult, LateSet, StateSet, Store, Stored, StoredRun, Truncated
 from safepoint.tools.options import Effect
 from safepoint.tools.rendering import render_error, render_result
 
@@ -80,6 +80,7 @@ class Session:
         # An append was begun and nobody knows yet whether it happened; the store is asked before the next one.
         self._unsure = False
         self._appends = 0
+        self._listeners: list[Callable[[tuple[Fact, ...]], object]] = []
         # How the live run began, in case that is what nobody knows.
         self._opening: list[Change] = []
 
@@ -167,6 +168,11 @@ class Session:
         return replace(checkpoint, ledger=tuple(_completed(entry, came) for entry in checkpoint.ledger))
 
     @property
+    def runs(self) -> tuple[StoredRun, ...]:
+        """The turns so far, oldest first; the last one may be live."""
+        return self._stored.runs
+
+    @property
     def late(self) -> tuple[LateResult, ...]:
         """Results of calls that were cut and came back after their run; the next run is told."""
         return self._stored.late
@@ -208,9 +214,20 @@ class Session:
             if isinstance(facts[0], Opened):  # the run ends without ever having begun here, and writes nothing more
                 await self._give_back()
             raise
+        else:
+            for listener in self._listeners:
+                listener(facts)
         finally:
             if isinstance(last, Ended):
                 await self._give_back()
+
+    def listen(self, listener: Callable[[tuple[Fact, ...]], object]) -> Callable[[], None]:
+        """Call it with the facts of every run of this session, once they are stored. Call what it returns to end that.
+
+        It must not wait and must not raise.
+        """
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     def _still_needed(self, changes: list[Change]) -> list[Change]:
         """Nobody knew whether an earlier write had happened: the beginning of a run is written once, and not never."""

@@ -66,7 +66,7 @@ class SqliteStore:
             raise ValueError(f"SqliteStore(timeout={timeout!r}): write a number of seconds above 0")
         self._path = Path(path)
         self._timeout = timeout
-        _make_private(self._path)
+        make_private(self._path)
         self._owner = str(Owner.this_process())
         self._worker = Worker(self._connect, f"sqlite {self._path.name}")
 
@@ -125,8 +125,10 @@ class SqliteStore:
 
         await self._worker.call(work)
 
-    async def list_ids(self) -> list[str]:
-        rows = await self._worker.call(lambda db: db.execute("SELECT id FROM sessions ORDER BY id").fetchall())
+    async def list_ids(self, prefix: str = "") -> list[str]:
+        query = "SELECT id FROM sessions WHERE id >= ? AND substr(id, 1, ?) = ? ORDER BY id"
+        given = (prefix, len(prefix), prefix)
+        rows = await self._worker.call(lambda db: db.execute(query, given).fetchall())
         return [str(id) for (id,) in rows]
 
     async def aclose(self) -> None:
@@ -145,7 +147,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA user_version={_VERSION}")
 
 
-def _make_private(path: Path) -> None:
+def make_private(path: Path) -> None:
     """The file is ours alone from its first byte on; SQLite gives its side files the same mode."""
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
 

@@ -110,8 +110,8 @@ class Store(Protocol):
         """Forget it. Deleting what is not there is no error."""
         ...
 
-    async def list_ids(self) -> list[str]:
-        """The ids of all sessions, sorted."""
+    async def list_ids(self, prefix: str = "") -> list[str]:
+        """The ids of all sessions that begin so, sorted."""
         ...
 
     async def aclose(self) -> None:
