@@ -15,12 +15,15 @@ from safepoint.agent.base import BaseAgent
 from safepoint.errors import HistoryError, SessionBusy, SessionNotFound, StoreError
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
+from safepoint.server.guard import Guard
 from safepoint.server.host import Draining, Host, NoSuchApp, NothingToAnswer, TooMany
 from safepoint.server.ids import BadId
+from safepoint.server.principal import NotAllowed, NotYours
 from safepoint.server.routes.cancel import cancel_routes
 from safepoint.server.routes.runs import run_routes
 from safepoint.server.routes.service import service_routes
 from safepoint.server.routes.sessions import session_routes
+from safepoint.server.routes.watching import watching_routes
 from safepoint.sessions.memory import MemoryStore
 from safepoint.sessions.records import KeyTaken, MemoryRunBook, RunBook
 from safepoint.sessions.store import Store
@@ -30,6 +33,8 @@ _log = logging.getLogger("safepoint")
 # What a client, or a cancel, can cause, and the status that says so. The first that fits is taken.
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (BadId, 400),
+    (NotYours, 404),
+    (NotAllowed, 403),
     (NoSuchApp, 404),
     (SessionNotFound, 404),
     (SessionBusy, 409),
@@ -59,11 +64,17 @@ def create_app(
         yield
         await host.shut_down()
         await host.store.aclose()
-        await host.book.aclose()
 
     app = FastAPI(title="Safepoint", lifespan=lifespan)
+    app.add_middleware(Guard)
     app.state.host = host
-    for routes in (service_routes(host), cancel_routes(host), session_routes(host), run_routes(host)):
+    for routes in (
+        service_routes(host),
+        cancel_routes(host),
+        session_routes(host),
+        run_routes(host),
+        watching_routes(host),
+    ):
         app.include_router(routes)
     for kind, status in _STATUS:
         app.add_exception_handler(kind, _answer_with(status))
@@ -79,7 +90,7 @@ def check_routes(app: FastAPI) -> None:
             continue
         example = route.path.replace("{", "").replace("}", "")
         for other in before:
-            if other.methods & route.methods and other.path_regex.fullmatch(example):
+            if (other.methods or set()) & (route.methods or set()) and other.path_regex.fullmatch(example):
                 raise RuntimeError(f"{route.path} is never reached: {other.path} answers first")
         before.append(route)
 

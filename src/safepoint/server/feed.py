@@ -34,6 +34,13 @@ class Feed:
         self._place = 0
         self._at = 0.0
         self._viewers: set[Viewer] = set()
+        self.joined: Feed | None = None
+
+    def join(self, other: Feed) -> None:
+        """What was to be told here is told there: its viewers go on at the end of the other feed."""
+        self.joined = other
+        for viewer in list(self._viewers):
+            viewer.follow(other)
 
     def say(self, place: int, event: Json) -> None:
         """A whole event, also in the place of an earlier form of it."""
@@ -63,13 +70,18 @@ class Feed:
 
     def view(self, after: int = 0) -> Viewer:
         """A viewer that has seen that many whole events."""
+        if self.joined is not None:
+            return self.joined.view(after)
         viewer = Viewer(self, min(max(after, 0), len(self.whole)))
-        self._viewers.add(viewer)
+        self.enter(viewer)
         return viewer
 
     @property
     def watched(self) -> bool:
         return bool(self._viewers)
+
+    def enter(self, viewer: Viewer) -> None:
+        self._viewers.add(viewer)
 
     def leave(self, viewer: Viewer) -> None:
         self._viewers.discard(viewer)
@@ -109,6 +121,10 @@ class Viewer:
             return Frame(self._next, self.feed.whole[self._next - 1])
         return self.feed.words_since(self._seen) if self.partials and not self.feed.closed else None
 
+    def rest(self) -> list[Json]:
+        """All whole events that it has not seen."""
+        return self.feed.whole[self._next :]
+
     async def next(self) -> Frame | None:
         """The next frame; None after the last. Cancellation: nothing is lost."""
         while True:
@@ -117,6 +133,13 @@ class Viewer:
             if frame is not None or self.feed.closed:
                 return frame
             await self._woken.wait()
+
+    def follow(self, feed: Feed) -> None:
+        """Read on there, from where that feed is now."""
+        self.feed.leave(self)
+        self.feed, self._next, self._seen = feed, len(feed.whole), {False: 0, True: 0}
+        feed.enter(self)
+        self.wake()
 
     def leave(self) -> None:
         self.feed.leave(self)

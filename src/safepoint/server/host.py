@@ -1,7 +1,7 @@
-"""All runs of one server: who is live, who waits, and how any of them is found and asked.
+"""All runs of one server: who is live, who waits, and how a run is accepted and found. Not a word of HTTP.
 
-A live run is asked first and the wish is stored then, before anybody is answered: a crash after the answer still ends
-in a cancelled run. Entries are kept by run id, so one run's end can never take another's entry away.
+Entries are kept by run id, so one run's end can never take another's entry away. A message is accepted once its
+record is stored: whoever comes after a crash finds it there.
 """
 
 from __future__ import annotations
@@ -11,31 +11,30 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
-from safepoint._core.receipts import Receipt
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.resume import Resume
-from safepoint.errors import SafepointError, StoreError
+from safepoint.errors import SafepointError, SessionBusy, StoreError
 from safepoint.history.parts import Prompt
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
-from safepoint.server.hosted import AnyRun, HostedRun, ask_json, call_of, reason_json
+from safepoint.server.hosted import AnyRun, HostedRun, call_of
 from safepoint.server.ids import SessionKey
-from safepoint.server.requests import CancelRequest, OnDisconnect, RunRequest, digest_of
+from safepoint.server.principal import Principal
+from safepoint.server.requests import Answer, OnDisconnect, RunRequest, digest_of
+from safepoint.server.wire_events import Scene
 from safepoint.sessions.busy import IfBusy, Sender
 from safepoint.sessions.owners import Owner
-from safepoint.sessions.records import RunBook, RunRecord, RunState
+from safepoint.sessions.records import RunBook, RunRecord, RunState, same_request
 from safepoint.sessions.session import Session
 from safepoint.sessions.store import Store
 
-_log = logging.getLogger("safepoint")
+_log = logging.getLogger("safepoint.server")
 
 _DAY = 86_400.0
-_INTENT_PATIENCE = 1.0
 _CACHED_SESSIONS = 1000
 _KEPT_RUNS = 1000
 
@@ -45,7 +44,7 @@ class Draining(SafepointError):
 
 
 class TooMany(SafepointError):
-    """This user has as many runs as are allowed at once."""
+    """This key has as many runs as are allowed at once."""
 
 
 class NoSuchApp(SafepointError):
@@ -53,22 +52,11 @@ class NoSuchApp(SafepointError):
 
 
 class NothingToAnswer(SafepointError):
-    """An answer came for a question that nobody asked."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cancelled:
-    """What came of one cancel of one run. `receipt` is None for a run that had not started, or was over."""
-
-    run_id: str
-    requested: bool
-    outcome: str | None
-    durable: bool
-    receipt: Receipt | None = None
+    """An answer came for a question that nobody asked, or a wish to go on where there is nothing to go on with."""
 
 
 class Host:
-    """The server's runs and sessions, without a word of HTTP."""
+    """The server's sessions and runs."""
 
     def __init__(self, catalog: Catalog, store: Store, book: RunBook, config: ServerConfig) -> None:
         self.catalog = catalog
@@ -93,7 +81,7 @@ class Host:
 
     async def create(self, key: SessionKey, state: Mapping[str, Any] | None) -> Session:  # Any: JSON values
         """Raises `SessionExists`. Cancellation: it is made or it is not."""
-        session = await Session.create(self.store, key.stored_as, state=state)
+        session = await Session.create(self.store, key.stored_as, state=kept(state or {}))
         await self.book.touch(key.stored_as, time.time())
         self._keep(key, Sender(session))
         return session
@@ -109,11 +97,10 @@ class Host:
 
     def _keep(self, key: SessionKey, sender: Sender) -> Sender:
         self._senders[key] = sender
-        busy = {run.key for run in self.live()}
-        for old in [each for each in self._senders if each not in busy and each != key]:
-            if len(self._senders) <= _CACHED_SESSIONS:
-                break
-            del self._senders[old]
+        if len(self._senders) > _CACHED_SESSIONS:
+            idle = next((old for old, each in self._senders.items() if not each.busy and old != key), None)
+            if idle is not None:
+                del self._senders[idle]
         return sender
 
     async def delete(self, key: SessionKey) -> None:
@@ -128,78 +115,125 @@ class Host:
 
     async def patch(self, key: SessionKey, delta: Mapping[str, Any]) -> Session:  # Any: JSON values
         """Change the state, also under a live run, which goes on. Cancellation: changed or not."""
-        session = (await self.sender(key)).session
-        _merge(session.state, delta)
-        if session.live is None:
-            await session.save_state()
+        sender = await self.sender(key)
+        merge(sender.session.state, delta)
+        if not sender.busy:
+            await sender.session.save_state()
         await self.book.touch(key.stored_as, time.time())
-        return session
+        return sender.session
 
     # -- running -------------------------------------------------------------------------------------------------------
 
-    async def submit(self, key: SessionKey, request: RunRequest) -> HostedRun | RunRecord:
+    async def submit(self, who: Principal, key: SessionKey, request: RunRequest) -> HostedRun | RunRecord:
         """Accept a message; a repeated idempotency key gives the run that it belongs to.
 
+        Raises `SessionBusy`, `Draining`, `TooMany`, `NoSuchApp`, `SessionNotFound`, `NothingToAnswer`, `ValueError`.
         Cancellation: it was accepted, or it was not.
         """
         agent, sender = self.agent(key.app), await self.sender(key)
-        self._admit(key)
-        run, prompt = self._start(agent, sender.session, request)
-        hosted = HostedRun(key, run, prompt, request.custom_metadata)
+        if (known := await self._repeated(key, request)) is not None:
+            return known
+        self._admit(who, sender, request.if_busy)
+        run, prompt, continued = self._start(agent, sender.session, request)
+        origin = sender.session.runs[-1].origin if continued else run.id
+        scene = Scene(origin, run.agent.name, request.custom_metadata)
+        hosted = HostedRun(key, run, prompt, scene, who.name)
         hosted.on_disconnect = request.on_disconnect
+        return await self.accept(hosted, sender, request)
+
+    async def accept(self, hosted: HostedRun, sender: Sender, request: RunRequest) -> HostedRun | RunRecord:
+        """Store its record, then let it run, or wait for its turn. Cancellation: it was accepted, or it was not."""
+        hosted.queued, now = sender.busy, time.time()
         record = RunRecord(
-            run.id,
-            key.stored_as,
-            RunState.QUEUED,
-            time.time(),
+            hosted.id,
+            hosted.key.stored_as,
+            RunState.QUEUED if hosted.queued else RunState.LIVE,
+            now,
             self.owner,
-            request.model_dump(mode="json"),
+            request.model_dump(mode="json", by_alias=True, exclude_none=True),
             request.idempotency_key,
             digest_of(request) if request.idempotency_key is not None else None,
+            started_at=None if hosted.queued else now,
+            renewed=now,
         )
-        known = await self.book.accept(record, since=time.time() - _DAY)
-        if known.run_id != run.id:
-            run.discard()
+        try:
+            known = await self.book.accept(record, since=now - _DAY)
+        except BaseException:
+            hosted.run.discard()
+            raise
+        if known.run_id != hosted.id:  # its twin was faster
+            hosted.run.discard()
             return self.runs.get(known.run_id) or known
-        if request.state_delta:
-            _merge(sender.session.state, request.state_delta)
-        self._serve(hosted, sender, request.if_busy)
+        merge(sender.session.state, request.state_delta or {})
+        self.serve(hosted, sender, request.if_busy)
         return hosted
 
-    def _admit(self, key: SessionKey) -> None:
+    async def _repeated(self, key: SessionKey, request: RunRequest) -> HostedRun | RunRecord | None:
+        """The run of the same idempotency key. Raises `KeyTaken`. Cancellation: nothing has changed."""
+        if request.idempotency_key is None:
+            return None
+        known = await self.book.by_key(key.stored_as, request.idempotency_key, since=time.time() - _DAY)
+        if known is None:
+            return None
+        same_request(known, digest_of(request))
+        return self.runs.get(known.run_id) or known
+
+    def _admit(self, who: Principal, sender: Sender, if_busy: IfBusy) -> None:
         if self.draining:
-            raise Draining("the server is shutting down")
-        mine = [run for run in self.live() if run.key.user == key.user]
+            raise Draining("the server is shutting down: try again on the next one")
+        if sender.busy and if_busy == "reject":
+            raise SessionBusy("a run of this session is live: wait for it, stop it, or send ifBusy")
+        mine = [run for run in self.live() if run.by == who.name]
+        waiting = sum(run.state is RunState.QUEUED for run in mine)
         limits = self.config.limits
-        if sum(run.state is RunState.LIVE for run in mine) >= limits.live_runs + limits.queued_runs:
-            raise TooMany(f"{key.user} has {len(mine)} runs; no more than {limits.live_runs} may be live at once")
+        if sender.busy and waiting >= limits.queued_runs:
+            raise TooMany(f"{waiting} messages wait for their turn; no more than {limits.queued_runs} may")
+        if not sender.busy and len(mine) - waiting >= limits.live_runs:
+            raise TooMany(f"{limits.live_runs} runs are live, and no more may be: wait for one, or stop one")
 
-    def _start(self, agent: BaseAgent[Any, Any], session: Session, request: RunRequest) -> tuple[AnyRun, Prompt]:
+    def _start(
+        self,
+        agent: BaseAgent[Any, Any],
+        session: Session,
+        request: RunRequest,  # Any: agents of every kind
+    ) -> tuple[AnyRun, Prompt, bool]:
+        """The run, its prompt, and whether it continues one that was stopped."""
         message = request.new_message
-        answers = message.answers if message is not None else []
-        if answers:
-            return agent.start(checkpoint=_answered(session, answers), session=session), ""
-        if message is None and session.checkpoint is not None:
-            return agent.start(checkpoint=session.checkpoint, session=session), ""
+        if message is not None and message.answers:
+            resume = answered(session, message.answers)
+            return agent.start(checkpoint=resume, session=session), "", True
         prompt = message.prompt() if message is not None else []
-        if not prompt:
+        if prompt:
+            return agent.start(prompt, session=session), prompt, False
+        if message is not None:
             raise ValueError("newMessage: write at least one part with text, inlineData or functionResponse")
-        return agent.start(prompt, session=session), prompt
+        checkpoint = session.checkpoint
+        if checkpoint is None or checkpoint.questions:
+            raise NothingToAnswer("there is no stopped run to go on with: write a newMessage")
+        return agent.start(checkpoint=checkpoint, session=session), "", True
 
-    def _serve(self, hosted: HostedRun, sender: Sender, if_busy: IfBusy) -> None:
+    def serve(self, hosted: HostedRun, sender: Sender, if_busy: IfBusy) -> None:
+        """Give an accepted run its task."""
         self.runs[hosted.id] = hosted
         body = self._lead(hosted, sender, if_busy)
         hosted.task = asyncio.create_task(body, name=f"safepoint: {hosted.key.stored_as}")
 
     async def _lead(self, hosted: HostedRun, sender: Sender, if_busy: IfBusy) -> None:
+        """Cancellation: a run that waits for its turn is withdrawn; a live one is stopped NOW."""
         limit = asyncio.get_running_loop().call_later(
             self.config.limits.run_seconds,
             hosted.ask,
             SafePoint.NOW,
             Reason("it ran as long as a run may", Source.POLICY),
         )
+
+        def joined(live: AnyRun) -> None:
+            other = self.runs.get(live.id)
+            if other is not None:
+                hosted.feed.join(other.feed)
+
         try:
-            await hosted.serve(sender, if_busy, self.book)
+            await hosted.serve(sender, if_busy, self.book, joined)
         except StoreError:
             _log.exception("the end of the run %s could not be recorded", hosted.id)
         finally:
@@ -208,9 +242,11 @@ class Host:
 
     def _forget_old(self) -> None:
         """Runs that are over stay for a while, for viewers that come back; then the store has what they left."""
-        over = [id for id, run in self.runs.items() if run.over.is_set]
-        for id in over[: max(0, len(over) - _KEPT_RUNS)]:
-            del self.runs[id]
+        while len(self.runs) > _KEPT_RUNS:
+            oldest = next((id for id, run in self.runs.items() if run.over.is_set), None)
+            if oldest is None:
+                return
+            del self.runs[oldest]
 
     # -- finding -------------------------------------------------------------------------------------------------------
 
@@ -219,66 +255,6 @@ class Host:
 
     def live_of(self, key: SessionKey) -> list[HostedRun]:
         return [run for run in self.live() if run.key == key]
-
-    # -- asking --------------------------------------------------------------------------------------------------------
-
-    async def cancel(self, hosted: HostedRun, request: CancelRequest, reason: Reason) -> Cancelled:
-        """Ask, store the wish, and wait as long as the request says.
-
-        Cancellation: the ask stands; only the waiting ends.
-        """
-        if hosted.over.is_set:
-            return Cancelled(hosted.id, False, hosted.outcome, durable=self.book.durable)
-        receipt = self._ask(hosted, request, reason)
-        wish = ask_json(receipt.asked) if receipt is not None else {"reason": reason_json(reason)}
-        durable = await self._store_intent(hosted.id, wish)
-        if request.wait_seconds > 0:
-            try:
-                async with asyncio.timeout(request.wait_seconds):
-                    await (hosted.over.wait() if request.node is None or receipt is None else receipt.wait())
-            except TimeoutError:
-                return Cancelled(hosted.id, True, None, durable, receipt)
-        ended = receipt is None or not receipt.accepted or receipt.node.ended.is_set
-        outcome = (str(receipt.outcome) if receipt is not None else "stopped") if ended else None
-        return Cancelled(hosted.id, True, outcome, durable, receipt)
-
-    def _ask(self, hosted: HostedRun, request: CancelRequest, reason: Reason) -> Receipt | None:
-        if hosted.state is RunState.QUEUED:
-            hosted.withdraw(reason)
-            return None
-        node = hosted.run.node
-        if request.node is not None:
-            found = [each for each in node.walk() if each.path == request.node]
-            if not found:
-                raise LookupError(f"no live node has the path {request.node!r}")
-            node = found[0]
-        return node.cancel(request.point(), within=request.within_seconds, recursive=request.recursive, reason=reason)
-
-    async def _store_intent(self, run_id: str, wish: Mapping[str, Any]) -> bool:  # Any: JSON values
-        try:
-            async with asyncio.timeout(_INTENT_PATIENCE):
-                await self.book.intend(run_id, wish)
-        except (StoreError, TimeoutError):
-            return False
-        return self.book.durable
-
-    async def clear_pause(self, key: SessionKey, reason: Reason) -> HostedRun | None:
-        """Cancel a run that waits for a person: its questions are closed truthfully and it can't be resumed.
-
-        Cancellation: the pause is cleared or it is not.
-        """
-        sender = await self.sender(key)
-        checkpoint = sender.session.checkpoint
-        if checkpoint is None or not checkpoint.questions or sender.session.live is not None:
-            return None
-        run = self.agent(key.app).start(checkpoint=Resume(checkpoint), session=sender.session)
-        run.cancel(SafePoint.NOW, reason=reason)
-        hosted = HostedRun(key, run, "")
-        record = RunRecord(run.id, key.stored_as, RunState.QUEUED, time.time(), self.owner)
-        await self.book.accept(record, since=time.time())
-        self._serve(hosted, sender, "reject")
-        await hosted.over.wait()
-        return hosted
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -314,11 +290,11 @@ class Host:
             asyncio.get_running_loop().call_later(policy.cancel_after, self._if_alone, hosted, reason)
 
     def _if_alone(self, hosted: HostedRun, reason: Reason) -> None:
-        if not hosted.feed.watched:
+        if not hosted.feed.watched and not hosted.over.is_set:
             hosted.ask(SafePoint.NOW, reason)
 
 
-def _merge(state: dict[str, Any], delta: Mapping[str, Any]) -> None:  # Any: JSON values
+def merge(state: dict[str, Any], delta: Mapping[str, Any]) -> None:  # Any: JSON values
     """ADK's rule: what is null goes, and `temp:` is never kept."""
     for name, value in delta.items():
         if value is None:
@@ -327,7 +303,14 @@ def _merge(state: dict[str, Any], delta: Mapping[str, Any]) -> None:  # Any: JSO
             state[name] = value
 
 
-def _answered(session: Session, answers: list[Any]) -> Resume:  # Any: Answer
+def kept(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON values
+    found: dict[str, Any] = {}  # Any: as above
+    merge(found, state)
+    return found
+
+
+def answered(session: Session, answers: list[Answer]) -> Resume:
+    """The paused run with these answers. Raises `NothingToAnswer`."""
     checkpoint = session.checkpoint
     questions = {question.id: question for question in checkpoint.questions} if checkpoint is not None else {}
     values: dict[str, Any] = {}  # Any: JSON values

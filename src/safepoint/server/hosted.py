@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 from safepoint._core.asks import Ask
@@ -43,14 +44,20 @@ AnyRun: TypeAlias = Run[Any, Any]  # Any: runs of every agent
 
 
 class HostedRun:
-    """A run, its feed, and its record. `admitted` opens when it is clear that the message was taken, or refused."""
+    """A run, its feed, and its record. `admitted` opens when it is clear that the message was taken, or refused.
 
-    def __init__(self, key: SessionKey, run: AnyRun, prompt: Prompt, metadata: Json | None = None) -> None:
+    `by`: the key that pays for it. `queued`: its record says so. `epoch`: of its record.
+    """
+
+    def __init__(self, key: SessionKey, run: AnyRun, prompt: Prompt, scene: Scene, by: str = "") -> None:
         self.key = key
         self.run = run
         self.prompt = prompt
-        self.feed = Feed(Scene(run.id, run.agent.name, metadata))
+        self.by = by
+        self.feed = Feed(scene)
         self.on_disconnect: OnDisconnect = "cancel"
+        self.queued = False
+        self.epoch = 0
         self.admitted = Latch()
         self.refused: SessionBusy | None = None
         self.delivery: Delivery | None = None
@@ -79,6 +86,10 @@ class HostedRun:
     @property
     def outcome(self) -> str | None:
         """The fixed word for how it ended; None before that."""
+        if self.refused is not None:
+            return "refused"
+        if self.delivery is Delivery.JOINED:
+            return "joined"
         if self.withdrawn is not None:
             return str(StopReason.CANCELLED)
         return str(self.run.result.stop_reason) if self.run.ended else None
@@ -93,15 +104,18 @@ class HostedRun:
 
     # -- its life ------------------------------------------------------------------------------------------------------
 
-    async def serve(self, sender: Sender, if_busy: IfBusy, book: RunBook) -> None:
+    async def serve(self, sender: Sender, if_busy: IfBusy, book: RunBook, joined: Callable[[AnyRun], object]) -> None:
         """From the queue to the last event, as the body of a task of the server.
 
         Cancellation: a run that waits for its turn is withdrawn; a live one is stopped NOW.
         """
         stop_listening = sender.session.listen(self._take)
         self.run.hub.listen(self._overhear)
+        if if_busy != "reject":
+            self.admitted.set()
+        on_turn = partial(self._begin, book)
         try:
-            sent = await sender.deliver(self.run, self.prompt, if_busy=if_busy)
+            sent = await sender.deliver(self.run, self.prompt, if_busy=if_busy, on_turn=on_turn, on_joined=joined)
             self.delivery = sent.delivery
             self._tell_end(sent.result)
         except SessionBusy as error:
@@ -117,6 +131,12 @@ class HostedRun:
             self.feed.close(self._error_frame())
             self.over.set()
 
+    async def _begin(self, book: RunBook) -> None:
+        """Cancellation: the record says that it is queued, and the run does not start."""
+        if self.queued:
+            await book.move(self.id, RunState.LIVE, epoch=self.epoch, started_at=time.time())
+            self.queued = False
+
     async def _record_end(self, book: RunBook) -> None:
         """Bounded by the book itself. Cancellation: the record stays open, and the next start settles it."""
         state, reason = RunState.ENDED, self.reason
@@ -124,9 +144,8 @@ class HostedRun:
             state = RunState.PAUSED
         elif reason is not None and reason.source is Source.SHUTDOWN:
             state = RunState.SUSPENDED
-        outcome = "refused" if self.refused is not None else self.outcome
-        why = None if reason is None else reason_json(reason)
-        await book.move(self.id, state, ended_at=time.time(), outcome=outcome, reason=why)
+        why, now = None if reason is None else reason_json(reason), time.time()
+        await book.move(self.id, state, epoch=self.epoch, ended_at=now, outcome=self.outcome, reason=why)
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -153,27 +172,27 @@ class HostedRun:
                     self._said = dict(enumerate(fact.messages, fact.index))
                     self._place = fact.index + len(fact.messages)
                     self.admitted.set()
-                case Said(index, message) if self._mine:
-                    self._say(index, message)
+                case Said(index, message, at) if self._mine:
+                    self._say(index, message, at)
                 case Ended() if self._mine and fact.run_id == self.id:
                     self._mine = False
                     self._say_last(fact)
                 case _:
                     pass
 
-    def _say(self, place: int, message: Message) -> None:
+    def _say(self, place: int, message: Message, at: float) -> None:
         if self._said.get(place) != message:
             self._said[place] = message
             self._place = place + 1
-            self.feed.say(place, message_event(self.feed.scene, place, message, time.time()))
+            self.feed.say(place, message_event(self.feed.scene, place, message, at))
 
     def _say_last(self, ended: Ended) -> None:
         """What the end adds, the last of it with how the run ended."""
         questions = tuple(call_of(question.id) for question in _questions(ended))
         for place, message in list(enumerate(ended.messages, ended.index))[:-1]:
-            self._say(place, message)
+            self._say(place, message, ended.at)
         place, message = ended.index + len(ended.messages) - 1, ended.messages[-1]
-        event = message_event(self.feed.scene, place, message, time.time(), questions=questions)
+        event = message_event(self.feed.scene, place, message, ended.at, questions=questions)
         abnormal = abnormal_end(ended.stop_reason, message, ended.ledger)
         if abnormal is not None:
             event = abnormal_event(event, abnormal)

@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 
 from safepoint._core.points import SafePoint
 from safepoint.history.parts import File, Image, Text, UserPart
-from safepoint.server.ids import check_id
+from safepoint.server.ids import SessionKey, check_id
 from safepoint.sessions.busy import IfBusy
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
@@ -172,6 +172,10 @@ class CancelMany(CancelRequest):
     user_id: str | None = None
     session_id: str | None = None
     all: bool = False
+
+    def fits(self, key: SessionKey) -> bool:
+        wanted = (self.app_name, self.user_id, self.session_id)
+        return all(want in (None, has) for want, has in zip(wanted, (key.app, key.user, key.session), strict=True))
 
 
 class SteerRequest(_Wire):

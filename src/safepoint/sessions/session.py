@@ -114,7 +114,8 @@ class Session:
         """A session of its own with the same messages and state. Cancellation: it may exist, empty."""
         self._refuse_live("fork")
         other = await Session.create(self.store, id, state=self.state)
-        await other._change(lambda: [Said(place, message) for place, message in enumerate(self.messages)])
+        said = [Said(place, *each) for place, each in enumerate(zip(self.messages, self._stored.times, strict=True))]
+        await other._change(lambda: [*said])
         other._call_ids = set(self._call_ids)
         return other
 
@@ -157,6 +158,11 @@ class Session:
     def messages(self) -> tuple[Message, ...]:
         """The conversation, a valid one at any time but while a run is live."""
         return self._stored.messages
+
+    @property
+    def times(self) -> tuple[float, ...]:
+        """When each message was said, in seconds since 1970."""
+        return self._stored.times
 
     @property
     def checkpoint(self) -> Checkpoint | None:
@@ -339,7 +345,7 @@ class Session:
             return [LateSet(left)] if left != self.late else []
         if not self.late or not self.messages or self.messages[-1].role != "assistant":
             return []
-        return [Said(opened.index - 1, self._with_late_notes()[-1]), LateSet(())]
+        return [Said(opened.index - 1, self._with_late_notes()[-1], opened.at), LateSet(())]
 
     def _with_late_notes(self) -> Sequence[Message]:
         """The conversation, its last remark completed with what came back late."""

@@ -11,6 +11,7 @@ from fastapi import APIRouter, HTTPException
 from safepoint.agent.agent import Agent
 from safepoint.server.host import Host
 from safepoint.server.ids import check_id
+from safepoint.server.principal import Who
 from safepoint.server.wire_events import Json
 
 
@@ -22,11 +23,11 @@ def service_routes(host: Host) -> APIRouter:
         return {"status": "draining" if host.draining else "ok"}
 
     @routes.get("/version")
-    async def show_version() -> Json:
+    async def show_version(who: Who) -> Json:
         return {"version": version("safepoint"), "language": "python", "language_version": platform.python_version()}
 
     @routes.get("/list-apps")
-    async def list_apps(detailed: bool = False) -> Any:  # Any: two shapes, as ADK has them
+    async def list_apps(who: Who, detailed: bool = False) -> Any:  # Any: two shapes, as ADK has them
         apps = [app for app in host.catalog if app.agent is not None]
         if not detailed:
             return [app.name for app in apps]
@@ -40,7 +41,7 @@ def service_routes(host: Host) -> APIRouter:
         }
 
     @routes.get("/apps/{app}/app-info")
-    async def app_info(app: str) -> Json:
+    async def app_info(who: Who, app: str) -> Json:
         agent = host.agent(check_id("app", app))
         if not isinstance(agent, Agent):
             raise HTTPException(400, f"the root of {app} is not a single agent")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import Any
+from typing import Annotated
 
 from fastapi import APIRouter, Body, HTTPException
 
 from safepoint.errors import SessionExists, SessionNotFound
 from safepoint.server.answers import session_json
 from safepoint.server.host import Host
-from safepoint.server.ids import SessionKey, check_id
+from safepoint.server.ids import SessionKey
+from safepoint.server.principal import Who
 from safepoint.server.requests import NewSession, State, StatePatch
 from safepoint.server.wire_events import Json
 
@@ -34,8 +35,8 @@ def session_routes(host: Host) -> APIRouter:
         return session_json(key, session, time.time(), events=True)
 
     @routes.get(BASE)
-    async def list_sessions(app: str, user: str) -> list[Json]:
-        prefix = f"{check_id('app', app)}/{check_id('user', user)}/"
+    async def list_sessions(who: Who, app: str, user: str) -> list[Json]:
+        prefix = who.prefix(app, user)
         touched = await host.book.touched(prefix)
         ids = sorted(await host.store.list_ids(prefix), key=lambda id: touched.get(id, 0.0))
         found = []
@@ -46,34 +47,35 @@ def session_routes(host: Host) -> APIRouter:
         return found
 
     @routes.post(BASE)
-    async def create_session(app: str, user: str, body: NewSession | None = None) -> Json:
+    async def create_session(who: Who, app: str, user: str, body: NewSession | None = None) -> Json:
         wanted = body or NewSession()
         if wanted.events:
             raise HTTPException(400, "events can't be imported by this server yet: leave them out")
-        return await create(SessionKey.of(app, user, wanted.session_id or str(uuid.uuid4())), wanted.state)
+        return await create(who.session(app, user, wanted.session_id or str(uuid.uuid4())), wanted.state)
 
     @routes.post(BASE + "/{session}")
     async def create_session_with_id(
+        who: Who,
         app: str,
         user: str,
         session: str,
-        state: dict[str, Any] | None = Body(default=None),  # Any: JSON values
+        state: Annotated[State | None, Body()] = None,
     ) -> Json:
-        return await create(SessionKey.of(app, user, session), state)
+        return await create(who.session(app, user, session), state)
 
     @routes.get(BASE + "/{session}")
-    async def get_session(app: str, user: str, session: str) -> Json:
-        return await shown(SessionKey.of(app, user, session), events=True)
+    async def get_session(who: Who, app: str, user: str, session: str) -> Json:
+        return await shown(who.session(app, user, session), events=True)
 
     @routes.patch(BASE + "/{session}")
-    async def patch_session(app: str, user: str, session: str, body: StatePatch) -> Json:
-        key = SessionKey.of(app, user, session)
+    async def patch_session(who: Who, app: str, user: str, session: str, body: StatePatch) -> Json:
+        key = who.session(app, user, session)
         await host.patch(key, body.state_delta)
         return await shown(key, events=True)
 
     @routes.delete(BASE + "/{session}")
-    async def delete_session(app: str, user: str, session: str) -> None:
-        key = SessionKey.of(app, user, session)
+    async def delete_session(who: Who, app: str, user: str, session: str) -> None:
+        key = who.session(app, user, session)
         try:
             await host.delete(key)
         except SessionNotFound:
