@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from safepoint._core.orphans import Orphan
 from safepoint.agent.holding import Holding
@@ -134,7 +133,5 @@ def record_json(record: RunRecord) -> Json:
     return {**found, "createdAt": record.created_at, "endedAt": record.ended_at}
 
 
-def without_nulls(value: Any) -> Any:  # Any: JSON
-    if isinstance(value, dict):
-        return {name: without_nulls(each) for name, each in value.items() if each is not None}  # pyright: ignore[reportUnknownVariableType]  # JSON
-    return value
+def without_nulls(answer: Json) -> Json:
+    return {name: value for name, value in answer.items() if value is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,11 +19,7 @@ from safepoint.server.guard import Guard
 from safepoint.server.host import Draining, Host, NoSuchApp, NothingToAnswer, TooMany
 from safepoint.server.ids import BadId
 from safepoint.server.principal import NotAllowed, NotYours
-from safepoint.server.routes.cancel import cancel_routes
-from safepoint.server.routes.runs import run_routes
-from safepoint.server.routes.service import service_routes
-from safepoint.server.routes.sessions import session_routes
-from safepoint.server.routes.watching import watching_routes
+from safepoint.server.routes import cancel, runs, service, sessions, watching
 from safepoint.sessions.memory import MemoryStore
 from safepoint.sessions.records import KeyTaken, MemoryRunBook, RunBook
 from safepoint.sessions.store import Store
@@ -60,7 +56,7 @@ def create_app(
     host = Host(catalog, store or MemoryStore(), book or MemoryRunBook(), config or ServerConfig())
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         yield
         await host.shut_down()
         await host.store.aclose()
@@ -68,14 +64,8 @@ def create_app(
     app = FastAPI(title="Safepoint", lifespan=lifespan)
     app.add_middleware(Guard)
     app.state.host = host
-    for routes in (
-        service_routes(host),
-        cancel_routes(host),
-        session_routes(host),
-        run_routes(host),
-        watching_routes(host),
-    ):
-        app.include_router(routes)
+    for part in (service, cancel, sessions, runs, watching):
+        app.include_router(part.routes)
     for kind, status in _STATUS:
         app.add_exception_handler(kind, _answer_with(status))
     check_routes(app)

@@ -72,10 +72,11 @@ class Answer(_Strict):
     @property
     def value(self) -> Any:  # Any: JSON
         """ADK wraps a plain answer as {"result": …}."""
-        response = self.response
-        if isinstance(response, dict) and list(response) == ["result"]:  # pyright: ignore[reportUnknownArgumentType]  # JSON
-            return response["result"]  # pyright: ignore[reportUnknownVariableType]  # JSON
-        return response  # pyright: ignore[reportUnknownVariableType]  # JSON
+        match self.response:
+            case {"result": answer, **rest} if not rest:
+                return answer
+            case _:
+                return self.response
 
 
 class WirePart(_Strict):

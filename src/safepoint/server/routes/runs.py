@@ -16,43 +16,42 @@ from safepoint.server.host import Host
 from safepoint.server.hosted import HostedRun
 from safepoint.server.principal import Principal, Who
 from safepoint.server.requests import RunRequest
+from safepoint.server.served import Served
 from safepoint.server.wire_events import Json
 from safepoint.sessions.records import RunRecord
 
 _NO_BUFFERING = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
 
 
-def run_routes(host: Host) -> APIRouter:
-    routes = APIRouter()
-    finder = Finder(host)
-
-    @routes.post("/run")
-    async def run(who: Who, body: RunRequest, request: Request) -> Response:
-        hosted, feed = await _submit(host, finder, who, body)
-        if hosted is None:
-            return JSONResponse(feed.whole)
-        viewer = feed.view()
-        try:
-            await _until_gone(request, hosted)
-        finally:
-            viewer.leave()
-            host.left(hosted)
-        return JSONResponse(viewer.rest())
-
-    @routes.post("/run_sse")
-    async def run_sse(who: Who, body: RunRequest) -> Response:
-        hosted, feed = await _submit(host, finder, who, body)
-        return stream(host, hosted, feed.view(), partials=body.streaming)
-
-    return routes
+routes = APIRouter()
 
 
-async def _submit(host: Host, finder: Finder, who: Principal, body: RunRequest) -> tuple[HostedRun | None, Feed]:
+@routes.post("/run")
+async def run(host: Served, who: Who, body: RunRequest, request: Request) -> Response:
+    hosted, feed = await _submit(host, who, body)
+    if hosted is None:
+        return JSONResponse(feed.whole)
+    viewer = feed.view()
+    try:
+        await _until_gone(request, hosted)
+    finally:
+        viewer.leave()
+        host.left(hosted)
+    return JSONResponse(viewer.rest())
+
+
+@routes.post("/run_sse")
+async def run_sse(host: Served, who: Who, body: RunRequest) -> Response:
+    hosted, feed = await _submit(host, who, body)
+    return stream(host, hosted, feed.view(), partials=body.streaming)
+
+
+async def _submit(host: Host, who: Principal, body: RunRequest) -> tuple[HostedRun | None, Feed]:
     """The run and what it tells; without the run if that is long over. Cancellation: accepted, or not."""
     key = who.session(body.app_name, body.user_id, body.session_id)
     submitted = await host.submit(who, key, body)
     if isinstance(submitted, RunRecord):
-        return None, await finder.replay(submitted)
+        return None, await Finder(host).replay(submitted)
     await submitted.admitted.wait()
     if submitted.refused is not None:
         raise submitted.refused
