@@ -19,6 +19,7 @@ from safepoint.server.guard import Guard
 from safepoint.server.host import Draining, Host, NoSuchApp, NothingToAnswer, TooMany
 from safepoint.server.ids import BadId
 from safepoint.server.principal import NotAllowed, NotYours
+from safepoint.server.recovery import Recovery
 from safepoint.server.routes import cancel, runs, service, sessions, watching
 from safepoint.sessions.memory import MemoryStore
 from safepoint.sessions.records import KeyTaken, MemoryRunBook, RunBook
@@ -55,11 +56,15 @@ def create_app(
     catalog = agents if isinstance(agents, Catalog) else Catalog.of(agents)
     host = Host(catalog, store or MemoryStore(), book or MemoryRunBook(), config or ServerConfig())
 
+    recovery = Recovery(host)
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        await recovery.start()
         yield
-        await host.shut_down()
-        await host.store.aclose()
+        await recovery.stop()
+        if await host.shut_down():
+            await host.store.aclose()
 
     app = FastAPI(title="Safepoint", lifespan=lifespan)
     app.add_middleware(Guard)

@@ -23,8 +23,11 @@ class Limits:
 class ServerConfig:
     """How the server behaves.
 
-    `shutdown_seconds`: how long live runs may look for a safe point after SIGTERM; keep it below the pod's grace.
-    `resume_on_start`: what happens to runs that a shutdown or a crash stopped: they go on, or stay stopped.
+    `shutdown_seconds`: how long live runs may look for a safe point after SIGTERM. Their ladders come on top, and up to
+    five seconds for records and goodbyes; keep the sum below the pod's grace.
+    `resume_on_start`: runs that a shutdown stopped go on in the next process, or stay stopped.
+    `on_crash`: runs whose process died go on ("resume"), or are closed as they are ("seal").
+    `heartbeat_seconds`: how often it looks whether other processes want its runs stopped, or have died.
     `allowed_hosts`: names by which clients may call it, besides loopback.
     """
 
@@ -32,6 +35,7 @@ class ServerConfig:
     shutdown_seconds: float = 10.0
     resume_on_start: bool = True
     on_crash: Literal["resume", "seal"] = "resume"
+    heartbeat_seconds: float = 1.0
     keep_alive_seconds: float = 15.0
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()

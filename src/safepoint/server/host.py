@@ -35,6 +35,7 @@ from safepoint.sessions.store import Store
 _DAY = 86_400.0
 _CACHED_SESSIONS = 1000
 _KEPT_RUNS = 1000
+_WRITING = 1.0  # for the records of runs that have stopped
 
 
 class Draining(SafepointError):
@@ -135,10 +136,10 @@ class Host:
         if (known := await self._repeated(key, request)) is not None:
             return known
         self._admit(who, sender, request.if_busy)
-        run, prompt, continued = self._start(agent, sender.session, request)
+        run, prompt, continued = self.make_run(agent, sender.session, request)
         origin = sender.session.runs[-1].origin if continued else run.id
         scene = Scene(origin, run.agent.name, request.custom_metadata)
-        hosted = HostedRun(key, run, prompt, scene, who.name)
+        hosted = HostedRun(key, run, prompt, scene, by=who.name)
         hosted.on_disconnect = request.on_disconnect
         return await self.accept(hosted, sender, request)
 
@@ -156,6 +157,7 @@ class Host:
             digest_of(request) if request.idempotency_key is not None else None,
             started_at=None if hosted.queued else now,
             renewed=now,
+            by=hosted.by,
         )
         try:
             known = await self.book.accept(record, since=now - _DAY)
@@ -165,6 +167,10 @@ class Host:
         if known.run_id != hosted.id:  # its twin was faster
             hosted.run.discard()
             return self.runs.get(known.run_id) or known
+        if self.draining:  # it began to, while the record was stored
+            hosted.run.discard()
+            await self.book.move(hosted.id, RunState.ENDED, epoch=0, ended_at=now, outcome="refused")
+            self._refuse_if_draining()
         merge(sender.session.state, request.state_delta or {})
         self.serve(hosted, sender, request.if_busy)
         return hosted
@@ -180,8 +186,7 @@ class Host:
         return self.runs.get(known.run_id) or known
 
     def _admit(self, who: Principal, sender: Sender, if_busy: IfBusy) -> None:
-        if self.draining:
-            raise Draining("the server is shutting down: try again on the next one")
+        self._refuse_if_draining()
         if sender.busy and if_busy == "reject":
             raise SessionBusy("a run of this session is live: wait for it, stop it, or send ifBusy")
         mine = [run for run in self.live() if run.by == who.name]
@@ -192,13 +197,17 @@ class Host:
         if not sender.busy and len(mine) - waiting >= limits.live_runs:
             raise TooMany(f"{limits.live_runs} runs are live, and no more may be: wait for one, or stop one")
 
-    def _start(
+    def _refuse_if_draining(self) -> None:
+        if self.draining:
+            raise Draining("the server is shutting down: try again on the next one")
+
+    def make_run(
         self,
         agent: BaseAgent[Any, Any],
         session: Session,
         request: RunRequest,  # Any: agents of every kind
     ) -> tuple[AnyRun, Prompt, bool]:
-        """The run, its prompt, and whether it continues one that was stopped."""
+        """The run, its prompt, and whether it continues another. Raises `NothingToAnswer`, `ValueError`."""
         message = request.new_message
         if message is not None and message.answers:
             resume = answered(session, message.answers)
@@ -261,10 +270,11 @@ class Host:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    async def shut_down(self) -> None:
+    async def shut_down(self) -> bool:
         """Stop taking runs, ask those that are live to stop at a safe point, then NOW; return when all are recorded.
 
-        Cancellation: the asks stand.
+        Bounded: what does not end by then is forced, and what does not end then is left to the next start. True if
+        there is no such run. Cancellation: the asks stand.
         """
         self.draining = True
         reason = Reason("the server is shutting down", Source.SHUTDOWN)
@@ -273,8 +283,21 @@ class Host:
                 hosted.withdraw(reason)
             else:
                 hosted.run.cancel(SafePoint.ANY, within=self.config.shutdown_seconds, recursive=True, reason=reason)
-        for hosted in self.live():
-            await hosted.over.wait()
+        cap = max((hosted.run.agent.ladder.cap for hosted in self.live()), default=0.0)
+        if await self._all_over(self.config.shutdown_seconds + cap + _WRITING):
+            return True
+        self.force()
+        return await self._all_over(_WRITING)
+
+    async def _all_over(self, seconds: float) -> bool:
+        """Wait for that, so long. Cancellation: only the waiting ends."""
+        try:
+            async with asyncio.timeout(seconds):
+                for hosted in self.live():
+                    await hosted.over.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def force(self) -> None:
         """Somebody can't wait."""
