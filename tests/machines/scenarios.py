@@ -131,6 +131,20 @@ def a_tool_that_leaves_an_agent_behind() -> StopMachine:
     return machine
 
 
+def now_found_in_the_log_by_a_run_that_is_stopping_already() -> StopMachine:
+    """The run inside the tool stops for its own ask, then hears of NOW from above before its own caller says it."""
+    machine = Tree()
+    machine.begin(Plan(tree=True), ((Wanted("delegate"),),))
+    before_effect = Wish(Push.SAFE, frozenset({"before_effect"}))
+    machine.ask_at_safe_point(before_effect, None, False, Source.POLICY, 2, AT_REST)
+    machine.models()[0].give(End((Wanted("nobody"), Wanted("look"))))
+    machine.go(2)
+    machine.cancel_caller(0)
+    machine.ask_at_safe_point(AT_P, None, False, Source.USER, 0, AT_REST)
+    assert not machine.world.live
+    return machine
+
+
 SCENARIOS: Final[tuple[Callable[[], StopMachine], ...]] = (
     an_answer,
     a_tool_that_finishes_and_one_that_fails,
@@ -144,5 +158,6 @@ SCENARIOS: Final[tuple[Callable[[], StopMachine], ...]] = (
     a_tool_that_does_not_stop,
     now_before_the_first_step_of_a_model_call,
     now_heard_of_before_the_first_step_of_a_tool,
+    now_found_in_the_log_by_a_run_that_is_stopping_already,
     a_tool_that_leaves_an_agent_behind,
 )

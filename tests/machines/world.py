@@ -370,6 +370,7 @@ class World:
                 # Work that is about to start looks at the log by itself: NOW may stop a node before it is told.
                 if node.stop is not None and node.stop.level >= Level.NOW:
                     self.reference.judge(party, None)
+                    self.reference.settle(party, node.stop.level)
         self.watch.look(self._runs)
 
     def _meet(self) -> None:
