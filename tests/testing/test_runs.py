@@ -38,7 +38,7 @@ async def play(seconds: float | None) -> RunResult[str]:
 
 
 def problems(result: RunResult[str], whole: RunResult[str]) -> list[str]:
-    return check_prefix(result, [], Whole(whole.messages, []))
+    return check_prefix(result, [], Whole(whole.messages, [], ended=True))
 
 
 def changed(result: RunResult[str], place: int, message: Message) -> RunResult[str]:
@@ -60,6 +60,8 @@ async def test_what_was_said_to_its_end_is_compared_and_the_results_of_the_last_
 async def test_a_run_that_has_said_more_than_the_uncancelled_one_is_found() -> None:
     whole, cut = await play(None), await play(1.5)
     assert problems(cut, replace(whole, messages=whole.messages[:3])) != []
+    assert check_prefix(cut, [], Whole(whole.messages[:3], [], ended=False)) == [], "what it would say is not known"
+    assert check_prefix(cut, [], Whole([user("else"), *whole.messages[1:3]], [], ended=False)) != []
 
 
 @virtual
@@ -86,8 +88,8 @@ async def test_only_a_message_that_joined_too_late_may_be_missing_before_the_cut
 ) -> None:
     cut = await play(0)  # before the first reply: the input, and a closing remark
     assert len(cut.messages) == 2
-    found = check_prefix(changed(cut, 0, said), list(joined), Whole([whole, *cut.messages[1:]], list(whole_joined)))
-    assert bool(found) is faulty
+    uncancelled = Whole([whole, *cut.messages[1:]], list(whole_joined), ended=True)
+    assert bool(check_prefix(changed(cut, 0, said), list(joined), uncancelled)) is faulty
 
 
 def test_a_message_that_joins_while_a_refused_call_is_made_again_disturbs_no_comparison() -> None:

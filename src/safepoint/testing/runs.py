@@ -37,10 +37,14 @@ AnyRun: TypeAlias = Run[Any, Any]  # Any: runs of every agent
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """What a run says when nobody stops it, and which messages were added to it on the way."""
+    """What a run says when nothing is injected, and which messages were added to it on the way.
+
+    `ended`: it came to its own end. Otherwise the scenario has stopped it, and only what it said before that counts.
+    """
 
     messages: list[Message]
     joined: list[Message]
+    ended: bool
 
 
 class SafepointRuns:
@@ -81,7 +85,7 @@ class SafepointRuns:
         return [f"{streams} streams of the model {name!r} are still open" for name, streams in opened if streams]
 
     def remember(self) -> None:
-        self._remembered = {key: Whole(run.result.messages, _joined(run)) for key, run in self._numbered() if run.ended}
+        self._remembered = {key: _whole(run) for key, run in self._numbered() if run.ended}
 
     def check(self) -> list[str]:
         self._watching.close()
@@ -159,6 +163,11 @@ def _check_events(run: AnyRun) -> list[str]:
     return problems
 
 
+def _whole(run: AnyRun) -> Whole:
+    ended = run.result.stop_reason is StopReason.END_TURN
+    return Whole(run.result.messages if ended else _said(run.result), _joined(run), ended)
+
+
 def _joined(run: AnyRun) -> list[Message]:
     return run.record.steering.taken() if run.record is not None else []
 
@@ -170,18 +179,24 @@ def check_prefix(result: RunResult[Any], joined: list[Message], whole: Whole) ->
     """
     if result.cancellation is None:
         return []
+    said = _said(result)
+    for place, message in enumerate(said):
+        if place == len(whole.messages) and not whole.ended:
+            return []  # the scenario stops its run by itself, and what it would have said is not known
+        known = whole.messages[place : place + 1]
+        late = known and place == len(said) - 1 and _lacks_late(message, known[0], joined, whole.joined)
+        if known != [message] and not late:
+            return [f"message {place} is not the one of the uncancelled run: {message}"]
+    return []
+
+
+def _said(result: RunResult[Any]) -> list[Message]:  # Any: as above
+    """What a stopped run has said to its end: all but its last step, or the results of it."""
     messages = result.messages
     spoken = [place for place, message in enumerate(messages) if message.role == "assistant"]
-    count = spoken[-1] if spoken else len(messages)
     if messages[-1].parts[0].kind == "notice" and len(spoken) > 1:
-        count = spoken[-2] + 1  # the closing remark is no step; what came before it was said to its end
-    for place in range(count):
-        known = whole.messages[place : place + 1]
-        if known == [messages[place]]:
-            continue
-        if not (known and place == count - 1 and _lacks_late(messages[place], known[0], joined, whole.joined)):
-            return [f"message {place} is not the one of the uncancelled run: {messages[place]}"]
-    return []
+        return messages[: spoken[-2] + 1]  # the closing remark is no step; the reply before it was whole
+    return messages[: spoken[-1]] if spoken else messages
 
 
 def _lacks_late(message: Message, known: Message, joined: list[Message], whole: list[Message]) -> bool:
