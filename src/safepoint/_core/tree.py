@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
@@ -148,7 +147,7 @@ class Node:
         level = request.level(now)
         # A mild ask that stands beside NOW is not what stops the child: it is not acted on there, and stays mild.
         asks = request.hitting(None, now) if level >= Level.NOW else self._let_through(request, child)
-        return self._handed(asks, level)
+        return self._handed(request, asks, level)
 
     def _let_through(self, request: Request, child: Node) -> tuple[Ask, ...]:
         """Which asks of a safe-point request go on to that child."""
@@ -160,11 +159,12 @@ class Node:
         own = self.log.standing().request if self.kind == "tool_call" else None
         return own.asks if own is not None else ()
 
-    def _handed(self, asks: tuple[Ask, ...], level: Level) -> Request | None:
+    def _handed(self, request: Request, asks: tuple[Ask, ...], level: Level) -> Request | None:
         """Folded once for all children: while these very asks stand at this level, it is the same request."""
         last_asks, last_level, handed = self._last_handed
         if asks is not last_asks or level is not last_level:
-            handed = fold(ask.handed_down(level) for ask in asks)
+            lowered = tuple([ask.handed_down(level) for ask in asks])
+            handed = request if lowered == request.asks else fold(lowered)
             self._last_handed = (asks, level, handed)
         return handed
 
@@ -272,7 +272,7 @@ class Node:
             self._move(NodeState.STOPPING)
         elif level > self.stop.level:
             timed_out = self.stop.timed_out or request.expired(now)
-            self.stop = replace(self.stop, request=request, level=level, timed_out=timed_out)
+            self.stop = self.stop._replace(request=request, level=level, timed_out=timed_out)
 
     def _level(self, request: Request | None) -> Level:
         return request.level(self.clock.now()) if request is not None else Level.NONE

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from safepoint.agent.checkpoint import Checkpoint, OpenCall
+from safepoint._core.endings import Touched
+from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.journal import Called, Fact
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.record import Record
@@ -82,15 +83,18 @@ class Family:
 
     def remains(self, draft: Draft | None) -> Remains:
         """What is left of the children, now that nothing waits for any of them."""
-        for run in self._runs.values():
+        opened = dict(self._resume.checkpoint.calls) if self._resume is not None else {}
+        touched: list[Touched] = []
+        for key, run in self._runs.items():
             run.give_up()
+            opened[key] = run.opened()
+            touched.append(run.touched())
         path, ended = self._record.node.path, self.ended()
-        before: Mapping[str, OpenCall] = self._resume.checkpoint.calls if self._resume is not None else {}
         return Remains(
-            open={**before, **{key: run.opened() for key, run in self._runs.items()}},
-            touched=tuple(run.touched() for run in self._runs.values()),
-            queued=tuple(entry.call_id for entry in self._record.ledger if entry.state is LedgerState.NOT_STARTED),
-            children=tuple(ChildResult(key, f"{path}/{key}", result) for key, result in ended.items()),
+            opened,
+            touched=tuple(touched),
+            queued=tuple([entry.call_id for entry in self._record.ledger if entry.state is LedgerState.NOT_STARTED]),
+            children=tuple([ChildResult(key, f"{path}/{key}", result) for key, result in ended.items()]),
             told=self._sentences(),
             draft=draft or self._unfinished_words(),
             messages=self._agent.conversation(ended),
