@@ -91,6 +91,8 @@ _OTHER_PRICES: Final = {b"e": 83, b"g": 60, b"y": 27, b"h": 57, b"r": 44, b"i": 
 _ALL_PRICES: Final = _ASCII_PRICES | _OTHER_PRICES
 _WORD_PRICE: Final = 70
 
+_as_json: Final = json.JSONEncoder(ensure_ascii=False, default=repr).encode
+
 
 def _letters(classes: Mapping[str, Iterable[int]], otherwise: str) -> bytes:
     table = bytearray(otherwise.encode() * 256)
@@ -130,39 +132,60 @@ def estimate_messages(
     messages: Sequence[Message], instructions: str | None = None, tools: Sequence[ToolDescription] = ()
 ) -> int:
     """About how many tokens a request with all this costs before the model has said a word."""
-    total = sum(MESSAGE_TOKENS + sum(map(_part_tokens, message.parts)) for message in messages)
+    bill = _Bill()
+    for message in messages:
+        bill.tokens += MESSAGE_TOKENS
+        for part in message.parts:
+            bill.add(part)
     if instructions:
-        total += MESSAGE_TOKENS + estimate_tokens(instructions)
+        bill.tokens += MESSAGE_TOKENS
+        bill.texts.append(instructions)
     if tools:
-        total += TOOLS_TOKENS
+        bill.tokens += TOOLS_TOKENS
     for tool in tools:
-        total += TOOL_TOKENS + estimate_tokens(f"{tool.name} {tool.description} {_json(tool.parameters)}")
-    return total
+        bill.tokens += TOOL_TOKENS
+        bill.texts.append(f"{tool.name} {tool.description} {_json(tool.parameters)}")
+    return bill.total()
 
 
-def _part_tokens(part: Part) -> int:
-    match part:
-        case Text() | Notice():
-            return estimate_tokens(part.text)
-        case Image():
-            return IMAGE_TOKENS
-        case File():
-            return _file_tokens(part)
-        case Reasoning():
-            return estimate_tokens(part.text) if part.signature else 0
-        case ToolCall():
-            return CALL_TOKENS + estimate_tokens(f"{part.name} {_json(part.args)}")
-        case ToolResult():
-            return CALL_TOKENS + estimate_tokens(part.content)
-        case _:
-            assert_never(part)
+class _Bill:
+    """Tokens that are certain, and texts. They are counted together, because a stop waits for the estimate."""
 
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.texts: list[str] = []
 
-def _file_tokens(part: File) -> int:
-    if part.data is None or not part.media_type.startswith("text/"):
-        return FILE_TOKENS
-    return estimate_tokens(part.data.decode("utf-8", "replace"))
+    def add(self, part: Part) -> None:
+        match part:
+            case Text() | Notice():
+                self.texts.append(part.text)
+            case Image():
+                self.tokens += IMAGE_TOKENS
+            case File():
+                self._add_file(part)
+            case Reasoning():
+                if part.signature:
+                    self.texts.append(part.text)
+            case ToolCall():
+                self.tokens += CALL_TOKENS
+                self.texts.append(f"{part.name} {_json(part.args)}")
+            case ToolResult():
+                self.tokens += CALL_TOKENS
+                self.texts.append(part.content)
+            case _:
+                assert_never(part)
+
+    def _add_file(self, part: File) -> None:
+        if part.data is None or not part.media_type.startswith("text/"):
+            self.tokens += FILE_TOKENS
+        else:
+            self.texts.append(part.data.decode("utf-8", "replace"))
+
+    def total(self) -> int:
+        # The price of the separator is a whole token, and next to it no text looks different from what it is alone.
+        texts = [text for text in self.texts if text]
+        return self.tokens + estimate_tokens("\0".join(texts)) - max(0, len(texts) - 1)
 
 
 def _json(value: Mapping[str, Any]) -> str:  # Any: decoded JSON
-    return json.dumps(dict(value), ensure_ascii=False, default=repr)
+    return _as_json(dict(value))
