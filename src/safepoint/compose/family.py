@@ -84,20 +84,23 @@ class Family:
     def remains(self, draft: Draft | None) -> Remains:
         """What is left of the children, now that nothing waits for any of them."""
         opened = dict(self._resume.checkpoint.calls) if self._resume is not None else {}
-        touched: list[Touched] = []
+        path, touched = self._record.node.path, list[Touched]()
+        children = [ChildResult(key, f"{path}/{key}", result) for key, result in self._before.items()]
         for key, run in self._runs.items():
             run.give_up()
-            opened[key] = run.opened()
-            touched.append(run.touched())
-        path, ended = self._record.node.path, self.ended()
+            left = run.left()
+            opened[key] = left.open
+            touched.append(left.touched)
+            if left.told is not None:
+                children.append(left.told)
         return Remains(
             opened,
             touched=tuple(touched),
             queued=tuple([entry.call_id for entry in self._record.ledger if entry.state is LedgerState.NOT_STARTED]),
-            children=tuple([ChildResult(key, f"{path}/{key}", result) for key, result in ended.items()]),
+            children=tuple(children),
             told=self._sentences(),
             draft=draft or self._unfinished_words(),
-            messages=self._agent.conversation(ended),
+            messages=self._agent.conversation(self.ended()),
         )
 
     def _unfinished_words(self) -> Draft | None:
@@ -113,7 +116,7 @@ class Family:
         told: dict[str, list[str]] = {}
         for entry in self._record.ledger:
             told.setdefault(_WORDS.get(entry.state, _BEGUN), []).append(_named(entry.call_id))
-        return " ".join(f"{what}: {', '.join(told[what])}." for what in (_FINISHED, _BEGUN, _NEVER) if what in told)
+        return " ".join([f"{what}: {', '.join(told[what])}." for what in (_FINISHED, _BEGUN, _NEVER) if what in told])
 
 
 _FINISHED, _BEGUN, _NEVER = "Finished", "Begun, not finished", "Not started"
