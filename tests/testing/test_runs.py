@@ -15,6 +15,8 @@ from safepoint.testing import ScriptedModel, call, check_cancellable, fail, say
 from safepoint.testing.runs import Whole, check_prefix
 from tests.virtual import virtual
 
+A_MOMENT = 1.0
+
 
 def user(*texts: str) -> Message:
     return Message("user", tuple(Text(text) for text in texts))
@@ -23,7 +25,7 @@ def user(*texts: str) -> Message:
 @tool
 async def look() -> str:
     """Look."""
-    await asyncio.sleep(1)
+    await asyncio.sleep(A_MOMENT)
     return "seen"
 
 
