@@ -98,7 +98,7 @@ def test_a_message_that_joins_while_a_refused_call_is_made_again_disturbs_no_com
     async def scenario() -> None:
         model = ScriptedModel(fail(ModelUnavailable("busy", retry_after=1)), say("done"))
         async with Agent("steered", model=model).start("go") as run:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(A_MOMENT / 2)
             run.steer("faster")
 
     report = check_cancellable(scenario)
