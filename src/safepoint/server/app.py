@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -26,6 +27,8 @@ from safepoint.sessions.records import KeyTaken, MemoryRunBook, RunBook
 from safepoint.sessions.store import Store
 
 _log = logging.getLogger("safepoint")
+
+_CLOSING = 2.0
 
 # What a client, or a cancel, can cause, and the status that says so. The first that fits is taken.
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
@@ -64,7 +67,9 @@ def create_app(
         yield
         await recovery.stop()
         if await host.shut_down():
-            await host.store.aclose()
+            with suppress(TimeoutError):  # a store that hangs does not hold the exit
+                async with asyncio.timeout(_CLOSING):
+                    await host.store.aclose()
 
     app = FastAPI(title="Safepoint", lifespan=lifespan)
     app.add_middleware(Guard)

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from enum import StrEnum
+
+from safepoint._core.asks import is_seconds
+
+
+class OnCrash(StrEnum):
+    """What becomes of a run whose process died: it goes on, or is closed as it is."""
+
+    RESUME = "resume"
+    SEAL = "seal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +43,15 @@ class ServerConfig:
     limits: Limits = Limits()
     shutdown_seconds: float = 10.0
     resume_on_start: bool = True
-    on_crash: Literal["resume", "seal"] = "resume"
+    on_crash: OnCrash = OnCrash.RESUME
     heartbeat_seconds: float = 1.0
     keep_alive_seconds: float = 15.0
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.on_crash not in tuple(OnCrash):
+            raise ValueError(f"on_crash={self.on_crash!r}: write 'resume' or 'seal'")
+        for name in ("shutdown_seconds", "heartbeat_seconds", "keep_alive_seconds"):
+            if not is_seconds(getattr(self, name)):
+                raise ValueError(f"{name}={getattr(self, name)!r}: write a number of seconds above 0")

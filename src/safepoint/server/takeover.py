@@ -26,7 +26,7 @@ from safepoint.agent.result import StopReason
 from safepoint.errors import CheckpointError, SessionBusy, SessionNotFound
 from safepoint.history.parts import Prompt, user_message
 from safepoint.server.cancelling import clear_pause
-from safepoint.server.config import ServerConfig
+from safepoint.server.config import OnCrash, ServerConfig
 from safepoint.server.host import Host, NothingToAnswer, merge
 from safepoint.server.hosted import AnyRun, HostedRun, reason_json
 from safepoint.server.ids import SessionKey
@@ -81,7 +81,7 @@ def verdict(record: RunRecord, session: Session, wanted: Reason | None, config: 
     if wanted is not None or not suspended or not last or checkpoint is None:
         return Verdict(Move.END, reason=wanted or reason)
     if reason == CRASH:
-        goes_on = config.on_crash == "resume" and record.epoch <= _LIVES
+        goes_on = config.on_crash == OnCrash.RESUME and record.epoch <= _LIVES
         return Verdict(Move.RESUME) if goes_on else Verdict(Move.END, reason=CRASH)
     return Verdict(Move.RESUME if config.resume_on_start else Move.SUSPEND)
 
