@@ -22,8 +22,8 @@ class Finder:
     async def run(self, who: Principal, run_id: str) -> HostedRun | RunRecord:
         """Raises `BadId`, `NotYours`. Cancellation: nothing has changed."""
         hosted = self._host.runs.get(check_id("run", run_id))
-        if hosted is not None and who.owns(hosted.key.user):
-            return hosted
+        if hosted is not None and who.owns(hosted.key.user) and not (hosted.paused and hosted.over.is_set):
+            return hosted  # but for a pause, which another process may have ended
         return (await self.record(who, run_id))[1]
 
     async def record(self, who: Principal, run_id: str) -> tuple[SessionKey, RunRecord]:
@@ -51,7 +51,7 @@ class Finder:
         feed = Feed(Scene(record.run_id, ""), first_event(record.epoch))
         key = SessionKey.parse(record.session)
         try:
-            session = (await self._host.sender(key)).session if key is not None else None
+            session = await self._host.view(key) if key is not None else None
         except SessionNotFound:
             session = None
         if session is not None:

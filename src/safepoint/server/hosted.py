@@ -208,7 +208,7 @@ class HostedRun:
     def withdraw(self, reason: Reason) -> None:
         """Take it out of the queue. Only for a run that has not started."""
         asked = self.run.node.request()
-        if self.withdrawn is not None or (asked is not None and asked.level is not Level.SAFE):
+        if self.withdrawn is not None or (asked is not None and asked.at.level is not Level.SAFE):
             return  # it was asked already, and ends by itself as soon as it starts
         self.withdrawn = reason
         if self.task is not None and self._session is not None:  # a task that has made no step would never see it

@@ -23,7 +23,7 @@ routes = APIRouter()
 
 
 async def _shown(host: Host, key: SessionKey) -> Json:
-    session = (await host.sender(key)).session
+    session = await host.view(key)
     touched = await host.book.touched(key.stored_as)
     return session_json(key, session, touched.get(key.stored_as, 0.0))
 
