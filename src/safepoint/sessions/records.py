@@ -57,6 +57,7 @@ class RunRecord:
 
     `request`: what was asked for, so that a successor can start it; `digest`: of that, to tell a repeat from another
     request with the same `key`. Times are seconds since the epoch; `renewed`: when its owner was last known to live.
+    `reason`: why it was stopped, or why it failed. `usage`: what it cost, once it is over.
     """
 
     run_id: str
@@ -73,6 +74,7 @@ class RunRecord:
     reason: Mapping[str, Any] | None = None  # Any: as above
     renewed: float = 0.0
     epoch: int = 0
+    usage: Mapping[str, Any] | None = None  # Any: as above
 
     @property
     def ended(self) -> bool:

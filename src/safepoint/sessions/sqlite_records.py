@@ -17,7 +17,7 @@ _TABLES = (
     """CREATE TABLE IF NOT EXISTS run_records (
         run_id TEXT PRIMARY KEY, session TEXT NOT NULL, state TEXT NOT NULL, created_at REAL NOT NULL,
         owner TEXT NOT NULL, request TEXT NOT NULL, key TEXT, digest TEXT, started_at REAL, ended_at REAL,
-        outcome TEXT, reason TEXT, renewed REAL NOT NULL, epoch INTEGER NOT NULL)""",
+        outcome TEXT, reason TEXT, renewed REAL NOT NULL, epoch INTEGER NOT NULL, usage TEXT)""",
     "CREATE INDEX IF NOT EXISTS run_records_by_session ON run_records (session, created_at)",
     "CREATE INDEX IF NOT EXISTS run_records_by_age ON run_records (created_at)",
     "CREATE INDEX IF NOT EXISTS run_records_open ON run_records (owner) WHERE state != 'ended'",
@@ -28,7 +28,7 @@ _TABLES = (
 )
 _NAMES = (
     *("run_id", "session", "state", "created_at", "owner", "request", "key", "digest"),
-    *("started_at", "ended_at", "outcome", "reason", "renewed", "epoch"),
+    *("started_at", "ended_at", "outcome", "reason", "renewed", "epoch", "usage"),
 )
 _COLUMNS = ", ".join(_NAMES)
 _WRITE = f"INSERT OR REPLACE INTO run_records ({_COLUMNS}) VALUES ({', '.join('?' * len(_NAMES))})"
@@ -150,7 +150,8 @@ def _intents(db: sqlite3.Connection, where: str, given: tuple[object, ...]) -> l
 def _write(db: sqlite3.Connection, record: RunRecord) -> RunRecord:
     fields = asdict(record)
     fields["request"] = json.dumps(dict(record.request))
-    fields["reason"] = None if record.reason is None else json.dumps(dict(record.reason))
+    for name in ("reason", "usage"):
+        fields[name] = None if fields[name] is None else json.dumps(dict(fields[name]))
     db.execute(_WRITE, [fields[name] for name in _NAMES])
     return record
 
@@ -159,5 +160,6 @@ def _read(row: tuple[Any, ...]) -> RunRecord:  # Any: a row
     fields = dict(zip(_NAMES, row, strict=True))
     fields["state"] = RunState(fields["state"])
     fields["request"] = json.loads(fields["request"])
-    fields["reason"] = None if fields["reason"] is None else json.loads(fields["reason"])
+    for name in ("reason", "usage"):
+        fields[name] = None if fields[name] is None else json.loads(fields[name])
     return RunRecord(**fields)
