@@ -57,15 +57,21 @@ class Beside:
         return Scene(run.origin, run.agent, metadata, self.voice if run.agent == self.agent else None)
 
 
-def session_json(key: SessionKey, session: Session, beside: Beside, *, events: bool) -> Json:
-    return {
-        "id": key.session,
-        "appName": key.app,
-        "userId": key.user,
-        "state": {**own(session.state), **beside.shared},
-        "events": session_events(key, session, beside) if events else [],
-        "lastUpdateTime": max((beside.touched, *session.times[-1:])),
-    }
+def session_json(key: SessionKey, session: Session, beside: Beside) -> Json:
+    """A session with its events."""
+    events, updated_at = session_events(key, session, beside), max((beside.touched, *session.times[-1:]))
+    return {**listed_json(key, session.state, beside.shared, updated_at), "events": events}
+
+
+def listed_json(
+    key: SessionKey,
+    state: Mapping[str, Any],
+    shared: Mapping[str, Any],
+    updated_at: float,  # Any: JSON values
+) -> Json:
+    """A session in a list: without its events."""
+    owner: Json = {"id": key.session, "appName": key.app, "userId": key.user}
+    return {**owner, "state": {**own(state), **shared}, "events": [], "lastUpdateTime": updated_at}
 
 
 def session_events(key: SessionKey, session: Session, beside: Beside) -> list[Json]:

@@ -5,10 +5,8 @@ Whatever belongs to somebody else is not there.
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from safepoint.errors import SessionNotFound
-from safepoint.server.answers import Beside, session_json, stored_run_events
+from safepoint.server.answers import Beside, listed_json, session_json, stored_run_events
 from safepoint.server.feed import Feed
 from safepoint.server.host import Host
 from safepoint.server.hosted import HostedRun
@@ -43,7 +41,7 @@ class Finder:
     def live(self, who: Principal, run_id: str) -> HostedRun | None:
         """The run, if it is live here and the caller's. Raises `BadId`."""
         hosted = self._host.runs.get(check_id("run", run_id))
-        return hosted if hosted is not None and not hosted.over.is_set and who.owns(hosted.key.user) else None
+        return hosted if hosted is not None and hosted.live and who.owns(hosted.key.user) else None
 
     async def feed(self, who: Principal, run_id: str) -> tuple[HostedRun | None, Feed]:
         """What the run tells, or, if it is long over, what it has told. Raises `NotYours`."""
@@ -73,22 +71,18 @@ class Finder:
     async def session(self, key: SessionKey) -> Json:
         """With all its events. Raises `SessionNotFound`. Cancellation: nothing has changed."""
         session = (await self._host.sender(key)).session
-        return session_json(key, session, await self._beside(key), events=True)
+        return session_json(key, session, await self._beside(key))
 
     async def sessions(self, app: str, user: str, prefix: str) -> list[Json]:
         """Without events, the one that was changed last at the end. Cancellation: nothing has changed."""
-        host, found = self._host, list[Json]()
-        touched = await host.book.touched(prefix)
+        host = self._host
+        touched, states = await host.book.touched(prefix), await host.store.states(prefix)
         shared = await host.shelf.shared(places(SessionKey(app, user, "")).values())
-        for id in await host.store.list_ids(prefix):
-            key = SessionKey.parse(id)
-            if key is None:
-                continue
-            with suppress(SessionNotFound):  # deleted meanwhile
-                session = (await host.sender(key)).session
-                beside = Beside(touched=touched.get(id, 0.0), shared=shared)
-                found.append(session_json(key, session, beside, events=False))
-        return sorted(found, key=lambda session: session["lastUpdateTime"])
+        keys = [key for id in sorted(states, key=lambda id: touched.get(id, 0.0)) if (key := SessionKey.parse(id))]
+        return [
+            listed_json(key, host.state_of(key, states[key.stored_as]), shared, touched.get(key.stored_as, 0.0))
+            for key in keys
+        ]
 
     async def _beside(self, key: SessionKey) -> Beside:
         host, app, id = self._host, self._host.catalog.get(key.app), key.stored_as

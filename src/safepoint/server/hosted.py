@@ -48,6 +48,8 @@ from safepoint.sessions.records import RunBook, RunState
 
 _log = logging.getLogger("safepoint.server")
 
+_PATIENCE = 10.0
+
 AnyRun: TypeAlias = Run[Any, Any]  # Any: runs of every agent
 
 
@@ -90,8 +92,13 @@ class HostedRun:
         return self.run.id
 
     @property
+    def live(self) -> bool:
+        """Is there anything that could be stopped? Not of a message that has joined another run."""
+        return not self.over.is_set and self.feed.joined is None
+
+    @property
     def state(self) -> RunState:
-        if self.over.is_set:
+        if not self.live:
             return RunState.PAUSED if self.paused else RunState.ENDED
         return RunState.LIVE if self.run.node.started else RunState.QUEUED
 
@@ -173,7 +180,7 @@ class HostedRun:
                 _log.exception("what the run %s did to shared values could not be stored", self.id)
 
     async def _record_end(self, book: RunBook) -> None:
-        """Bounded by the book itself. Cancellation: the record stays open, and the next start settles it."""
+        """Bounded. Cancellation: the record stays open, and the next start settles it."""
         state, reason = RunState.ENDED, self.reason
         if self.paused:
             state = RunState.PAUSED
@@ -183,8 +190,12 @@ class HostedRun:
         error, usage = self.error, usage_json(self.run.result.usage) if self.run.ended else None
         if error is not None and why is None:
             why = {"error": type(error).__name__, "text": str(error)}
-        now, outcome = time.time(), self.outcome
-        await book.move(self.id, state, epoch=self.epoch, ended_at=now, outcome=outcome, reason=why, usage=usage)
+        left = {"ended_at": time.time(), "outcome": self.outcome, "reason": why, "usage": usage}
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await book.move(self.id, state, epoch=self.epoch, **left)
+        except (StoreError, TimeoutError):
+            _log.exception("the end of the run %s could not be recorded", self.id)
 
     # -- asking --------------------------------------------------------------------------------------------------------
 

@@ -170,7 +170,7 @@ class RunBook(Protocol):
         ...
 
     async def touched(self, prefix: str) -> dict[str, float]:
-        """When the sessions whose id begins so were last changed."""
+        """When the sessions whose id begins so were last changed, by a run or otherwise."""
         ...
 
     async def forget(self, session: str) -> None:
@@ -194,7 +194,7 @@ class MemoryRunBook:
     async def accept(self, record: RunRecord, *, since: float) -> RunRecord:
         """Cancellation: of this and of every other method: there is nothing to wait for."""
         if record.key is not None:
-            known = await self.by_key(record.session, record.key, since=since)
+            known = self._newer(record.session, record.key, since)
             if known is not None:
                 return same_request(known, record.digest)
             self._by_key[record.session, record.key] = record.run_id
@@ -222,6 +222,9 @@ class MemoryRunBook:
         return self._records.get(run_id)
 
     async def by_key(self, session: str, key: str, *, since: float) -> RunRecord | None:
+        return self._newer(session, key, since)
+
+    def _newer(self, session: str, key: str, since: float) -> RunRecord | None:
         known = self._records.get(self._by_key.get((session, key), ""))
         return known if known is not None and known.created_at >= since else None
 
@@ -244,7 +247,12 @@ class MemoryRunBook:
         self._touched[session] = at
 
     async def touched(self, prefix: str) -> dict[str, float]:
-        return {session: at for session, at in self._touched.items() if session.startswith(prefix)}
+        found = {session: at for session, at in self._touched.items() if session.startswith(prefix)}
+        for session, runs in self._of_session.items():
+            if session.startswith(prefix):
+                last = (self._records[run_id] for run_id in runs)
+                found[session] = max((found.get(session, 0.0), *(run.ended_at or run.created_at for run in last)))
+        return found
 
     async def forget(self, session: str) -> None:
         self._touched.pop(session, None)

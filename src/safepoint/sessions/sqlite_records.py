@@ -107,8 +107,10 @@ class SqliteRunBook:
 
     async def touched(self, prefix: str) -> dict[str, float]:
         where, given = _begins_with(prefix)
-        query = f"SELECT session, at FROM session_marks WHERE {where}"
-        rows = await self._call(lambda db: db.execute(query, given).fetchall())
+        runs = f"SELECT session, max(coalesce(ended_at, created_at)) FROM run_records WHERE {where} GROUP BY session"
+        marks = f"SELECT session, at FROM session_marks WHERE {where}"
+        query = f"SELECT session, max(at) FROM ({marks} UNION ALL {runs}) GROUP BY session"
+        rows = await self._call(lambda db: db.execute(query, (*given, *given)).fetchall())
         return {str(session): float(at) for session, at in rows}
 
     async def forget(self, session: str) -> None:
