@@ -22,7 +22,7 @@ PARTING = 5.0  # on top of the seconds that runs are given: answers, records, a 
 class Watcher:
     """A client with a stream, to its last frame."""
 
-    def __init__(self, server: ServerProcess, session: str, text: str, **more: object) -> None:
+    def __init__(self, server: ServerProcess, session: str, text: str, **more: Any) -> None:
         self.session = session
         self.events: list[dict[str, Any]] = []  # Any: JSON
         self.error: Exception | None = None
