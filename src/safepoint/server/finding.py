@@ -37,7 +37,7 @@ class Finder:
     def live(self, who: Principal, run_id: str) -> HostedRun | None:
         """The run, if it is live here and the caller's. Raises `BadId`."""
         hosted = self._host.runs.get(check_id("run", run_id))
-        return hosted if hosted is not None and not hosted.over.is_set and who.owns(hosted.key.user) else None
+        return hosted if hosted is not None and hosted.live and who.owns(hosted.key.user) else None
 
     async def feed(self, who: Principal, run_id: str) -> tuple[HostedRun | None, Feed]:
         """What the run tells, or, if it is long over, what it has told. Raises `NotYours`."""

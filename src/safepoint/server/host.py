@@ -7,10 +7,10 @@ record is stored: whoever comes after a crash finds it there.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from safepoint._core.points import SafePoint
@@ -31,8 +31,6 @@ from safepoint.sessions.owners import Owner
 from safepoint.sessions.records import RunBook, RunRecord, RunState, same_request
 from safepoint.sessions.session import Session
 from safepoint.sessions.store import Store
-
-_log = logging.getLogger("safepoint.server")
 
 _DAY = 86_400.0
 _CACHED_SESSIONS = 1000
@@ -67,6 +65,7 @@ class Host:
         self.owner = str(Owner.this_process())
         self.runs: OrderedDict[str, HostedRun] = OrderedDict()
         self._senders: OrderedDict[SessionKey, Sender] = OrderedDict()
+        self._patched: set[SessionKey] = set()
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -103,6 +102,11 @@ class Host:
                 del self._senders[idle]
         return sender
 
+    def state_of(self, key: SessionKey, stored: Mapping[str, Any]) -> Mapping[str, Any]:  # Any: JSON values
+        """The session's state: as a live run has it, or else as it is stored."""
+        known = self._senders.get(key)
+        return stored if known is None else known.session.state
+
     async def delete(self, key: SessionKey) -> None:
         """A live run of it is stopped first. Cancellation: the session may still be there."""
         for hosted in self.live_of(key):
@@ -117,7 +121,9 @@ class Host:
         """Change the state, also under a live run, which goes on. Cancellation: changed or not."""
         sender = await self.sender(key)
         merge(sender.session.state, delta)
-        if not sender.busy:
+        if sender.busy:
+            self._patched.add(key)  # a live run writes it with its next step; one that has written its last, nobody
+        else:
             await sender.session.save_state()
         await self.book.touch(key.stored_as, time.time())
         return sender.session
@@ -234,16 +240,18 @@ class Host:
 
         try:
             await hosted.serve(sender, if_busy, self.book, joined)
-        except StoreError:
-            _log.exception("the end of the run %s could not be recorded", hosted.id)
         finally:
             limit.cancel()
             self._forget_old()
+        if hosted.key in self._patched and not sender.busy:
+            self._patched.discard(hosted.key)
+            with suppress(StoreError):  # then the next run saves it
+                await sender.session.save_state()
 
     def _forget_old(self) -> None:
         """Runs that are over stay for a while, for viewers that come back; then the store has what they left."""
         while len(self.runs) > _KEPT_RUNS:
-            oldest = next((id for id, run in self.runs.items() if run.over.is_set), None)
+            oldest = next((id for id, run in self.runs.items() if not run.live), None)
             if oldest is None:
                 return
             del self.runs[oldest]
@@ -251,7 +259,7 @@ class Host:
     # -- finding -------------------------------------------------------------------------------------------------------
 
     def live(self) -> list[HostedRun]:
-        return [run for run in self.runs.values() if not run.over.is_set]
+        return [run for run in self.runs.values() if run.live]
 
     def live_of(self, key: SessionKey) -> list[HostedRun]:
         return [run for run in self.live() if run.key == key]

@@ -7,6 +7,7 @@ sent after it is stored, and in the form in which it is stored. Words under way 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -21,7 +22,7 @@ from safepoint.agent.journal import Ended, Fact, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.run import Run
-from safepoint.errors import SessionBusy
+from safepoint.errors import SessionBusy, StoreError
 from safepoint.history.parts import Message, Prompt
 from safepoint.server.feed import Feed
 from safepoint.server.ids import SessionKey
@@ -39,6 +40,10 @@ from safepoint.server.wire_events import (
 )
 from safepoint.sessions.busy import Delivery, IfBusy, Sender
 from safepoint.sessions.records import RunBook, RunState
+
+_log = logging.getLogger("safepoint.server")
+
+_PATIENCE = 10.0
 
 AnyRun: TypeAlias = Run[Any, Any]  # Any: runs of every agent
 
@@ -74,8 +79,13 @@ class HostedRun:
         return self.run.id
 
     @property
+    def live(self) -> bool:
+        """Is there anything that could be stopped? Not of a message that has joined another run."""
+        return not self.over.is_set and self.feed.joined is None
+
+    @property
     def state(self) -> RunState:
-        if self.over.is_set:
+        if not self.live:
             return RunState.PAUSED if self.paused else RunState.ENDED
         return RunState.LIVE if self.run.node.started else RunState.QUEUED
 
@@ -138,14 +148,18 @@ class HostedRun:
             self.queued = False
 
     async def _record_end(self, book: RunBook) -> None:
-        """Bounded by the book itself. Cancellation: the record stays open, and the next start settles it."""
+        """Bounded. Cancellation: the record stays open, and the next start settles it."""
         state, reason = RunState.ENDED, self.reason
         if self.paused:
             state = RunState.PAUSED
         elif reason is not None and reason.source is Source.SHUTDOWN:
             state = RunState.SUSPENDED
         why, now = None if reason is None else reason_json(reason), time.time()
-        await book.move(self.id, state, epoch=self.epoch, ended_at=now, outcome=self.outcome, reason=why)
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await book.move(self.id, state, epoch=self.epoch, ended_at=now, outcome=self.outcome, reason=why)
+        except (StoreError, TimeoutError):
+            _log.exception("the end of the run %s could not be recorded", self.id)
 
     # -- asking --------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 from typing import Annotated, Any, Literal
 
@@ -222,4 +223,4 @@ def _one(name: str) -> SafePoint:
 def digest_of(request: RunRequest) -> str:
     """What makes two requests with one key the same request."""
     body = request.model_dump(mode="json", exclude={"idempotency_key"})
-    return json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

@@ -192,7 +192,7 @@ class MemoryRunBook:
     async def accept(self, record: RunRecord, *, since: float) -> RunRecord:
         """Cancellation: of this and of every other method: there is nothing to wait for."""
         if record.key is not None:
-            known = await self.by_key(record.session, record.key, since=since)
+            known = self._newer(record.session, record.key, since)
             if known is not None:
                 return same_request(known, record.digest)
             self._by_key[record.session, record.key] = record.run_id
@@ -220,6 +220,9 @@ class MemoryRunBook:
         return self._records.get(run_id)
 
     async def by_key(self, session: str, key: str, *, since: float) -> RunRecord | None:
+        return self._newer(session, key, since)
+
+    def _newer(self, session: str, key: str, since: float) -> RunRecord | None:
         known = self._records.get(self._by_key.get((session, key), ""))
         return known if known is not None and known.created_at >= since else None
 

@@ -44,7 +44,7 @@ async def cancel_session(
 @routes.post("/runs/{run}:cancel")
 async def cancel_run(host: Served, who: Who, run: str, body: CancelRequest | None = None) -> JSONResponse:
     request, found = body or CancelRequest(), await Finder(host).run(who, run)
-    if isinstance(found, HostedRun) and not found.over.is_set:
+    if isinstance(found, HostedRun) and found.live:
         reason = who.reason(request.reason, user=found.key.user)
         return _answer(found.key, await cancel_all(host, [found], request, reason))
     key, record = await Finder(host).record(who, run)
