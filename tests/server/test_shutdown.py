@@ -1,4 +1,4 @@
-"""SIGTERM under load: nothing is lost, everybody is told, the process leaves with 0 in time, and the next one goes on."""
+"""SIGTERM under load: nothing is lost, all are told, the process leaves with 0 in time, and the next one goes on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Watcher:
         self._thread = threading.Thread(target=self._watch, args=(server, text, more), daemon=True)
         self._thread.start()
 
-    def _watch(self, server: ServerProcess, text: str, more: dict[str, object]) -> None:
+    def _watch(self, server: ServerProcess, text: str, more: dict[str, Any]) -> None:
         try:
             with server.stream(self.session, text, **more) as frames:
                 self.events += [event for _, event in frames]
