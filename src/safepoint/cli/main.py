@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from safepoint.server.config import OnCrash, ServerConfig
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The agent runtime you can stop.")
 
 
@@ -22,6 +24,11 @@ def serve(
     host: Annotated[str, typer.Option(help="the address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
     data: Annotated[Path, typer.Option(help="the folder for sessions and runs")] = Path(".safepoint"),
+    shutdown_seconds: Annotated[
+        float, typer.Option(min=0.1, help="how long runs may look for a safe point after SIGTERM")
+    ] = 10.0,
+    resume_on_start: Annotated[bool, typer.Option(help="go on with runs that a shutdown stopped")] = True,
+    on_crash: Annotated[OnCrash, typer.Option(help="what becomes of runs whose process died")] = OnCrash.RESUME,
 ) -> None:
     """Serve agents over HTTP, SSE and WebSocket."""
     from safepoint.server.app import create_app
@@ -34,4 +41,5 @@ def serve(
     data.mkdir(parents=True, exist_ok=True, mode=0o700)
     store = SqliteStore(data / "safepoint.db")
     catalog = Catalog.load(apps) if apps is not None else Catalog.of({})
-    serve_app(create_app(catalog, store=store, book=SqliteRunBook(store)), host=host, port=port)
+    config = ServerConfig(shutdown_seconds=shutdown_seconds, resume_on_start=resume_on_start, on_crash=on_crash)
+    serve_app(create_app(catalog, store=store, book=SqliteRunBook(store), config=config), host=host, port=port)

@@ -22,10 +22,15 @@ class Frame:
 
 
 class Feed:
-    """The events of one run. `closed`: no more will come."""
+    """The events of one run. `closed`: no more will come.
 
-    def __init__(self, scene: Scene) -> None:
+    `first`: the number before its first event. A run that another process picks up is numbered further up, so a place
+    in what the first process told is recognised; from there everything is told again, with the same event ids.
+    """
+
+    def __init__(self, scene: Scene, first: int = 0) -> None:
         self.scene = scene
+        self._first = first
         self.whole: list[Json] = []
         self.closed = False
         self.error: Json | None = None
@@ -75,9 +80,13 @@ class Feed:
         """A viewer that has seen that many whole events."""
         if self.joined is not None:
             return self.joined.view(after)
-        viewer = Viewer(self, min(max(after, 0), len(self.whole)))
+        viewer = Viewer(self, min(max(after - self._first, 0), len(self.whole)))
         self.enter(viewer)
         return viewer
+
+    def seq(self, count: int) -> int:
+        """The number of the event that makes it so many."""
+        return self._first + count
 
     @property
     def watched(self) -> bool:
@@ -96,7 +105,8 @@ class Feed:
                 text = "".join(pieces[seen[thought] :])
                 seen[thought] = len(pieces)
                 scene = self.scene if self._voice is None else replace(self.scene, voice=self._voice)
-                return Frame(len(self.whole), partial_event(scene, self.place, text, self._at, thought=thought))
+                event = partial_event(scene, self.place, text, self._at, thought=thought)
+                return Frame(self.seq(len(self.whole)), event)
         return None
 
     def _wake(self) -> None:
@@ -123,7 +133,7 @@ class Viewer:
         if self._next < len(self.feed.whole):
             self._next += 1
             self._seen = {False: 0, True: 0}
-            return Frame(self._next, self.feed.whole[self._next - 1])
+            return Frame(self.feed.seq(self._next), self.feed.whole[self._next - 1])
         if not self.partials or self.feed.closed:
             return None
         if self._place != self.feed.place:

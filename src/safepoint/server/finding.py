@@ -9,7 +9,7 @@ from safepoint.errors import SessionNotFound
 from safepoint.server.answers import Beside, listed_json, session_json, stored_run_events
 from safepoint.server.feed import Feed
 from safepoint.server.host import Host
-from safepoint.server.hosted import HostedRun
+from safepoint.server.hosted import HostedRun, first_event
 from safepoint.server.ids import SessionKey, check_id
 from safepoint.server.principal import NotYours, Principal
 from safepoint.server.shared_state import places
@@ -52,7 +52,7 @@ class Finder:
 
     async def replay(self, record: RunRecord) -> Feed:
         """The stored events of a run that this process does not hold. Cancellation: nothing has changed."""
-        feed = Feed(Scene(record.run_id, ""))
+        feed = Feed(Scene(record.run_id, ""), first_event(record.epoch))
         key = SessionKey.parse(record.session)
         try:
             session = (await self._host.sender(key)).session if key is not None else None

@@ -39,6 +39,7 @@ from safepoint.sessions.store import Store
 _DAY = 86_400.0
 _CACHED_SESSIONS = 1000
 _KEPT_RUNS = 1000
+_WRITING = 1.0  # for the records of runs that have stopped
 
 
 class Draining(SafepointError):
@@ -157,15 +158,15 @@ class Host:
         self._admit(who, sender, request.if_busy)
         begun = start(agent, sender.session, request)
         try:
-            scene = await self._scene(begun, sender.session, request)
+            scene = await self.scene(begun, sender.session, request)
         except BaseException:
             begun.run.discard()
             raise
-        hosted = HostedRun(key, begun.run, begun.prompt, scene, who.name)
+        hosted = HostedRun(key, begun.run, begun.prompt, scene, by=who.name)
         hosted.on_disconnect = request.on_disconnect
         return await self.accept(hosted, sender, request)
 
-    async def _scene(self, begun: Start, session: Session, request: RunRequest) -> Scene:
+    async def scene(self, begun: Start, session: Session, request: RunRequest) -> Scene:
         """A run that goes on keeps the name and the marks of the turn that it belongs to. Cancellation: no change."""
         agent, metadata = begun.run.agent, request.custom_metadata
         if not begun.continued:
@@ -189,6 +190,7 @@ class Host:
             digest_of(request) if request.idempotency_key is not None else None,
             started_at=None if hosted.queued else now,
             renewed=now,
+            by=hosted.by,
         )
         try:
             known = await self.book.accept(record, since=now - _DAY)
@@ -198,9 +200,11 @@ class Host:
         if known.run_id != hosted.id:  # its twin was faster
             hosted.run.discard()
             return self.runs.get(known.run_id) or known
-        hosted.state_delta = request.state_delta or {}
-        hosted.bring_state = partial(self._bring_state, hosted, sender.session)
-        hosted.keep_state = partial(self._keep_state, hosted, sender.session)
+        if self.draining:  # it began to, while the record was stored
+            hosted.run.discard()
+            await self.book.move(hosted.id, RunState.ENDED, epoch=0, ended_at=now, outcome="refused")
+            self._refuse_if_draining()
+        self.give_state(hosted, sender.session, request.state_delta or {})
         self.serve(hosted, sender, request.if_busy)
         return hosted
 
@@ -215,8 +219,7 @@ class Host:
         return self.runs.get(known.run_id) or known
 
     def _admit(self, who: Principal, sender: Sender, if_busy: IfBusy) -> None:
-        if self.draining:
-            raise Draining("the server is shutting down: try again on the next one")
+        self._refuse_if_draining()
         if sender.busy and if_busy == "reject":
             raise SessionBusy("a run of this session is live: wait for it, stop it, or send ifBusy")
         mine = [run for run in self.live() if run.by == who.name]
@@ -226,6 +229,10 @@ class Host:
             raise TooMany(f"{waiting} messages wait for their turn; no more than {limits.queued_runs} may")
         if not sender.busy and len(mine) - waiting >= limits.live_runs:
             raise TooMany(f"{limits.live_runs} runs are live, and no more may be: wait for one, or stop one")
+
+    def _refuse_if_draining(self) -> None:
+        if self.draining:
+            raise Draining("the server is shutting down: try again on the next one")
 
     def serve(self, hosted: HostedRun, sender: Sender, if_busy: IfBusy) -> None:
         """Give an accepted run its task."""
@@ -268,6 +275,12 @@ class Host:
 
     # -- what a turn brings and leaves ---------------------------------------------------------------------------------
 
+    def give_state(self, hosted: HostedRun, session: Session, delta: Mapping[str, Any]) -> None:  # Any: JSON values
+        """What the run is to find in the session's state when its turn comes."""
+        hosted.state_delta = delta
+        hosted.bring_state = partial(self._bring_state, hosted, session)
+        hosted.keep_state = partial(self._keep_state, hosted, session)
+
     async def _bring_state(self, hosted: HostedRun, session: Session) -> None:
         """Its turn has come: the state is as its sessions share it now, with what came with the message.
 
@@ -305,10 +318,11 @@ class Host:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    async def shut_down(self) -> None:
+    async def shut_down(self) -> bool:
         """Stop taking runs, ask those that are live to stop at a safe point, then NOW; return when all are recorded.
 
-        Cancellation: the asks stand.
+        Bounded: what does not end by then is forced, and what does not end then is left to the next start. True if
+        there is no such run. Cancellation: the asks stand.
         """
         self.draining = True
         reason = Reason("the server is shutting down", Source.SHUTDOWN)
@@ -317,8 +331,21 @@ class Host:
                 hosted.withdraw(reason)
             else:
                 hosted.run.cancel(SafePoint.ANY, within=self.config.shutdown_seconds, recursive=True, reason=reason)
-        for hosted in self.live():
-            await hosted.over.wait()
+        cap = max((hosted.run.agent.ladder.cap for hosted in self.live()), default=0.0)
+        if await self._all_over(self.config.shutdown_seconds + cap + _WRITING):
+            return True
+        self.force()
+        return await self._all_over(_WRITING)
+
+    async def _all_over(self, seconds: float) -> bool:
+        """Wait for that, so long. Cancellation: only the waiting ends."""
+        try:
+            async with asyncio.timeout(seconds):
+                for hosted in self.live():
+                    await hosted.over.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def force(self) -> None:
         """Somebody can't wait."""

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
-from safepoint._core.asks import Ask
 from safepoint._core.latch import Latch
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
@@ -44,11 +43,14 @@ from safepoint.server.wire_events import (
     with_usage,
 )
 from safepoint.sessions.busy import Delivery, IfBusy, Sender
-from safepoint.sessions.records import RunBook, RunState
+from safepoint.sessions.records import RecordMoved, RunBook, RunState
+from safepoint.sessions.session import Session
 
 _log = logging.getLogger("safepoint.server")
 
 _PATIENCE = 10.0
+# More events than a run tells in one process.
+_LIFE = 1_000_000
 
 AnyRun: TypeAlias = Run[Any, Any]  # Any: runs of every agent
 
@@ -56,20 +58,29 @@ AnyRun: TypeAlias = Run[Any, Any]  # Any: runs of every agent
 class HostedRun:
     """A run, its feed, and its record. `admitted` opens when it is clear that the message was taken, or refused.
 
-    `by`: the key that pays for it. `queued`: its record says so. `epoch`: of its record. `asks`: receipts by ask id.
+    `by`: the key that pays for it. `queued`: its record has to become live when its turn comes. `epoch`: of its
+    record; above 0 it was picked up from another process, and tells first what was told there. `asks`: receipts, by
+    the ids of their asks.
     """
 
-    def __init__(self, key: SessionKey, run: AnyRun, prompt: Prompt, scene: Scene, by: str = "") -> None:
+    def __init__(
+        self, key: SessionKey, run: AnyRun, prompt: Prompt, scene: Scene, *, by: str = "", epoch: int = 0
+    ) -> None:
         self.key = key
         self.run = run
         self.prompt = prompt
         self.by = by
-        self.feed = Feed(scene)
+        self.feed = Feed(scene, first_event(epoch))
         self.on_disconnect: OnDisconnect = "cancel"
         self.queued = False
-        self.epoch = 0
+        self.epoch = epoch
         self.admitted = Latch()
         self.refused: SessionBusy | None = None
+        # Its turn could not begin, or another process has it now.
+        self.failed: StoreError | None = None
+        # How it ended is known and could not be recorded yet.
+        self.owed = False
+        self._recorded = False
         self.delivery: Delivery | None = None
         # Asked to stop while it was waiting for its turn: then there is no run to ask.
         self.withdrawn: Reason | None = None
@@ -81,6 +92,7 @@ class HostedRun:
         self.shared_before: Mapping[str, Any] | None = None  # Any: as above
         self.bring_state: Callable[[], Awaitable[None]] | None = None
         self.keep_state: Callable[[], Awaitable[None]] | None = None
+        self._session: Session | None = None
         self._said: dict[int, Message] = {}
         # The last event of a run that failed, until it is known what the failure was.
         self._last: tuple[int, Json] | None = None
@@ -99,7 +111,9 @@ class HostedRun:
     @property
     def state(self) -> RunState:
         if not self.live:
-            return RunState.PAUSED if self.paused else RunState.ENDED
+            runs = self._session.runs if self._session is not None else ()
+            waits = self.paused and bool(runs) and runs[-1].run_id == self.id  # and no later message came
+            return RunState.PAUSED if waits else RunState.ENDED
         return RunState.LIVE if self.run.node.started else RunState.QUEUED
 
     @property
@@ -111,6 +125,8 @@ class HostedRun:
         """The fixed word for how it ended; None before that."""
         if self.refused is not None:
             return "refused"
+        if self.failed is not None:
+            return str(StopReason.ERROR)
         if self.delivery is Delivery.JOINED:
             return "joined"
         if self.withdrawn is not None:
@@ -137,29 +153,38 @@ class HostedRun:
 
         Cancellation: a run that waits for its turn is withdrawn; a live one is stopped NOW.
         """
+        self._session = sender.session
         stop_listening = sender.session.listen(self._take)
         self.run.hub.listen(self._overhear)
         if if_busy != "reject":
             self.admitted.set()
-        on_turn = partial(self._begin, book)
+        # The record has ended before the next run of the session begins, so nobody can take that one's work for this.
+        on_turn, on_over = partial(self._begin, book), partial(self._record_over, book)
         try:
-            sent = await sender.deliver(self.run, self.prompt, if_busy=if_busy, on_turn=on_turn, on_joined=joined)
+            if self.withdrawn is not None:
+                self.run.discard()
+                raise asyncio.CancelledError  # asked for before this task had made a step
+            sent = await sender.deliver(
+                self.run, self.prompt, if_busy=if_busy, on_turn=on_turn, on_over=on_over, on_joined=joined
+            )
             self.delivery = sent.delivery
-            self._tell_end(sent.result)
+            if self.refused is None:
+                self._tell_end(sent.result)
         except SessionBusy as error:
             self.refused = error
+        except StoreError as error:
+            self.failed = error
+            self._tell_abnormal(Abnormal(type(error).__name__, str(error)))
         except asyncio.CancelledError:
             if self.withdrawn is None:
                 raise
-            self._tell_withdrawal(self.withdrawn)
-        except StoreError as error:  # before its first line: the record could not be moved, or values not be read
-            self._tell_abnormal(Abnormal(type(error).__name__, str(error)))
-            raise
+            self._tell_abnormal(before_its_turn(self.withdrawn.text))
         finally:
             stop_listening()
             self.admitted.set()
-            await self._leave_state()
-            await self._record_end(book)
+            if not self._recorded:
+                await self._leave_state()
+                await self.record_end(book)
             self.feed.close(self._error_frame())
             self.over.set()
 
@@ -179,8 +204,19 @@ class HostedRun:
             except StoreError:
                 _log.exception("what the run %s did to shared values could not be stored", self.id)
 
-    async def _record_end(self, book: RunBook) -> None:
-        """Bounded. Cancellation: the record stays open, and the next start settles it."""
+    async def _record_over(self, book: RunBook) -> None:
+        """Cancellation: as of `record_end`."""
+        error = self.run.result.error
+        if isinstance(error, SessionBusy):  # of a run in another process
+            self.refused = error
+        await self._leave_state()
+        await self.record_end(book)
+
+    async def record_end(self, book: RunBook) -> None:
+        """Bounded; what fails is owed, and tried again. Cancellation: likewise, by the next start at the latest."""
+        self._recorded = True
+        if isinstance(self.failed, RecordMoved) or (self.refused is not None and self.epoch):
+            return  # it is another's by now; or it was picked up too early, and its turn is still to come
         state, reason = RunState.ENDED, self.reason
         if self.paused:
             state = RunState.PAUSED
@@ -191,18 +227,25 @@ class HostedRun:
         if error is not None and why is None:
             why = {"error": type(error).__name__, "text": str(error)}
         left = {"ended_at": time.time(), "outcome": self.outcome, "reason": why, "usage": usage}
+        self.owed = True
         try:
             async with asyncio.timeout(_PATIENCE):
                 await book.move(self.id, state, epoch=self.epoch, **left)
+        except RecordMoved as moved:
+            _log.warning("the end of the run %s is recorded by another process: %s", self.id, moved)
         except (StoreError, TimeoutError):
-            _log.exception("the end of the run %s could not be recorded", self.id)
+            _log.exception("the end of the run %s could not be recorded yet", self.id)
+            return
+        self.owed = False
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
     def withdraw(self, reason: Reason) -> None:
         """Take it out of the queue. Only for a run that has not started."""
-        self.withdrawn = self.withdrawn or reason
-        if self.task is not None:
+        if self.withdrawn is not None:
+            return
+        self.withdrawn = reason
+        if self.task is not None and self._session is not None:  # a task that has made no step would never see it
             self.task.cancel()
 
     def ask(self, at: SafePoint, reason: Reason) -> None:
@@ -221,6 +264,8 @@ class HostedRun:
                     self._mine = True
                     self._said = dict(enumerate(fact.messages, fact.index))
                     self._place = fact.index + len(fact.messages)
+                    if self.epoch:
+                        self._tell_again(fact)
                     self.admitted.set()
                 case Said(index, message, at) if self._mine:
                     self._say(index, message, at)
@@ -292,10 +337,14 @@ class HostedRun:
             code = ABORTED if result.cancellation is not None else code
             self._tell_abnormal(Abnormal(code, why, result.ledger))
 
-    def _tell_withdrawal(self, reason: Reason) -> None:
-        self._tell_abnormal(before_its_turn(reason.text))
+    def _tell_again(self, opened: Opened) -> None:
+        """What the process before has told of this run, but for the message that it answers."""
+        assert self._session is not None
+        for place, message in list(self._said.items())[opened.messages[0].role == "user" :]:
+            self.feed.say(place, message_event(self.feed.scene, place, message, self._session.times[place]))
 
     def _tell_abnormal(self, abnormal: Abnormal) -> None:
+        """The end of a run that had no turn, or whose end could not be stored."""
         event = empty_event(self.feed.scene, self._place, time.time())
         self.feed.say(self._place, abnormal_event(event, abnormal))
 
@@ -320,12 +369,13 @@ def abnormal_end(stop_reason: str, last: Message, ledger: tuple[LedgerEntry, ...
     return Abnormal(code, notices(last) or str(stop_reason), ledger)
 
 
+def first_event(epoch: int) -> int:
+    """The number before the first event of a run that was taken over so often."""
+    return epoch * _LIFE
+
+
 def reason_json(reason: Reason) -> dict[str, str | None]:
     return {"text": reason.text, "source": str(reason.source), "by": reason.by}
-
-
-def ask_json(ask: Ask) -> Mapping[str, Any]:  # Any: JSON
-    return {"id": ask.id, "at": sorted(ask.at.places), "reason": reason_json(ask.reason), "askedAt": ask.asked_at}
 
 
 def _questions(ended: Ended) -> tuple[Question, ...]:
