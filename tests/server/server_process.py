@@ -110,6 +110,13 @@ class ServerProcess:
         finally:
             connection.close()
 
+    def begin(self, method: str, path: str, body: object = None) -> http.client.HTTPResponse:
+        """One request, its answer begun and not read. Closing the answer closes the connection."""
+        connection = self.connect()
+        data = None if body is None else json.dumps(body).encode()
+        connection.request(method, path, data, {"content-type": "application/json", "connection": "close"})
+        return connection.getresponse()
+
     def post(self, path: str, body: object = None, headers: Mapping[str, str] | None = None) -> Answer:
         return self.http("POST", path, body, headers)
 

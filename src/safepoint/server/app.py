@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
 
 from safepoint.agent.base import BaseAgent
 from safepoint.errors import HistoryError, SessionBusy, SessionNotFound, StoreError
@@ -91,14 +92,22 @@ def create_app(
 def check_routes(app: FastAPI) -> None:
     """Raises if a route can never be reached, because one before it answers the same requests."""
     before: list[APIRoute] = []
-    for route in app.routes:
-        if not isinstance(route, APIRoute):
-            continue
+    for route in _flat(app.routes):
         example = route.path.replace("{", "").replace("}", "")
         for other in before:
             if (other.methods or set()) & (route.methods or set()) and other.path_regex.fullmatch(example):
                 raise RuntimeError(f"{route.path} is never reached: {other.path} answers first")
         before.append(route)
+
+
+def _flat(routes: Iterable[BaseRoute]) -> Iterator[APIRoute]:
+    """Those of included routers too, which FastAPI keeps as they are."""
+    for route in routes:
+        inner = getattr(route, "original_router", None)
+        if isinstance(inner, APIRouter):
+            yield from _flat(inner.routes)
+        elif isinstance(route, APIRoute):
+            yield route
 
 
 def _answer_with(status: int) -> Any:  # Any: as starlette declares handlers
