@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from safepoint._core.latch import Latch
-from safepoint._core.points import SafePoint
+from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import Receipt
 from safepoint.agent.checkpoint import Question
@@ -242,8 +242,9 @@ class HostedRun:
 
     def withdraw(self, reason: Reason) -> None:
         """Take it out of the queue. Only for a run that has not started."""
-        if self.withdrawn is not None:
-            return
+        asked = self.run.node.request()
+        if self.withdrawn is not None or (asked is not None and asked.level is not Level.SAFE):
+            return  # it was asked already, and ends by itself as soon as it starts
         self.withdrawn = reason
         if self.task is not None and self._session is not None:  # a task that has made no step would never see it
             self.task.cancel()
