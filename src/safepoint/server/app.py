@@ -15,9 +15,11 @@ from safepoint.agent.base import BaseAgent
 from safepoint.errors import HistoryError, SessionBusy, SessionNotFound, StoreError
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
+from safepoint.server.door import check_exposed
 from safepoint.server.guard import Guard
 from safepoint.server.host import Draining, Host, NoSuchApp, NothingToAnswer, TooMany
 from safepoint.server.ids import BadId
+from safepoint.server.keys import KeyFile
 from safepoint.server.principal import NotAllowed, NotYours
 from safepoint.server.routes import cancel, runs, service, sessions, watching
 from safepoint.sessions.memory import MemoryStore
@@ -50,8 +52,13 @@ def create_app(
     store: Store | None = None,
     book: RunBook | None = None,
     config: ServerConfig | None = None,
+    keys: KeyFile | None = None,
 ) -> FastAPI:
-    """The ASGI app that serves these agents by name. Without a store everything is kept in memory."""
+    """The ASGI app that serves these agents by name. Without a store everything is kept in memory.
+
+    `keys`: who may call. Without any, it serves this machine only. Raises ValueError for a configuration that would
+    let others in unknown.
+    """
     catalog = agents if isinstance(agents, Catalog) else Catalog.of(agents)
     host = Host(catalog, store or MemoryStore(), book or MemoryRunBook(), config or ServerConfig())
 
@@ -62,8 +69,11 @@ def create_app(
         await host.store.aclose()
 
     app = FastAPI(title="Safepoint", lifespan=lifespan)
-    app.add_middleware(Guard)
+    app.add_middleware(Guard, config=host.config, keys=keys)
     app.state.host = host
+    app.state.keys = keys
+    # Middleware is made with the first request; what is wrong with it shall be known before.
+    check_exposed("allowed_hosts", host.config, keys, exposed=bool(host.config.allowed_hosts))
     for part in (service, cancel, sessions, runs, watching):
         app.include_router(part.routes)
     for kind, status in _STATUS:

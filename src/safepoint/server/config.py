@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one key, one run and one request may take."""
+    """What one key, one run and one request may take.
+
+    `json_values`: of all kinds in one body. `request_seconds`: for a client to send one request whole.
+    `viewers`: requests of all clients that wait for a run. `cancels`: of one key that are open at once; apart from
+    this one, no limit refuses a cancel.
+    """
 
     body_bytes: int = 8_000_000
     header_bytes: int = 32_000
     json_depth: int = 64
+    json_values: int = 100_000
+    request_seconds: float = 30.0
     live_runs: int = 16
     queued_runs: int = 64
     run_seconds: float = 3600.0
     viewers: int = 1000
+    cancels: int = 256
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value: float = getattr(self, field.name)
+            if not 0 < value < float("inf"):
+                raise ValueError(f"{field.name}={value}: a limit is a number above 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +40,8 @@ class ServerConfig:
     `shutdown_seconds`: how long live runs may look for a safe point after SIGTERM; keep it below the pod's grace.
     `resume_on_start`: what happens to runs that a shutdown or a crash stopped: they go on, or stay stopped.
     `allowed_hosts`: names by which clients may call it, besides loopback.
+    `allowed_origins`: pages of other servers that may call it, with a key: `https://app.example.com` or `regex:…`.
+    `insecure`: serve others than this machine without keys.
     """
 
     limits: Limits = Limits()
@@ -35,3 +51,4 @@ class ServerConfig:
     keep_alive_seconds: float = 15.0
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    insecure: bool = False

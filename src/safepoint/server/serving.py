@@ -18,7 +18,10 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from safepoint.server.connection import wire_options
+from safepoint.server.door import check_exposed
 from safepoint.server.host import Host
+from safepoint.server.origins import is_loopback
 
 _GOODBYE = 2.0  # for answers that are on their way when all runs are over
 
@@ -77,13 +80,17 @@ class Server(uvicorn.Server):
 
 
 def serve(app: FastAPI, *, host: str = "127.0.0.1", port: int = 8000) -> None:
-    """Serve until a signal says otherwise; returns when everything is recorded and every caller was told."""
+    """Serve until a signal says otherwise; returns when everything is recorded and every caller was told.
+
+    Raises ValueError if others than this machine could reach it and it has no keys.
+    """
+    check_exposed(f"--host {host}", app.state.host.config, app.state.keys, exposed=not is_loopback(host))
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
         log_config=None,
         timeout_graceful_shutdown=int(_GOODBYE),
-        ws="websockets-sansio",
+        **wire_options(app.state.host.config.limits),
     )
     Server(config, app.state.host).run()
