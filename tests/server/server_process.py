@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import signal
@@ -14,6 +13,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +94,8 @@ class ServerProcess:
         self.process = None
         return code
 
-    def connect(self, timeout: float = PATIENCE) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+    def connect(self, timeout: float = PATIENCE) -> HTTPConnection:
+        return HTTPConnection("127.0.0.1", self.port, timeout=timeout)
 
     def http(self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None) -> Answer:
         """One request on a connection of its own. `body`: bytes as they are, anything else as JSON."""
@@ -111,7 +111,7 @@ class ServerProcess:
         finally:
             connection.close()
 
-    def begin(self, method: str, path: str, body: object = None) -> http.client.HTTPResponse:
+    def begin(self, method: str, path: str, body: object = None) -> HTTPResponse:
         """One request, its answer begun and not read. Closing the answer closes the connection."""
         connection = self.connect()
         data = None if body is None else json.dumps(body).encode()
@@ -184,7 +184,7 @@ class ServerProcess:
 class Frames:
     """The frames of one stream: (id, event), comments left out."""
 
-    def __init__(self, response: http.client.HTTPResponse) -> None:
+    def __init__(self, response: HTTPResponse) -> None:
         self.headers = {name.lower(): value for name, value in response.getheaders()}
         self.comments = 0
         self._response = response

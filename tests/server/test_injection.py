@@ -15,14 +15,13 @@ import pytest
 
 from safepoint import Agent, check_history, tool
 from safepoint._core.border import outlast
-from safepoint._core.supervisor import Supervisor
 from safepoint._core.reasons import Reason
-from safepoint.errors import SessionBusy
+from safepoint._core.supervisor import Supervisor
 from safepoint.server.apps import Catalog
 from safepoint.server.cancelling import cancel_all
 from safepoint.server.config import ServerConfig
 from safepoint.server.elsewhere import cancel_records
-from safepoint.server.host import Draining, Host
+from safepoint.server.host import Host
 from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
 from safepoint.server.principal import LOCAL
@@ -30,6 +29,7 @@ from safepoint.server.recovery import Recovery
 from safepoint.server.requests import CancelRequest, RunRequest
 from safepoint.sessions import MemoryStore
 from safepoint.sessions.records import MemoryRunBook, RunRecord, RunState
+from safepoint.sessions.shelf import MemoryShelf
 from safepoint.testing import RuleModel, call, check_cancellable, say
 from safepoint.tools.context import ToolContext
 from tests.injection.parts import A_MOMENT, A_WHILE, EFFECTS, SlowStore, post
@@ -72,7 +72,8 @@ class World:
     def process(self) -> Host:
         """Seen from the next one, it is gone."""
         model = RuleModel({"post": call("post"), "ask": call("ask")}, otherwise=say("done"))
-        host = Host(Catalog.of({"worker": Agent("worker", model=model, tools=[post, ask])}), self.slow, self.book, CONFIG)
+        catalog = Catalog.of({"worker": Agent("worker", model=model, tools=[post, ask])})
+        host = Host(catalog, self.slow, self.book, MemoryShelf(), CONFIG)
         self.processes += 1
         host.owner = f"{socket.gethostname()}|{999_999_990 + self.processes}|never"
         return host
@@ -111,7 +112,7 @@ def two_processes(first: Callable[[Host], Awaitable[None]]) -> Scenario:
         finally:
             await outlast(Supervisor.current().spawn(_next_process(world, host), "the next process", None))
 
-    scenario.__name__ = first.__name__  # type: ignore[attr-defined]  # a function has one
+    scenario.__name__ = first.__name__
     return scenario
 
 
