@@ -17,6 +17,11 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+class Crashed(StrEnum):
+    RESUME = "resume"
+    SEAL = "seal"
+
+
 class StoreKind(StrEnum):
     SQLITE = "sqlite"
     MEMORY = "memory"
@@ -37,4 +42,9 @@ class ServeOptions:
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Who answers in the demo: 'local', 'openai:NAME', …")
     ] = None
+    shutdown_seconds: Annotated[
+        float, typer.Option(min=0.1, help="How long runs may look for a safe point after SIGTERM.")
+    ] = 10.0
+    resume_on_start: Annotated[bool, typer.Option(help="Go on with runs that a shutdown stopped.")] = True
+    on_crash: Annotated[Crashed, typer.Option(help="What becomes of runs whose process died.")] = Crashed.RESUME
     log_format: Annotated[LogFormat, typer.Option(help="How log lines look.")] = LogFormat.TEXT

@@ -20,7 +20,7 @@ from safepoint.cli.serve_options import DATA, LogFormat, ServeOptions, StoreKind
 from safepoint.errors import ModelNotReady, StoreError
 from safepoint.server.app import create_app
 from safepoint.server.apps import Catalog
-from safepoint.server.config import ServerConfig
+from safepoint.server.config import OnCrash, ServerConfig
 from safepoint.server.logs import JsonLines, TextLines, configure_logging
 from safepoint.server.serving import address_of, listen, serve_on
 from safepoint.sessions.memory import MemoryStore
@@ -47,7 +47,11 @@ def run_server(options: ServeOptions) -> None:
 
 
 def _config(options: ServeOptions) -> ServerConfig:
-    return ServerConfig()
+    return ServerConfig(
+        shutdown_seconds=options.shutdown_seconds,
+        resume_on_start=options.resume_on_start,
+        on_crash=OnCrash(options.on_crash),
+    )
 
 
 def _catalog(options: ServeOptions) -> Catalog:
