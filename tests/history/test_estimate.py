@@ -24,6 +24,7 @@ from safepoint.history import (
     estimate_messages,
     estimate_tokens,
 )
+from safepoint.history.estimate import price_messages
 from tests.history.conversations import PATIENT
 
 DATA = json.loads((Path(__file__).parent / "data" / "token_counts.json").read_text())
@@ -225,10 +226,11 @@ def test_messages_instructions_and_tools_add_up() -> None:
 
 
 @PATIENT
-@given(st.lists(st.text(max_size=20), min_size=1))
-def test_texts_cost_together_what_they_cost_apart_but_for_rounding(texts: list[str]) -> None:
-    together = estimate_messages([Message("user", tuple(map(Text, texts)))])
-    assert abs(together - 4 - sum(map(estimate_tokens, texts))) <= len(texts)
+@given(st.lists(st.text(max_size=20), max_size=8), st.lists(st.text(max_size=20), max_size=8))
+def test_the_prices_of_messages_add_up_exactly(some: list[str], others: list[str]) -> None:
+    one, other = (Message("user", tuple(map(Text, texts))) for texts in (some, others))
+    assert price_messages([one, other]) == price_messages([one]) + price_messages([other])
+    assert price_messages([one]) == 400 + sum(price_messages([Message("user", (Text(text),))]) - 400 for text in some)
 
 
 def test_arguments_that_are_no_plain_json_are_estimated_all_the_same() -> None:

@@ -119,19 +119,32 @@ class ToolDescription(Protocol):
 
 def estimate_tokens(text: str) -> int:
     """About how many tokens the text is. None for an empty one, else at least one."""
-    if not text:
-        return 0
+    return max(1, _rounded(_price(text))) if text else 0
+
+
+def _price(text: str) -> int:
+    """In hundredths of a token."""
     line = text.encode("utf-8", "surrogatepass").translate(_TABLE, _CONTINUATION)
     prices = _ASCII_PRICES if text.isascii() else _ALL_PRICES
     hundredths: int = sum(map(mul, map(line.count, prices), prices.values()))
-    hundredths += _WORD_PRICE * (b" " + line.translate(_WORDS)).count(b" x")
-    return max(1, (hundredths + 50) // 100)
+    return hundredths + _WORD_PRICE * (b" " + line.translate(_WORDS)).count(b" x")
+
+
+def _rounded(hundredths: int) -> int:
+    return (hundredths + 50) // 100
 
 
 def estimate_messages(
     messages: Sequence[Message], instructions: str | None = None, tools: Sequence[ToolDescription] = ()
 ) -> int:
     """About how many tokens a request with all this costs before the model has said a word."""
+    return _rounded(price_messages(messages, instructions, tools))
+
+
+def price_messages(
+    messages: Sequence[Message], instructions: str | None = None, tools: Sequence[ToolDescription] = ()
+) -> int:
+    """The same in hundredths of a token, so that the prices of parts add up to the price of the whole."""
     bill = _Bill()
     for message in messages:
         bill.tokens += MESSAGE_TOKENS
@@ -182,9 +195,9 @@ class _Bill:
             self.texts.append(part.data.decode("utf-8", "replace"))
 
     def total(self) -> int:
-        # The price of the separator is a whole token, and next to it no text looks different from what it is alone.
-        texts = [text for text in self.texts if text]
-        return self.tokens + estimate_tokens("\0".join(texts)) - max(0, len(texts) - 1)
+        # The separator costs a whole token, and next to it no text looks different from what it is alone.
+        separators = max(0, len(self.texts) - 1)
+        return 100 * (self.tokens - separators) + _price("\0".join(self.texts))
 
 
 def _json(value: Mapping[str, Any]) -> str:  # Any: decoded JSON
