@@ -78,8 +78,8 @@ class Wrapped:
         await self._pass("delete")
         await self.inner.delete(session_id)
 
-    async def list_ids(self) -> list[str]:
-        return await self.inner.list_ids()
+    async def list_ids(self, prefix: str = "") -> list[str]:
+        return await self.inner.list_ids(prefix)
 
     async def aclose(self) -> None:
         await self.inner.aclose()

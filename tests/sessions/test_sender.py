@@ -251,3 +251,59 @@ async def test_a_policy_with_a_typing_error_is_refused_by_name() -> None:
     sender = Sender(await Session.create(MemoryStore(), "s"))
     with pytest.raises(ValueError, match="if_busy='que': write one of 'reject', 'queue'"):
         await sender.send(gated.agent, "a", if_busy="que")  # type: ignore[arg-type]  # that is the point
+
+
+@virtual
+async def test_a_run_of_ones_own_is_delivered_when_its_turn_has_come_and_not_before() -> None:
+    gated = Gated()
+    session, sender, first = await begin(gated)
+    turns: list[bool] = []
+
+    async def on_turn() -> None:
+        turns.append(sender.busy)
+
+    run = gated.agent.start("a", session=session)
+    sending = asyncio.ensure_future(sender.deliver(run, "a", if_busy="queue", on_turn=on_turn))
+    await rounds(5)
+    assert (turns, run.node.started) == ([], False)
+    gated.gate.set()
+    sent = await sending
+    await first
+    assert (turns, sent.delivery, run.result.text) == ([True], Delivery.QUEUED, "answer to a")
+
+
+@virtual
+async def test_a_delivered_message_that_joins_says_which_run_it_has_joined() -> None:
+    gated = Gated()
+    session, sender, first = await begin(gated)
+    joined: list[str] = []
+    run = gated.agent.start("a", session=session)
+    sending = asyncio.ensure_future(
+        sender.deliver(run, "a", if_busy="steer", on_joined=lambda live: joined.append(live.id))
+    )
+    await rounds(5)
+    gated.gate.set()
+    sent = await sending
+    await first
+    assert (sent.delivery, joined) == (Delivery.JOINED, [sent.result.run_id])
+    assert not run.node.started
+
+
+@virtual
+async def test_a_run_whose_turn_fails_is_not_started_and_hands_the_turn_on() -> None:
+    gated = Gated()
+    session, sender, first = await begin(gated)
+
+    async def on_turn() -> None:
+        raise OSError("the book is full")
+
+    run = gated.agent.start("a", session=session)
+    sending = asyncio.ensure_future(sender.deliver(run, "a", if_busy="queue", on_turn=on_turn))
+    await rounds(5)
+    gated.gate.set()
+    with pytest.raises(OSError, match="full"):
+        await sending
+    await first
+    assert not run.node.started
+    assert (await sender.send(gated.agent, "b")).result.text == "answer to b"
+    assert texts(session) == ["wait", "b"]

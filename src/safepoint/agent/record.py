@@ -103,7 +103,8 @@ class Record:
 
     def unsaved(self) -> list[Fact]:
         """The messages that the journal has not seen, in the form it takes them; they count as seen from now on."""
-        facts: list[Fact] = [Said(place, self.messages[place]) for place in range(self._saved, len(self.messages))]
+        new, now = range(self._saved, len(self.messages)), self.node.clock.wall()
+        facts: list[Fact] = [Said(place, self.messages[place], now) for place in new]
         self._saved = len(self.messages)
         return facts
 

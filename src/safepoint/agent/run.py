@@ -248,6 +248,10 @@ class Run(Generic[DepsT, OutT]):
         self._task.add_done_callback(driver.task_done)
         self.node.task = self._task
 
+    def discard(self) -> None:
+        """It will not be started, and that is no oversight. Does nothing to a run that has started."""
+        self._tried = True
+
     async def drive_inside(self) -> RunResult[OutT]:
         """Run in the calling task, as a sub-agent does. Cancellation: the run closes itself and returns."""
         driver, _ = self._prepare()

@@ -28,7 +28,7 @@ from safepoint.history.parts import Message, Notice
 from safepoint.history.states import LedgerState
 from safepoint.sessions.applying import apply
 from safepoint.sessions.recovery import sealed
-from safepoint.sessions.store import Change, LateResult, LateSet, StateSet, Store, Stored, Truncated
+from safepoint.sessions.store import Change, LateResult, LateSet, StateSet, Store, Stored, StoredRun, Truncated
 from safepoint.tools.options import Effect
 from safepoint.tools.rendering import render_error, render_result
 
@@ -80,6 +80,7 @@ class Session:
         # An append was begun and nobody knows yet whether it happened; the store is asked before the next one.
         self._unsure = False
         self._appends = 0
+        self._listeners: list[Callable[[tuple[Fact, ...]], object]] = []
         # How the live run began, in case that is what nobody knows.
         self._opening: list[Change] = []
 
@@ -113,7 +114,8 @@ class Session:
         """A session of its own with the same messages and state. Cancellation: it may exist, empty."""
         self._refuse_live("fork")
         other = await Session.create(self.store, id, state=self.state)
-        await other._change(lambda: [Said(place, message) for place, message in enumerate(self.messages)])
+        said = [Said(place, *each) for place, each in enumerate(zip(self.messages, self._stored.times, strict=True))]
+        await other._change(lambda: [*said])
         other._call_ids = set(self._call_ids)
         return other
 
@@ -158,6 +160,11 @@ class Session:
         return self._stored.messages
 
     @property
+    def times(self) -> tuple[float, ...]:
+        """When each message was said, in seconds since 1970."""
+        return self._stored.times
+
+    @property
     def checkpoint(self) -> Checkpoint | None:
         """From where the last run can go on, if it was stopped: `agent.resume(session.checkpoint, session=session)`."""
         checkpoint = self._stored.runs[-1].checkpoint if self._stored.runs else None
@@ -165,6 +172,11 @@ class Session:
             return checkpoint
         came = {(late.call_id, late.name): late.content for late in self.late}
         return replace(checkpoint, ledger=tuple(_completed(entry, came) for entry in checkpoint.ledger))
+
+    @property
+    def runs(self) -> tuple[StoredRun, ...]:
+        """The turns so far, oldest first; the last one may be live."""
+        return self._stored.runs
 
     @property
     def late(self) -> tuple[LateResult, ...]:
@@ -208,9 +220,20 @@ class Session:
             if isinstance(facts[0], Opened):  # the run ends without ever having begun here, and writes nothing more
                 await self._give_back()
             raise
+        else:
+            for listener in self._listeners:
+                listener(facts)
         finally:
             if isinstance(last, Ended):
                 await self._give_back()
+
+    def listen(self, listener: Callable[[tuple[Fact, ...]], object]) -> Callable[[], None]:
+        """Call it with the facts of every run of this session, once they are stored. Call what it returns to end that.
+
+        It must not wait and must not raise.
+        """
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     def _still_needed(self, changes: list[Change]) -> list[Change]:
         """Nobody knew whether an earlier write had happened: the beginning of a run is written once, and not never."""
@@ -322,7 +345,7 @@ class Session:
             return [LateSet(left)] if left != self.late else []
         if not self.late or not self.messages or self.messages[-1].role != "assistant":
             return []
-        return [Said(opened.index - 1, self._with_late_notes()[-1]), LateSet(())]
+        return [Said(opened.index - 1, self._with_late_notes()[-1], opened.at), LateSet(())]
 
     def _with_late_notes(self) -> Sequence[Message]:
         """The conversation, its last remark completed with what came back late."""

@@ -48,6 +48,10 @@ async def _listed(maker: StoreMaker) -> None:
             await store.create(id, {})
         found = await store.list_ids()
         assert list(found) == ["a", "b", "c"], f"after create of b, a, c, list_ids() gives {found!r}"
+        for id in ("b/1", "b_", "B/2"):
+            await store.create(id, {})
+        found = await store.list_ids("b/")
+        assert list(found) == ["b/1"], f"of b, b/1, b_ and B/2, list_ids('b/') gives {found!r}"
 
 
 @RULES.rule("sessions do not touch each other", "keep everything by session id")

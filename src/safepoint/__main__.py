@@ -1,0 +1,19 @@
+"""`python -m safepoint`: serve agents, and look after what is served."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    try:
+        from safepoint.cli.main import app
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "safepoint":
+            raise
+        sys.exit(f"the command line needs {error.name}: install safepoint[server]")
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,8 @@
+"""Serve agents over HTTP, SSE and WebSocket. `create_app(…)` is the ASGI app, `serve(app)` the process around it."""
+
+from safepoint.server.app import create_app
+from safepoint.server.apps import Catalog
+from safepoint.server.config import Limits, ServerConfig
+from safepoint.server.serving import serve
+
+__all__ = ["Catalog", "Limits", "ServerConfig", "create_app", "serve"]

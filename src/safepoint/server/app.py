@@ -1,0 +1,95 @@
+"""The ASGI app: routes, errors as answers, and the order of starting and ending."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+
+from safepoint.agent.base import BaseAgent
+from safepoint.errors import HistoryError, SessionBusy, SessionNotFound, StoreError
+from safepoint.server.apps import Catalog
+from safepoint.server.config import ServerConfig
+from safepoint.server.guard import Guard
+from safepoint.server.host import Draining, Host, NoSuchApp, NothingToAnswer, TooMany
+from safepoint.server.ids import BadId
+from safepoint.server.principal import NotAllowed, NotYours
+from safepoint.server.routes import cancel, runs, service, sessions, watching
+from safepoint.sessions.memory import MemoryStore
+from safepoint.sessions.records import KeyTaken, MemoryRunBook, RunBook
+from safepoint.sessions.store import Store
+
+_log = logging.getLogger("safepoint")
+
+# What a client, or a cancel, can cause, and the status that says so. The first that fits is taken.
+_STATUS: tuple[tuple[type[Exception], int], ...] = (
+    (BadId, 400),
+    (NotYours, 404),
+    (NotAllowed, 403),
+    (NoSuchApp, 404),
+    (SessionNotFound, 404),
+    (SessionBusy, 409),
+    (KeyTaken, 409),
+    (NothingToAnswer, 400),
+    (Draining, 503),
+    (TooMany, 429),
+    (StoreError, 503),
+    (HistoryError, 400),
+    (ValueError, 400),
+)
+
+
+def create_app(
+    agents: Mapping[str, BaseAgent[Any, Any]] | Catalog,  # Any: agents of every kind
+    *,
+    store: Store | None = None,
+    book: RunBook | None = None,
+    config: ServerConfig | None = None,
+) -> FastAPI:
+    """The ASGI app that serves these agents by name. Without a store everything is kept in memory."""
+    catalog = agents if isinstance(agents, Catalog) else Catalog.of(agents)
+    host = Host(catalog, store or MemoryStore(), book or MemoryRunBook(), config or ServerConfig())
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        yield
+        await host.shut_down()
+        await host.store.aclose()
+
+    app = FastAPI(title="Safepoint", lifespan=lifespan)
+    app.add_middleware(Guard)
+    app.state.host = host
+    for part in (service, cancel, sessions, runs, watching):
+        app.include_router(part.routes)
+    for kind, status in _STATUS:
+        app.add_exception_handler(kind, _answer_with(status))
+    check_routes(app)
+    return app
+
+
+def check_routes(app: FastAPI) -> None:
+    """Raises if a route can never be reached, because one before it answers the same requests."""
+    before: list[APIRoute] = []
+    for route in app.routes:
+        if not isinstance(route, APIRoute):
+            continue
+        example = route.path.replace("{", "").replace("}", "")
+        for other in before:
+            if (other.methods or set()) & (route.methods or set()) and other.path_regex.fullmatch(example):
+                raise RuntimeError(f"{route.path} is never reached: {other.path} answers first")
+        before.append(route)
+
+
+def _answer_with(status: int) -> Any:  # Any: as starlette declares handlers
+    async def answer(request: Request, error: Exception) -> JSONResponse:
+        text = "Session not found" if isinstance(error, SessionNotFound) else str(error)
+        if status == 503:
+            _log.error("%s %s: %s", request.method, request.url.path, error)
+        return JSONResponse({"detail": text}, status, headers={"Retry-After": "5"} if status == 503 else None)
+
+    return answer

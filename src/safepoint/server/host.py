@@ -1,0 +1,326 @@
+"""All runs of one server: who is live, who waits, and how a run is accepted and found. Not a word of HTTP.
+
+Entries are kept by run id, so one run's end can never take another's entry away. A message is accepted once its
+record is stored: whoever comes after a crash finds it there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from safepoint._core.points import SafePoint
+from safepoint._core.reasons import Reason, Source
+from safepoint.agent.base import BaseAgent
+from safepoint.agent.resume import Resume
+from safepoint.errors import SafepointError, SessionBusy, StoreError
+from safepoint.history.parts import Prompt
+from safepoint.server.apps import Catalog
+from safepoint.server.config import ServerConfig
+from safepoint.server.hosted import AnyRun, HostedRun, call_of
+from safepoint.server.ids import SessionKey
+from safepoint.server.principal import Principal
+from safepoint.server.requests import Answer, OnDisconnect, RunRequest, digest_of
+from safepoint.server.wire_events import Scene
+from safepoint.sessions.busy import IfBusy, Sender
+from safepoint.sessions.owners import Owner
+from safepoint.sessions.records import RunBook, RunRecord, RunState, same_request
+from safepoint.sessions.session import Session
+from safepoint.sessions.store import Store
+
+_DAY = 86_400.0
+_CACHED_SESSIONS = 1000
+_KEPT_RUNS = 1000
+
+
+class Draining(SafepointError):
+    """The server is shutting down and takes no new runs."""
+
+
+class TooMany(SafepointError):
+    """This key has as many runs as are allowed at once."""
+
+
+class NoSuchApp(SafepointError):
+    """No app has that name, or it could not be loaded."""
+
+
+class NothingToAnswer(SafepointError):
+    """An answer came for a question that nobody asked, or a wish to go on where there is nothing to go on with."""
+
+
+class Host:
+    """The server's sessions and runs."""
+
+    def __init__(self, catalog: Catalog, store: Store, book: RunBook, config: ServerConfig) -> None:
+        self.catalog = catalog
+        self.store = store
+        self.book = book
+        self.config = config
+        self.draining = False
+        self.owner = str(Owner.this_process())
+        self.runs: OrderedDict[str, HostedRun] = OrderedDict()
+        self._senders: OrderedDict[SessionKey, Sender] = OrderedDict()
+        self._patched: set[SessionKey] = set()
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    def agent(self, app: str) -> BaseAgent[Any, Any]:  # Any: agents of every kind
+        """Raises `NoSuchApp`."""
+        found = self.catalog.get(app)
+        if found is None:
+            raise NoSuchApp(f"App not found: {app}")
+        if found.agent is None:
+            raise NoSuchApp(f"App {app} can't be served: {found.error}")
+        return found.agent
+
+    async def create(self, key: SessionKey, state: Mapping[str, Any] | None) -> Session:  # Any: JSON values
+        """Raises `SessionExists`. Cancellation: it is made or it is not."""
+        session = await Session.create(self.store, key.stored_as, state=kept(state or {}))
+        await self.book.touch(key.stored_as, time.time())
+        self._keep(key, Sender(session))
+        return session
+
+    async def sender(self, key: SessionKey) -> Sender:
+        """The one sender of that session. Raises `SessionNotFound`. Cancellation: nothing has changed."""
+        known = self._senders.get(key)
+        if known is not None:
+            self._senders.move_to_end(key)
+            return known
+        session = await Session.load(self.store, key.stored_as)
+        return self._senders.get(key) or self._keep(key, Sender(session))
+
+    def _keep(self, key: SessionKey, sender: Sender) -> Sender:
+        self._senders[key] = sender
+        if len(self._senders) > _CACHED_SESSIONS:
+            idle = next((old for old, each in self._senders.items() if not each.busy and old != key), None)
+            if idle is not None:
+                del self._senders[idle]
+        return sender
+
+    async def delete(self, key: SessionKey) -> None:
+        """A live run of it is stopped first. Cancellation: the session may still be there."""
+        for hosted in self.live_of(key):
+            hosted.ask(SafePoint.NOW, Reason("its session is deleted"))
+        for hosted in self.live_of(key):
+            await hosted.over.wait()
+        self._senders.pop(key, None)
+        await self.store.delete(key.stored_as)
+        await self.book.forget(key.stored_as)
+
+    async def patch(self, key: SessionKey, delta: Mapping[str, Any]) -> Session:  # Any: JSON values
+        """Change the state, also under a live run, which goes on. Cancellation: changed or not."""
+        sender = await self.sender(key)
+        merge(sender.session.state, delta)
+        if sender.busy:
+            self._patched.add(key)  # a live run writes it with its next step; one that has written its last, nobody
+        else:
+            await sender.session.save_state()
+        await self.book.touch(key.stored_as, time.time())
+        return sender.session
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    async def submit(self, who: Principal, key: SessionKey, request: RunRequest) -> HostedRun | RunRecord:
+        """Accept a message; a repeated idempotency key gives the run that it belongs to.
+
+        Raises `SessionBusy`, `Draining`, `TooMany`, `NoSuchApp`, `SessionNotFound`, `NothingToAnswer`, `ValueError`.
+        Cancellation: it was accepted, or it was not.
+        """
+        agent, sender = self.agent(key.app), await self.sender(key)
+        if (known := await self._repeated(key, request)) is not None:
+            return known
+        self._admit(who, sender, request.if_busy)
+        run, prompt, continued = self._start(agent, sender.session, request)
+        origin = sender.session.runs[-1].origin if continued else run.id
+        scene = Scene(origin, run.agent.name, request.custom_metadata)
+        hosted = HostedRun(key, run, prompt, scene, who.name)
+        hosted.on_disconnect = request.on_disconnect
+        return await self.accept(hosted, sender, request)
+
+    async def accept(self, hosted: HostedRun, sender: Sender, request: RunRequest) -> HostedRun | RunRecord:
+        """Store its record, then let it run, or wait for its turn. Cancellation: it was accepted, or it was not."""
+        hosted.queued, now = sender.busy, time.time()
+        record = RunRecord(
+            hosted.id,
+            hosted.key.stored_as,
+            RunState.QUEUED if hosted.queued else RunState.LIVE,
+            now,
+            self.owner,
+            request.model_dump(mode="json", by_alias=True, exclude_none=True),
+            request.idempotency_key,
+            digest_of(request) if request.idempotency_key is not None else None,
+            started_at=None if hosted.queued else now,
+            renewed=now,
+        )
+        try:
+            known = await self.book.accept(record, since=now - _DAY)
+        except BaseException:
+            hosted.run.discard()
+            raise
+        if known.run_id != hosted.id:  # its twin was faster
+            hosted.run.discard()
+            return self.runs.get(known.run_id) or known
+        merge(sender.session.state, request.state_delta or {})
+        self.serve(hosted, sender, request.if_busy)
+        return hosted
+
+    async def _repeated(self, key: SessionKey, request: RunRequest) -> HostedRun | RunRecord | None:
+        """The run of the same idempotency key. Raises `KeyTaken`. Cancellation: nothing has changed."""
+        if request.idempotency_key is None:
+            return None
+        known = await self.book.by_key(key.stored_as, request.idempotency_key, since=time.time() - _DAY)
+        if known is None:
+            return None
+        same_request(known, digest_of(request))
+        return self.runs.get(known.run_id) or known
+
+    def _admit(self, who: Principal, sender: Sender, if_busy: IfBusy) -> None:
+        if self.draining:
+            raise Draining("the server is shutting down: try again on the next one")
+        if sender.busy and if_busy == "reject":
+            raise SessionBusy("a run of this session is live: wait for it, stop it, or send ifBusy")
+        mine = [run for run in self.live() if run.by == who.name]
+        waiting = sum(run.state is RunState.QUEUED for run in mine)
+        limits = self.config.limits
+        if sender.busy and waiting >= limits.queued_runs:
+            raise TooMany(f"{waiting} messages wait for their turn; no more than {limits.queued_runs} may")
+        if not sender.busy and len(mine) - waiting >= limits.live_runs:
+            raise TooMany(f"{limits.live_runs} runs are live, and no more may be: wait for one, or stop one")
+
+    def _start(
+        self,
+        agent: BaseAgent[Any, Any],
+        session: Session,
+        request: RunRequest,  # Any: agents of every kind
+    ) -> tuple[AnyRun, Prompt, bool]:
+        """The run, its prompt, and whether it continues one that was stopped."""
+        message = request.new_message
+        if message is not None and message.answers:
+            resume = answered(session, message.answers)
+            return agent.start(checkpoint=resume, session=session), "", True
+        prompt = message.prompt() if message is not None else []
+        if prompt:
+            return agent.start(prompt, session=session), prompt, False
+        if message is not None:
+            raise ValueError("newMessage: write at least one part with text, inlineData or functionResponse")
+        checkpoint = session.checkpoint
+        if checkpoint is None or checkpoint.questions:
+            raise NothingToAnswer("there is no stopped run to go on with: write a newMessage")
+        return agent.start(checkpoint=checkpoint, session=session), "", True
+
+    def serve(self, hosted: HostedRun, sender: Sender, if_busy: IfBusy) -> None:
+        """Give an accepted run its task."""
+        self.runs[hosted.id] = hosted
+        body = self._lead(hosted, sender, if_busy)
+        hosted.task = asyncio.create_task(body, name=f"safepoint: {hosted.key.stored_as}")
+
+    async def _lead(self, hosted: HostedRun, sender: Sender, if_busy: IfBusy) -> None:
+        """Cancellation: a run that waits for its turn is withdrawn; a live one is stopped NOW."""
+        limit = asyncio.get_running_loop().call_later(
+            self.config.limits.run_seconds,
+            hosted.ask,
+            SafePoint.NOW,
+            Reason("it ran as long as a run may", Source.POLICY),
+        )
+
+        def joined(live: AnyRun) -> None:
+            other = self.runs.get(live.id)
+            if other is not None:
+                hosted.feed.join(other.feed)
+
+        try:
+            await hosted.serve(sender, if_busy, self.book, joined)
+        finally:
+            limit.cancel()
+            self._forget_old()
+        if hosted.key in self._patched and not sender.busy:
+            self._patched.discard(hosted.key)
+            with suppress(StoreError):  # then the next run saves it
+                await sender.session.save_state()
+
+    def _forget_old(self) -> None:
+        """Runs that are over stay for a while, for viewers that come back; then the store has what they left."""
+        while len(self.runs) > _KEPT_RUNS:
+            oldest = next((id for id, run in self.runs.items() if not run.live), None)
+            if oldest is None:
+                return
+            del self.runs[oldest]
+
+    # -- finding -------------------------------------------------------------------------------------------------------
+
+    def live(self) -> list[HostedRun]:
+        return [run for run in self.runs.values() if run.live]
+
+    def live_of(self, key: SessionKey) -> list[HostedRun]:
+        return [run for run in self.live() if run.key == key]
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    async def shut_down(self) -> None:
+        """Stop taking runs, ask those that are live to stop at a safe point, then NOW; return when all are recorded.
+
+        Cancellation: the asks stand.
+        """
+        self.draining = True
+        reason = Reason("the server is shutting down", Source.SHUTDOWN)
+        for hosted in self.live():
+            if hosted.state is RunState.QUEUED:
+                hosted.withdraw(reason)
+            else:
+                hosted.run.cancel(SafePoint.ANY, within=self.config.shutdown_seconds, recursive=True, reason=reason)
+        for hosted in self.live():
+            await hosted.over.wait()
+
+    def force(self) -> None:
+        """Somebody can't wait."""
+        for hosted in self.live():
+            hosted.ask(SafePoint.FORCE, Reason("the server was told to end at once", Source.SHUTDOWN))
+
+    def left(self, hosted: HostedRun) -> None:
+        """A viewer has gone. If it was the last, the run's policy decides."""
+        if hosted.over.is_set or hosted.feed.watched:
+            return
+        policy: OnDisconnect = hosted.on_disconnect
+        reason = Reason("its client went away", Source.DISCONNECT)
+        if policy == "cancel":
+            hosted.ask(SafePoint.NOW, reason)
+        elif policy != "detach":
+            asyncio.get_running_loop().call_later(policy.cancel_after, self._if_alone, hosted, reason)
+
+    def _if_alone(self, hosted: HostedRun, reason: Reason) -> None:
+        if not hosted.feed.watched and not hosted.over.is_set:
+            hosted.ask(SafePoint.NOW, reason)
+
+
+def merge(state: dict[str, Any], delta: Mapping[str, Any]) -> None:  # Any: JSON values
+    """ADK's rule: what is null goes, and `temp:` is never kept."""
+    for name, value in delta.items():
+        if value is None:
+            state.pop(name, None)
+        elif not name.startswith("temp:"):
+            state[name] = value
+
+
+def kept(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON values
+    found: dict[str, Any] = {}  # Any: as above
+    merge(found, state)
+    return found
+
+
+def answered(session: Session, answers: list[Answer]) -> Resume:
+    """The paused run with these answers. Raises `NothingToAnswer`."""
+    checkpoint = session.checkpoint
+    questions = {question.id: question for question in checkpoint.questions} if checkpoint is not None else {}
+    values: dict[str, Any] = {}  # Any: JSON values
+    for answer in answers:
+        of_call = [id for id in questions if answer.id in (id, call_of(id))]
+        if not of_call or checkpoint is None:
+            raise NothingToAnswer(f"no call {answer.id!r} of this session waits for an answer")
+        values |= dict.fromkeys(of_call, answer.value)
+    assert checkpoint is not None
+    return Resume(checkpoint, answers=values)

@@ -1,0 +1,99 @@
+"""Run an agent: to the end, or as a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from safepoint.server.feed import Feed, Viewer
+from safepoint.server.finding import Finder
+from safepoint.server.host import Host
+from safepoint.server.hosted import HostedRun
+from safepoint.server.principal import Principal, Who
+from safepoint.server.requests import RunRequest
+from safepoint.server.served import Served
+from safepoint.server.wire_events import Json
+from safepoint.sessions.records import RunRecord
+
+_NO_BUFFERING = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
+
+
+routes = APIRouter()
+
+
+@routes.post("/run")
+async def run(host: Served, who: Who, body: RunRequest, request: Request) -> Response:
+    hosted, feed = await _submit(host, who, body)
+    if hosted is None:
+        return JSONResponse(feed.whole)
+    viewer = feed.view()
+    try:
+        await _until_gone(request, hosted)
+    finally:
+        viewer.leave()
+        host.left(hosted)
+    return JSONResponse(viewer.rest())
+
+
+@routes.post("/run_sse")
+async def run_sse(host: Served, who: Who, body: RunRequest) -> Response:
+    hosted, feed = await _submit(host, who, body)
+    return stream(host, hosted, feed.view(), partials=body.streaming)
+
+
+async def _submit(host: Host, who: Principal, body: RunRequest) -> tuple[HostedRun | None, Feed]:
+    """The run and what it tells; without the run if that is long over. Cancellation: accepted, or not."""
+    key = who.session(body.app_name, body.user_id, body.session_id)
+    submitted = await host.submit(who, key, body)
+    if isinstance(submitted, RunRecord):
+        return None, await Finder(host).replay(submitted)
+    await submitted.admitted.wait()
+    if submitted.refused is not None:
+        raise submitted.refused
+    return submitted, submitted.feed
+
+
+async def _until_gone(request: Request, hosted: HostedRun) -> None:
+    """Until the run is over or its caller has left. Cancellation: only the waiting ends."""
+    over = asyncio.ensure_future(hosted.over.wait())
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({over, gone}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        over.cancel()
+        gone.cancel()
+        await asyncio.wait({over, gone}, timeout=1.0)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def stream(host: Host, hosted: HostedRun | None, viewer: Viewer, *, partials: bool) -> Response:
+    viewer.partials = partials
+    return EventSourceResponse(
+        _frames(host, hosted, viewer), ping=host.config.keep_alive_seconds, headers=_NO_BUFFERING, sep="\n"
+    )
+
+
+async def _frames(host: Host, hosted: HostedRun | None, viewer: Viewer) -> AsyncIterator[ServerSentEvent]:
+    """Cancellation: the viewer leaves; what that means for the run is its policy."""
+    try:
+        while (frame := await viewer.next()) is not None:
+            yield ServerSentEvent(data=_dump(frame.event), id=str(frame.seq))
+        if viewer.feed.error is not None:
+            yield ServerSentEvent(data=_dump(viewer.feed.error))
+    finally:
+        viewer.leave()
+        if hosted is not None:
+            host.left(hosted)
+
+
+def _dump(event: Json) -> str:
+    return json.dumps(event, separators=(",", ":"), ensure_ascii=False)
