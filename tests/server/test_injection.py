@@ -29,6 +29,7 @@ from safepoint.server.recovery import Recovery
 from safepoint.server.requests import CancelRequest, RunRequest
 from safepoint.sessions import MemoryStore
 from safepoint.sessions.records import MemoryRunBook, RunRecord, RunState
+from safepoint.sessions.shelf import MemoryShelf
 from safepoint.testing import CALLER, OWN, RuleModel, call, check_cancellable, say
 from safepoint.tools.context import ToolContext
 from tests.injection.parts import A_MOMENT, A_WHILE, EFFECTS, SlowStore, post
@@ -72,7 +73,7 @@ class World:
         """Seen from the next one, it is gone."""
         model = RuleModel({"post": call("post"), "ask": call("ask")}, otherwise=say("done"))
         catalog = Catalog.of({"worker": Agent("worker", model=model, tools=[post, ask])})
-        host = Host(catalog, self.slow, self.book, CONFIG)
+        host = Host(catalog, self.slow, self.book, MemoryShelf(), CONFIG)
         self.processes += 1
         host.owner = f"{socket.gethostname()}|{999_999_990 + self.processes}|never"
         return host

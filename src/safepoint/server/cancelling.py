@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from safepoint._core.points import SafePoint
@@ -58,13 +59,45 @@ async def _settle(
     if request.wait_seconds > 0:
         try:
             async with asyncio.timeout(request.wait_seconds):
-                await (hosted.over.wait() if request.node is None or receipt is None else receipt.wait())
+                await _until_settled(hosted, receipt, request)
         except TimeoutError:
             pass
     if receipt is None:
         return Cancelled(hosted.id, True, hosted.outcome if hosted.over.is_set else None, durable)
     ended = receipt.node.ended.is_set if request.node is not None else hosted.over.is_set
-    return Cancelled(hosted.id, True, str(receipt.outcome) if ended else None, durable, receipt)
+    settled = ended or _is_withdrawn(receipt)
+    return Cancelled(hosted.id, True, str(receipt.outcome) if settled else None, durable, receipt)
+
+
+async def _until_settled(hosted: HostedRun, receipt: Receipt | None, request: CancelRequest) -> None:
+    """Until the run is over and recorded, or the node has ended, or the ask was taken back.
+
+    Cancellation: only the waiting ends.
+    """
+    if receipt is not None and await receipt.wait() is Outcome.WITHDRAWN:
+        return
+    if receipt is None or request.node is None:
+        await hosted.over.wait()
+
+
+def _is_withdrawn(receipt: Receipt) -> bool:
+    return receipt.asked.id in receipt.node.log.standing().withdrawn
+
+
+async def withdraw(host: Host, hosted: HostedRun, ask_id: str) -> bool:
+    """Take an ask back; False if something was done about it already. Raises `NotYours`.
+
+    Cancellation: it is taken back, but after a crash it may count again.
+    """
+    receipt = hosted.asks.get(ask_id)
+    if receipt is None:
+        raise NotYours(f"Ask not found: {ask_id}")
+    taken_back = receipt.withdraw()
+    if taken_back:
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(_INTENT_PATIENCE):
+                await host.book.retract(hosted.id, ask_id)
+    return taken_back
 
 
 def ask(hosted: HostedRun, request: CancelRequest, reason: Reason) -> Receipt | None:
@@ -81,7 +114,9 @@ def ask(hosted: HostedRun, request: CancelRequest, reason: Reason) -> Receipt | 
                     raise NotYours(f"no live node has the path {request.node!r}")
                 node = found[0]
             within, recursive = request.within_seconds, request.recursive
-            return node.cancel(request.point(), within=within, recursive=recursive, reason=reason)
+            receipt = node.cancel(request.point(), within=within, recursive=recursive, reason=reason)
+            hosted.asks[receipt.asked.id] = receipt
+            return receipt
         case _:
             return None
 
@@ -117,7 +152,8 @@ async def clear_pause(host: Host, key: SessionKey, paused: RunRecord, reason: Re
     run = host.agent(key.app).start(checkpoint=Resume(checkpoint, answers=unanswered), session=session)
     run = run.under(paused.run_id)
     run.cancel(SafePoint.NOW, reason=reason)
-    hosted = HostedRun(key, run, "", Scene(session.runs[-1].origin, run.agent.name), by=record.by, epoch=record.epoch)
+    scene = Scene.of(session.runs[-1].origin, run.agent)
+    hosted = HostedRun(key, run, "", scene, by=record.by, epoch=record.epoch)
     hosted.queued = True
     host.serve(hosted, sender, "reject")
     await hosted.over.wait()

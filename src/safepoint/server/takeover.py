@@ -18,20 +18,20 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from safepoint._core.reasons import Reason, Source
 from safepoint.agent.result import StopReason
 from safepoint.errors import CheckpointError, SessionBusy, SessionNotFound
-from safepoint.history.parts import Prompt, user_message
+from safepoint.history.parts import user_message
 from safepoint.server.cancelling import clear_pause
 from safepoint.server.config import OnCrash, ServerConfig
-from safepoint.server.host import Host, NothingToAnswer, merge
-from safepoint.server.hosted import AnyRun, HostedRun, reason_json
+from safepoint.server.host import Host
+from safepoint.server.hosted import HostedRun, reason_json
 from safepoint.server.ids import SessionKey
 from safepoint.server.requests import RunRequest
-from safepoint.server.wire_events import Scene
+from safepoint.server.starting import NothingToAnswer, Start, start
 from safepoint.server.wish import stopping
 from safepoint.sessions.busy import Sender
 from safepoint.sessions.records import RunRecord, RunState
@@ -168,13 +168,17 @@ async def _adopt(host: Host, key: SessionKey, sender: Sender, record: RunRecord,
     """Let it run, when its turn comes. Nobody is connected, so nobody's leaving stops it. Cancellation: not adopted."""
     request = RunRequest.model_validate(record.request)
     try:
-        run, prompt, continued = _make(host, key, sender.session, request, move)
+        begun = _make(host, key, sender.session, request, move)
     except (CheckpointError, NothingToAnswer, ValueError) as error:
         why = Reason(f"it could not go on: {error}", Source.POLICY)
         return await _end(host, record, Verdict(Move.END, str(StopReason.ERROR), why))
-    origin = sender.session.runs[-1].origin if continued else record.run_id
-    scene = Scene(origin, run.agent.name, request.custom_metadata)
-    hosted = HostedRun(key, run.under(record.run_id), prompt, scene, by=record.by, epoch=record.epoch)
+    begun = replace(begun, run=begun.run.under(record.run_id))
+    try:
+        scene = await host.scene(begun, sender.session, request)
+    except BaseException:
+        begun.run.discard()
+        raise
+    hosted = HostedRun(key, begun.run, begun.prompt, scene, by=record.by, epoch=record.epoch)
     hosted.on_disconnect = "detach"
     try:
         if record.state is RunState.SUSPENDED:
@@ -183,16 +187,13 @@ async def _adopt(host: Host, key: SessionKey, sender: Sender, record: RunRecord,
         hosted.run.discard()
         raise
     hosted.queued = record.state is RunState.QUEUED
-    if move is Move.START:
-        merge(sender.session.state, request.state_delta or {})
+    host.give_state(hosted, sender.session, (request.state_delta or {}) if move is Move.START else {})
     host.serve(hosted, sender, "queue")
 
 
-def _make(
-    host: Host, key: SessionKey, session: Session, request: RunRequest, move: Move
-) -> tuple[AnyRun, Prompt, bool]:
+def _make(host: Host, key: SessionKey, session: Session, request: RunRequest, move: Move) -> Start:
     agent = host.agent(key.app)
     if move is Move.START:
-        return host.make_run(agent, session, request)
+        return start(agent, session, request)
     assert session.checkpoint is not None
-    return agent.start(checkpoint=session.checkpoint, session=session), "", True
+    return Start(agent.start(checkpoint=session.checkpoint, session=session), "", continued=True)

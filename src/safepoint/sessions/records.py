@@ -59,7 +59,8 @@ class RunRecord:
 
     `request`: what was asked for, so that a successor can start it; `digest`: of that, to tell a repeat from another
     request with the same `key`. `by`: who asked. Times are seconds since the epoch; `renewed`: when its owner was last
-    known to live; `started_at`: when its turn came, None before that.
+    known to live; `started_at`: when its turn came, None before that. `reason`: why it was stopped, or why it failed.
+    `usage`: what it cost, once it is over.
     """
 
     run_id: str
@@ -77,6 +78,7 @@ class RunRecord:
     renewed: float = 0.0
     epoch: int = 0
     by: str = ""
+    usage: Mapping[str, Any] | None = None  # Any: as above
 
     @property
     def ended(self) -> bool:
@@ -187,7 +189,7 @@ class RunBook(Protocol):
         ...
 
     async def touched(self, prefix: str) -> dict[str, float]:
-        """When the sessions whose id begins so were last changed."""
+        """When the sessions whose id begins so were last changed, by a run or otherwise."""
         ...
 
     async def forget(self, session: str) -> None:
@@ -278,7 +280,12 @@ class MemoryRunBook:
         self._touched[session] = at
 
     async def touched(self, prefix: str) -> dict[str, float]:
-        return {session: at for session, at in self._touched.items() if session.startswith(prefix)}
+        found = {session: at for session, at in self._touched.items() if session.startswith(prefix)}
+        for session, runs in self._of_session.items():
+            if session.startswith(prefix):
+                last = (self._records[run_id] for run_id in runs)
+                found[session] = max((found.get(session, 0.0), *(run.ended_at or run.created_at for run in last)))
+        return found
 
     async def forget(self, session: str) -> None:
         self._touched.pop(session, None)

@@ -27,7 +27,8 @@ _TABLES = (
     """CREATE TABLE IF NOT EXISTS run_records (
         run_id TEXT PRIMARY KEY, session TEXT NOT NULL, state TEXT NOT NULL, created_at REAL NOT NULL,
         owner TEXT NOT NULL, request TEXT NOT NULL, key TEXT, digest TEXT, started_at REAL, ended_at REAL,
-        outcome TEXT, reason TEXT, renewed REAL NOT NULL, epoch INTEGER NOT NULL, by TEXT NOT NULL DEFAULT '')""",
+        outcome TEXT, reason TEXT, renewed REAL NOT NULL, epoch INTEGER NOT NULL, by TEXT NOT NULL DEFAULT '',
+        usage TEXT)""",
     "CREATE INDEX IF NOT EXISTS run_records_by_session ON run_records (session, created_at)",
     "CREATE INDEX IF NOT EXISTS run_records_by_age ON run_records (created_at)",
     "CREATE INDEX IF NOT EXISTS run_records_open ON run_records (owner) WHERE state != 'ended'",
@@ -39,7 +40,7 @@ _TABLES = (
 )
 _NAMES = (
     *("run_id", "session", "state", "created_at", "owner", "request", "key", "digest"),
-    *("started_at", "ended_at", "outcome", "reason", "renewed", "epoch", "by"),
+    *("started_at", "ended_at", "outcome", "reason", "renewed", "epoch", "by", "usage"),
 )
 _COLUMNS = ", ".join(_NAMES)
 # An update keeps the row where it is: rows are in the order in which runs were accepted.
@@ -128,8 +129,10 @@ class SqliteRunBook:
 
     async def touched(self, prefix: str) -> dict[str, float]:
         where, given = _begins_with(prefix)
-        query = f"SELECT session, at FROM session_marks WHERE {where}"
-        rows = await self._call(lambda db: db.execute(query, given).fetchall())
+        runs = f"SELECT session, max(coalesce(ended_at, created_at)) FROM run_records WHERE {where} GROUP BY session"
+        marks = f"SELECT session, at FROM session_marks WHERE {where}"
+        query = f"SELECT session, max(at) FROM ({marks} UNION ALL {runs}) GROUP BY session"
+        rows = await self._call(lambda db: db.execute(query, (*given, *given)).fetchall())
         return {str(session): float(at) for session, at in rows}
 
     async def forget(self, session: str) -> None:
@@ -180,7 +183,8 @@ def _put(db: sqlite3.Connection, record: RunRecord) -> RunRecord:
 def _write(db: sqlite3.Connection, record: RunRecord) -> RunRecord:
     fields = asdict(record)
     fields["request"] = json.dumps(dict(record.request))
-    fields["reason"] = None if record.reason is None else json.dumps(dict(record.reason))
+    for name in ("reason", "usage"):
+        fields[name] = None if fields[name] is None else json.dumps(dict(fields[name]))
     db.execute(_WRITE, [fields[name] for name in _NAMES])
     return record
 
@@ -189,5 +193,6 @@ def _read(row: tuple[Any, ...]) -> RunRecord:  # Any: a row
     fields = dict(zip(_NAMES, row, strict=True))
     fields["state"] = RunState(fields["state"])
     fields["request"] = json.loads(fields["request"])
-    fields["reason"] = None if fields["reason"] is None else json.loads(fields["reason"])
+    for name in ("reason", "usage"):
+        fields[name] = None if fields[name] is None else json.loads(fields[name])
     return RunRecord(**fields)
