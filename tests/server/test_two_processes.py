@@ -126,6 +126,7 @@ def test_the_run_of_a_killed_process_goes_on_in_the_other_under_its_own_id(
     with there.open_stream("GET", f"/runs/{run}/events?after={seq}") as frames:
         events = [event for _, event in frames]
     assert {event["invocationId"] for event in events} == {f"e-{run.removeprefix('run_')}"}
+    assert "functionCall" in events[0]["content"]["parts"][0], "the place in another process's story means nothing here"
     assert ended(there, run)["outcome"] == "end_turn"
     assert ended(there, unwanted)["outcome"] == "cancelled"
     assert texts(there.events("orphan"))[-1] == "done "
