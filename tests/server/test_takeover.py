@@ -125,8 +125,8 @@ CASES: dict[str, tuple[RunRecord, Session, Reason | None, ServerConfig, Verdict]
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_what_is_stored_decides(case: tuple[RunRecord, Session, Reason | None, ServerConfig, Verdict]) -> None:
-    *given, expected = case
-    assert verdict(*given) == expected
+    left, within, wanted, config, expected = case
+    assert verdict(left, within, wanted, config) == expected
 
 
 @pytest.mark.parametrize(
