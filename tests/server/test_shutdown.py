@@ -1,4 +1,4 @@
-"""SIGTERM under load: nothing is lost, everybody is told, the process leaves with 0 in time, and the next one goes on."""
+"""SIGTERM under load: nothing is lost, all are told, the process leaves with 0 in time, and the next one goes on."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ PARTING = 5.0  # on top of the seconds that runs are given: answers, records, a 
 class Watcher:
     """A client with a stream, to its last frame."""
 
-    def __init__(self, server: ServerProcess, session: str, text: str, **more: object) -> None:
+    def __init__(self, server: ServerProcess, session: str, text: str, **more: Any) -> None:
         self.session = session
         self.events: list[dict[str, Any]] = []  # Any: JSON
         self.error: Exception | None = None
         self._thread = threading.Thread(target=self._watch, args=(server, text, more), daemon=True)
         self._thread.start()
 
-    def _watch(self, server: ServerProcess, text: str, more: dict[str, object]) -> None:
+    def _watch(self, server: ServerProcess, text: str, more: dict[str, Any]) -> None:
         try:
             with server.stream(self.session, text, **more) as frames:
                 self.events += [event for _, event in frames]

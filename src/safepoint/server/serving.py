@@ -19,7 +19,7 @@ import logging
 import os
 from contextlib import suppress
 from enum import StrEnum
-from socket import socket
+from socket import AI_PASSIVE, SOCK_STREAM, create_server, getaddrinfo, socket
 from types import FrameType
 from typing import NoReturn
 
@@ -105,14 +105,30 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
+def listen(host: str, port: int) -> socket:
+    """A socket that takes connections from now on; port 0 is one that is free. Raises `OSError`."""
+    family, _, _, _, address = getaddrinfo(host, port, type=SOCK_STREAM, flags=AI_PASSIVE)[0]
+    return create_server((str(address[0]), int(address[1])), family=family, backlog=2048)
+
+
+def address_of(listener: socket) -> str:
+    """Where clients find it."""
+    name, port = listener.getsockname()[:2]
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
 def serve(app: FastAPI, *, host: str = "127.0.0.1", port: int = 8000) -> None:
     """Serve until a signal says otherwise; returns when everything is recorded and every caller was told."""
+    serve_on(listen(host, port), app)
+
+
+def serve_on(listener: socket, app: FastAPI) -> None:
+    """As `serve`, on a socket that listens already."""
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         log_config=None,
+        access_log=False,
         timeout_graceful_shutdown=int(_GOODBYE),
         ws="websockets-sansio",
     )
-    Server(config, app.state.host).run()
+    Server(config, app.state.host).run([listener])
