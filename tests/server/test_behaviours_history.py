@@ -63,6 +63,7 @@ def test_b20_every_call_has_exactly_one_response_whatever_stops_the_run(server: 
             list(frames)
     until_over(server, only_run(server, session)["runId"])
     assert is_paired(server, session)
+    assert responses(server, session) == {"note": "finished", "nap": "cut"}
 
 
 def test_b20_every_call_has_exactly_one_response_after_a_crash(tmp_path: Path) -> None:
