@@ -125,4 +125,4 @@ def leaves(value: Any) -> list[object]:  # Any: JSON
 def inside_of(value: Any) -> list[Any] | None:  # Any: JSON
     if isinstance(value, dict):
         return list(cast(dict[str, Any], value).values())  # Any: as above
-    return cast(list[Any], value) if isinstance(value, list) else None  # Any: as above
+    return value if isinstance(value, list) else None  # pyright: ignore[reportUnknownVariableType]  # items of any type

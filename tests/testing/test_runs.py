@@ -15,6 +15,8 @@ from safepoint.testing import ScriptedModel, call, check_cancellable, fail, say
 from safepoint.testing.runs import Whole, check_prefix
 from tests.virtual import virtual
 
+A_MOMENT = 1.0
+
 
 def user(*texts: str) -> Message:
     return Message("user", tuple(Text(text) for text in texts))
@@ -23,7 +25,7 @@ def user(*texts: str) -> Message:
 @tool
 async def look() -> str:
     """Look."""
-    await asyncio.sleep(1)
+    await asyncio.sleep(A_MOMENT)
     return "seen"
 
 
@@ -96,7 +98,7 @@ def test_a_message_that_joins_while_a_refused_call_is_made_again_disturbs_no_com
     async def scenario() -> None:
         model = ScriptedModel(fail(ModelUnavailable("busy", retry_after=1)), say("done"))
         async with Agent("steered", model=model).start("go") as run:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(A_MOMENT / 2)
             run.steer("faster")
 
     report = check_cancellable(scenario)
