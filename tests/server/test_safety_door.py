@@ -20,7 +20,7 @@ from safepoint.server.guard import Guard
 from safepoint.server.headers import page_headers
 from safepoint.server.keys import KeyFile
 from tests.server.guarded import raw, status_of
-from tests.server.server_process import ServerProcess, session_path
+from tests.server.server_process import APPS, ServerProcess, session_path
 
 STRANGE = {
     "another name": {"Host": "evil.com"},
@@ -94,7 +94,9 @@ def test_a_server_that_others_can_reach_needs_keys_or_a_word(tmp_path: Path) -> 
     ],
 )
 def test_the_command_says_what_is_wrong_and_does_not_start(tmp_path: Path, options: list[str], says: str) -> None:
-    found = CliRunner().invoke(command_line, ["serve", str(tmp_path), "--data", str(tmp_path / "data"), *options])
+    found = CliRunner().invoke(
+        command_line, ["serve", str(APPS), "--port", "0", "--data", str(tmp_path / "data"), *options]
+    )
     assert found.exit_code == 2
     assert says in found.stderr
 
