@@ -43,15 +43,15 @@ def run_server(options: ServeOptions) -> None:
     catalog = _catalog(options)
     store, book = _stores(options)
     try:
-        listener = listen(options.host, options.port)
-    except OSError as error:
-        fail(f"can't listen on {options.host} port {options.port}: {_words(error)}; choose another --host or --port")
-    try:
         config, keys = _config(options), KeyFile((options.data or DATA) / KEY_FILE)
         check_exposed(f"--host {options.host}", config, keys, exposed=not is_loopback(options.host))
         app = create_app(catalog, store=store, book=book, config=config, keys=keys)
     except ValueError as error:
         fail(str(error))
+    try:
+        listener = listen(options.host, options.port)
+    except OSError as error:
+        fail(f"can't listen on {options.host} port {options.port}: {_words(error)}; choose another --host or --port")
     _announce(options, catalog, address_of(listener))
     serve_on(listener, app)
 

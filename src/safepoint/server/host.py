@@ -65,6 +65,8 @@ class Host:
         self.draining = False
         self.owner = str(Owner.this_process())
         self.runs: OrderedDict[str, HostedRun] = OrderedDict()
+        # Messages whose record is not stored yet: by which key, and whether they are to wait for their turn.
+        self._arriving: list[tuple[str, bool]] = []
         self._senders: OrderedDict[SessionKey, Sender] = OrderedDict()
         self._patched: set[SessionKey] = set()
 
@@ -155,15 +157,21 @@ class Host:
         if (known := await self._repeated(key, request)) is not None:
             return known
         self._admit(who, sender, request.if_busy)
-        begun = start(agent, sender.session, request)
+        # Counted from here on, not from when its record is stored: many may come at once.
+        place = (who.name, sender.busy)
+        self._arriving.append(place)
         try:
-            scene = await self.scene(begun, sender.session, request)
-        except BaseException:
-            begun.run.discard()
-            raise
-        hosted = HostedRun(key, begun.run, begun.prompt, scene, by=who.name)
-        hosted.on_disconnect = request.on_disconnect
-        return await self.accept(hosted, sender, request)
+            begun = start(agent, sender.session, request)
+            try:
+                scene = await self.scene(begun, sender.session, request)
+            except BaseException:
+                begun.run.discard()
+                raise
+            hosted = HostedRun(key, begun.run, begun.prompt, scene, by=who.name)
+            hosted.on_disconnect = request.on_disconnect
+            return await self.accept(hosted, sender, request)
+        finally:
+            self._arriving.remove(place)
 
     async def scene(self, begun: Start, session: Session, request: RunRequest) -> Scene:
         """A run that goes on keeps the name and the marks of the turn that it belongs to. Cancellation: no change."""
@@ -221,12 +229,12 @@ class Host:
         self._refuse_if_draining()
         if sender.busy and if_busy == "reject":
             raise SessionBusy("a run of this session is live: wait for it, stop it, or send ifBusy")
-        mine = [run for run in self.live() if run.by == who.name]
-        waiting = sum(run.state is RunState.QUEUED for run in mine)
-        limits = self.config.limits
+        queued = [run.state is RunState.QUEUED for run in self.live() if run.by == who.name]
+        queued += [waits for name, waits in self._arriving if name == who.name]
+        limits, waiting = self.config.limits, sum(queued)
         if sender.busy and waiting >= limits.queued_runs:
             raise TooMany(f"{waiting} messages wait for their turn; no more than {limits.queued_runs} may")
-        if not sender.busy and len(mine) - waiting >= limits.live_runs:
+        if not sender.busy and len(queued) - waiting >= limits.live_runs:
             raise TooMany(f"{limits.live_runs} runs are live, and no more may be: wait for one, or stop one")
 
     def _refuse_if_draining(self) -> None:
