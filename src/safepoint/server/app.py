@@ -80,7 +80,7 @@ def create_app(
     app = FastAPI(title="Safepoint", lifespan=lifespan)
     app.add_middleware(Guard)
     app.state.host = host
-    for part in (service, cancel, going_on, sessions, runs, watching, unserved):
+    for part in (service, runs, cancel, going_on, sessions, watching, unserved):  # the busiest first
         app.include_router(part.routes)
     for kind, status in _STATUS:
         app.add_exception_handler(kind, _answer_with(status))

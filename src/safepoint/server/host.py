@@ -66,6 +66,8 @@ class Host:
         self.draining = False
         self.owner = str(Owner.this_process())
         self.runs: OrderedDict[str, HostedRun] = OrderedDict()
+        # Those of them that have a task: few, where `runs` has many that are over.
+        self._led: dict[str, HostedRun] = {}
         self._senders: OrderedDict[SessionKey, Sender] = OrderedDict()
         self._patched: set[SessionKey] = set()
 
@@ -238,7 +240,7 @@ class Host:
         """Give an accepted run its task."""
         hosted.bring_state = partial(self._bring_state, hosted, sender.session)
         hosted.keep_state = partial(self._keep_state, hosted, sender.session)
-        self.runs[hosted.id] = hosted
+        self.runs[hosted.id] = self._led[hosted.id] = hosted
         body = self._lead(hosted, sender, if_busy)
         hosted.task = asyncio.create_task(body, name=f"safepoint: {hosted.key.stored_as}")
 
@@ -261,6 +263,7 @@ class Host:
             await hosted.serve(sender, if_busy, self.book, joined)
         finally:
             limit.cancel()
+            self._led.pop(hosted.id, None)
             self._forget_old()
         if hosted.key in self._patched and not sender.busy:
             self._patched.discard(hosted.key)
@@ -307,7 +310,7 @@ class Host:
     # -- finding -------------------------------------------------------------------------------------------------------
 
     def live(self) -> list[HostedRun]:
-        return [run for run in self.runs.values() if run.live]
+        return [run for run in self._led.values() if run.live]
 
     def live_of(self, key: SessionKey) -> list[HostedRun]:
         return [run for run in self.live() if run.key == key]
