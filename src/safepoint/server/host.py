@@ -24,6 +24,7 @@ from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
 from safepoint.server.hosted import AnyRun, HostedRun
 from safepoint.server.ids import SessionKey
+from safepoint.server.operations import Operations
 from safepoint.server.principal import Principal
 from safepoint.server.requests import OnDisconnect, RunRequest, digest_of
 from safepoint.server.shared_state import bring, changed, drop_temporary, lasting, merge, own, places, shared
@@ -63,6 +64,7 @@ class Host:
         self.book = book
         self.shelf = shelf
         self.config = config
+        self.operations = Operations()
         self.draining = False
         self.owner = str(Owner.this_process())
         self.runs: OrderedDict[str, HostedRun] = OrderedDict()
@@ -239,6 +241,7 @@ class Host:
     def serve(self, hosted: HostedRun, sender: Sender, if_busy: IfBusy) -> None:
         """Give an accepted run its task."""
         self.runs[hosted.id] = self._led[hosted.id] = hosted
+        self.operations.accepted(hosted)
         body = self._lead(hosted, sender, if_busy)
         hosted.task = asyncio.create_task(body, name=f"safepoint: {hosted.key.stored_as}")
 
@@ -262,6 +265,7 @@ class Host:
         finally:
             limit.cancel()
             self._led.pop(hosted.id, None)
+            self.operations.over(hosted)
             self._forget_old()
         if hosted.key in self._patched and not sender.busy:
             self._patched.discard(hosted.key)
