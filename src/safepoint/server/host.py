@@ -12,6 +12,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from safepoint._core.points import SafePoint
@@ -23,6 +24,7 @@ from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
 from safepoint.server.hosted import AnyRun, HostedRun
 from safepoint.server.ids import SessionKey
+from safepoint.server.operations import Operations
 from safepoint.server.principal import Principal
 from safepoint.server.requests import OnDisconnect, RunRequest, digest_of
 from safepoint.server.shared_state import bring, changed, drop_temporary, lasting, merge, own, places, shared
@@ -62,9 +64,12 @@ class Host:
         self.book = book
         self.shelf = shelf
         self.config = config
+        self.operations = Operations()
         self.draining = False
         self.owner = str(Owner.this_process())
         self.runs: OrderedDict[str, HostedRun] = OrderedDict()
+        # Those of them that have a task: few, where `runs` has many that are over.
+        self._led: dict[str, HostedRun] = {}
         # Messages whose record is not stored yet: by which key, and whether they are to wait for their turn.
         self._arriving: list[tuple[str, bool]] = []
         self._senders: OrderedDict[SessionKey, Sender] = OrderedDict()
@@ -245,7 +250,8 @@ class Host:
         """Give an accepted run its task."""
         hosted.bring_state = partial(self._bring_state, hosted, sender.session)
         hosted.keep_state = partial(self._keep_state, hosted, sender.session)
-        self.runs[hosted.id] = hosted
+        self.runs[hosted.id] = self._led[hosted.id] = hosted
+        self.operations.accepted(hosted)
         body = self._lead(hosted, sender, if_busy)
         hosted.task = asyncio.create_task(body, name=f"safepoint: {hosted.key.stored_as}")
 
@@ -268,6 +274,8 @@ class Host:
             await hosted.serve(sender, if_busy, self.book, joined)
         finally:
             limit.cancel()
+            self._led.pop(hosted.id, None)
+            self.operations.over(hosted)
             self._forget_old()
         if hosted.key in self._patched and not sender.busy:
             self._patched.discard(hosted.key)
@@ -314,7 +322,7 @@ class Host:
     # -- finding -------------------------------------------------------------------------------------------------------
 
     def live(self) -> list[HostedRun]:
-        return [run for run in self.runs.values() if run.live]
+        return [run for run in self._led.values() if run.live]
 
     def live_of(self, key: SessionKey) -> list[HostedRun]:
         return [run for run in self.live() if run.key == key]

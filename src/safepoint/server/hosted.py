@@ -85,6 +85,7 @@ class HostedRun:
         self.delivery: Delivery | None = None
         # Asked to stop while it was waiting for its turn: then there is no run to ask.
         self.withdrawn: Reason | None = None
+        self.accepted_at = time.time()
         self.over = Latch()
         self.task: asyncio.Task[None] | None = None
         self.asks: dict[str, Receipt] = {}
