@@ -108,6 +108,16 @@ class Host:
         session = await Session.load(self.store, key.stored_as)
         return self._senders.get(key) or self._keep(key, Sender(session))
 
+    async def view(self, key: SessionKey) -> Session:
+        """The session as it is now, to look at, also if another process has changed it since.
+
+        Raises `SessionNotFound`. Cancellation: nothing has changed.
+        """
+        sender = await self.sender(key)
+        if sender.busy or not self.book.durable:
+            return sender.session
+        return Session(self.store, key.stored_as, await self.store.load(key.stored_as))
+
     def _keep(self, key: SessionKey, sender: Sender) -> Sender:
         self._senders[key] = sender
         if len(self._senders) > _CACHED_SESSIONS:

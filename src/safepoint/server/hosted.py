@@ -256,8 +256,8 @@ class HostedRun:
 
     def withdraw(self, reason: Reason) -> None:
         """Take it out of the queue. Only for a run that has not started."""
-        asked, now = self.run.node.request(), self.run.node.clock.now()
-        if self.withdrawn is not None or (asked is not None and asked.level(now) > Level.SAFE):
+        asked = self.run.node.request()
+        if self.withdrawn is not None or (asked is not None and asked.at.level is not Level.SAFE):
             return  # it was asked already, and ends by itself as soon as it starts
         self.withdrawn = reason
         if self.task is not None and self._session is not None:  # a task that has made no step would never see it
