@@ -7,6 +7,7 @@ import os
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
