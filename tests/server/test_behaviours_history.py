@@ -262,13 +262,11 @@ def test_b31_a_run_in_a_long_session_costs_what_it_costs_in_a_short_one(tmp_path
         assert took["long"] < 4 * took["short"] + 0.01, took
 
 
-def test_b32_a_session_has_one_owner_among_all_processes(server: ServerProcess, tmp_path: Path) -> None:
-    other = ServerProcess(tmp_path)
-    other.folder = server.folder
+def test_b32_a_session_has_one_owner_among_all_processes(server: ServerProcess) -> None:
     server.create("b32")
     caller = server.run_in_thread("b32", "note b32; nap 30")
     server.until_did("note b32")
-    with other:
+    with ServerProcess(server.folder) as other:
         assert other.run("b32", "note b32-other").status == 409
         assert other.cancel("b32", reason="from the other").body["status"] == "cancelled"
     assert "from the other" in caller.answer().body[-1]["errorMessage"]
