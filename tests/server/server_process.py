@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import signal
@@ -11,14 +10,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 
 APPS = Path(__file__).parent / "apps"
 PATIENCE = 30.0
+START = 120.0  # on a machine that has much else to do
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class ServerProcess:
         command = [sys.executable, "-m", "safepoint", "serve", *where, "--port", str(self.port), *self._options]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self._env})
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + START
         while True:
             with suppress(OSError):
                 if self.http("GET", "/health").status == 200:
@@ -93,8 +94,8 @@ class ServerProcess:
         self.process = None
         return code
 
-    def connect(self, timeout: float = PATIENCE) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+    def connect(self, timeout: float = PATIENCE) -> HTTPConnection:
+        return HTTPConnection("127.0.0.1", self.port, timeout=timeout)
 
     def http(self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None) -> Answer:
         """One request on a connection of its own. `body`: bytes as they are, anything else as JSON."""
@@ -110,7 +111,7 @@ class ServerProcess:
         finally:
             connection.close()
 
-    def begin(self, method: str, path: str, body: object = None) -> http.client.HTTPResponse:
+    def begin(self, method: str, path: str, body: object = None) -> HTTPResponse:
         """One request, its answer begun and not read. Closing the answer closes the connection."""
         connection = self.connect()
         data = None if body is None else json.dumps(body).encode()
@@ -145,7 +146,7 @@ class ServerProcess:
 
     @contextmanager
     def stream(
-        self, session: str, text: str, headers: Mapping[str, str] | None = None, **more: object
+        self, session: str, text: str, headers: Mapping[str, str] | None = None, **more: Any
     ) -> Generator[Frames]:
         """`/run_sse` with partials; leaving the block closes the connection."""
         with self.open_stream("POST", "/run_sse", message(session, text, streaming=True, **more), headers) as frames:
@@ -183,7 +184,7 @@ class ServerProcess:
 class Frames:
     """The frames of one stream: (id, event), comments left out."""
 
-    def __init__(self, response: http.client.HTTPResponse) -> None:
+    def __init__(self, response: HTTPResponse) -> None:
         self.headers = {name.lower(): value for name, value in response.getheaders()}
         self.comments = 0
         self._response = response
@@ -205,12 +206,17 @@ class Frames:
 
 
 class Later:
-    """A call in a thread, and its answer once that is there."""
+    """A call in a thread, and its answer once that is there. A server that was killed gives none."""
 
-    def __init__(self, call: Any) -> None:  # Any: a callable without arguments
+    def __init__(self, call: Callable[[], Any]) -> None:  # Any: an answer, or nothing that anybody reads
         self._answers: list[Answer] = []
-        self._thread = threading.Thread(target=lambda: self._answers.append(call()), daemon=True)
+        self._call = call
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        with suppress(OSError, HTTPException):
+            self._answers.append(self._call())
 
     def answer(self) -> Answer:
         self._thread.join(PATIENCE)

@@ -7,6 +7,7 @@ import os
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -159,7 +160,8 @@ def test_b25_a_finished_answer_is_not_lost_because_its_reader_left_or_never_read
 
 
 def test_b26_a_disconnect_cancels_by_default_and_detaches_on_demand(server: ServerProcess) -> None:
-    for session, policy, outcome in (("b26", {}, "cancelled"), ("b26-on", {"onDisconnect": "detach"}, "end_turn")):
+    detach: dict[str, Any] = {"onDisconnect": "detach"}  # Any: JSON
+    for session, policy, outcome in (("b26", dict[str, Any](), "cancelled"), ("b26-on", detach, "end_turn")):
         server.create(session)
         with server.stream(session, f"note {session}; nap 0.5", **policy):
             server.until_did(f"note {session}")

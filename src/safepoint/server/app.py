@@ -15,14 +15,17 @@ from starlette.routing import BaseRoute
 
 from safepoint.agent.base import BaseAgent
 from safepoint.errors import HistoryError, SessionBusy, SessionNotFound, StoreError
+from safepoint.server.access import Access
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
+from safepoint.server.door import check_exposed
 from safepoint.server.guard import Guard
 from safepoint.server.host import Draining, Host, NoSuchApp, TooMany
 from safepoint.server.ids import BadId, ReservedName
+from safepoint.server.keys import KeyFile
 from safepoint.server.principal import NotAllowed, NotYours
 from safepoint.server.recovery import Recovery
-from safepoint.server.routes import cancel, going_on, runs, service, sessions, unserved, watching
+from safepoint.server.routes import cancel, going_on, operating, runs, service, sessions, unserved, watching
 from safepoint.server.starting import NothingToAnswer
 from safepoint.sessions.memory import MemoryStore
 from safepoint.sessions.records import KeyTaken, MemoryRunBook, RunBook
@@ -59,8 +62,13 @@ def create_app(
     store: Store | None = None,
     book: RunBook | None = None,
     config: ServerConfig | None = None,
+    keys: KeyFile | None = None,
 ) -> FastAPI:
-    """The ASGI app that serves these agents by name. Without a store everything is kept in memory."""
+    """The ASGI app that serves these agents by name. Without a store everything is kept in memory.
+
+    `keys`: who may call. Without any, it serves this machine only. Raises ValueError for a configuration that would
+    let others in unknown.
+    """
     catalog = agents if isinstance(agents, Catalog) else Catalog.of(agents)
     kept = store or MemoryStore()
     shelf = SqliteShelf(kept) if isinstance(kept, SqliteStore) else MemoryShelf()
@@ -79,9 +87,13 @@ def create_app(
                     await host.store.aclose()
 
     app = FastAPI(title="Safepoint", lifespan=lifespan)
-    app.add_middleware(Guard)
+    app.add_middleware(Guard, config=host.config, keys=keys)
+    app.add_middleware(Access, metrics=host.operations.metrics)
     app.state.host = host
-    for part in (service, cancel, going_on, sessions, runs, watching, unserved):
+    app.state.keys = keys
+    # Middleware is made with the first request; what is wrong with it shall be known before.
+    check_exposed("allowed_hosts", host.config, keys, exposed=bool(host.config.allowed_hosts))
+    for part in (service, runs, cancel, going_on, sessions, watching, operating, unserved):  # the busiest first
         app.include_router(part.routes)
     for kind, status in _STATUS:
         app.add_exception_handler(kind, _answer_with(status))
