@@ -146,7 +146,7 @@ class ServerProcess:
 
     @contextmanager
     def stream(
-        self, session: str, text: str, headers: Mapping[str, str] | None = None, **more: object
+        self, session: str, text: str, headers: Mapping[str, str] | None = None, **more: Any
     ) -> Generator[Frames]:
         """`/run_sse` with partials; leaving the block closes the connection."""
         with self.open_stream("POST", "/run_sse", message(session, text, streaming=True, **more), headers) as frames:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -18,7 +19,7 @@ from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import Receipt
 from safepoint.agent.checkpoint import Question
-from safepoint.agent.events import Event, ModelCallEnded, ReasoningStreamed, TextStreamed
+from safepoint.agent.events import Event, ModelCallEnded, ModelCallStarted, ReasoningStreamed, TextStreamed
 from safepoint.agent.journal import Ended, Fact, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.result import RunResult, StopReason
@@ -84,6 +85,7 @@ class HostedRun:
         self.delivery: Delivery | None = None
         # Asked to stop while it was waiting for its turn: then there is no run to ask.
         self.withdrawn: Reason | None = None
+        self.accepted_at = time.time()
         self.over = Latch()
         self.task: asyncio.Task[None] | None = None
         self.asks: dict[str, Receipt] = {}
@@ -97,6 +99,7 @@ class HostedRun:
         # The last event of a run that failed, until it is known what the failure was.
         self._last: tuple[int, Json] | None = None
         self._place = 0
+        self._index = 0
         self._mine = False
 
     @property
@@ -185,7 +188,6 @@ class HostedRun:
             stop_listening()
             self.admitted.set()
             if not self._recorded:
-                await self._leave_state()
                 await self.record_end(book)
             self.feed.close(self._error_frame())
             self.over.set()
@@ -211,8 +213,20 @@ class HostedRun:
         error = self.run.result.error
         if isinstance(error, SessionBusy):  # of a run in another process
             self.refused = error
+        if self.run.result.save_error is not None:
+            await self._look_again()
         await self._leave_state()
         await self.record_end(book)
+
+    async def _look_again(self) -> None:
+        """A run that was forced did not wait for its end to be stored, but it may well be. Bounded.
+
+        Cancellation: the session finds out when it is used next.
+        """
+        assert self._session is not None
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                await self._session.save_state()
 
     async def record_end(self, book: RunBook) -> None:
         """Bounded; what fails is owed, and tried again. Cancellation: likewise, by the next start at the latest."""
@@ -265,6 +279,7 @@ class HostedRun:
             match fact:
                 case Opened(run_id=run_id) if run_id == self.id:
                     self._mine = True
+                    self._index = fact.index
                     self._said = dict(enumerate(fact.messages, fact.index))
                     self._place = fact.index + len(fact.messages)
                     if self.epoch:
@@ -312,12 +327,24 @@ class HostedRun:
         """The words of the run itself, or of a child that speaks for it, as they come."""
         if event.run_id not in self.run.hub.speakers:
             return
+        if isinstance(event, ModelCallStarted) and event.run_id == self.id:
+            self._tell_results()
         if isinstance(event, TextStreamed | ReasoningStreamed):
             thought, voice = isinstance(event, ReasoningStreamed), self._voice(event)
             self.feed.whisper(self._place, event.text, time.time(), thought=thought, voice=voice)
         elif isinstance(event, ModelCallEnded) and self.feed.scene.voice is not None:
             # The children's messages are the conversation itself: a reply with calls, and then their results.
             self._place += 2 if event.message is not None and event.message.tool_calls else 0
+
+    def _tell_results(self) -> None:
+        """The results of calls are stored one by one; the message they make is stored with the next reply.
+
+        It is told before that reply's first words, which would have its place otherwise.
+        """
+        record, now = self.run.record, time.time()
+        messages = record.messages if record is not None and self._mine else []
+        for place in range(self._place, len(messages)):
+            self._say(place, messages[place], now)
 
     def _voice(self, event: Event) -> str | None:
         """Who speaks, where agents hand one conversation on: their node is named after them, with a number."""
@@ -334,8 +361,10 @@ class HostedRun:
             place, event = self._last
             code, text = failure(result.error)
             self.feed.say(place, {**event, "errorCode": code, "errorMessage": text})
-        elif self._mine or not self.feed.whole:
+        elif self._mine:
             self._mine = False
+            self._say_last(_end_of(result, self._index))
+        elif not self.feed.whole:
             code, why = failure(result.save_error or result.error)
             code = ABORTED if result.cancellation is not None else code
             self._tell_abnormal(Abnormal(code, why, result.ledger))
@@ -353,6 +382,12 @@ class HostedRun:
 
     def _error_frame(self) -> Json | None:
         return None if self.error is None else error_frame(*failure(self.error), time.time())
+
+
+def _end_of(result: RunResult[Any], index: int) -> Ended:  # Any: of every output type
+    """The fact that nobody heard of, because it was not waited for."""
+    own, ledger, usage = tuple(result.messages[index:]), result.ledger, result.usage
+    return Ended(result.run_id, result.stop_reason, index, own, ledger, usage, result.checkpoint, time.time())
 
 
 def failure(error: BaseException | None) -> tuple[str, str]:
