@@ -108,20 +108,20 @@ def test_b03_errors_have_the_statuses_and_texts_of_adk(server: ServerProcess) ->
     assert server.http("PUT", "/run").status == 405
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        {"newMessage": {"role": "user", "parts": [{"txt": "hi"}]}},
-        {"newMessage": {"role": "user", "parts": [{"text": "hi"}], "more": 1}},
-        {"newMessage": {"parts": [{"functionCall": {"id": "c", "name": "note", "args": {}}}]}},
-        {"newMessage": {"parts": [{"text": "hi"}, {"functionResponse": {"id": "c", "name": "n", "response": {}}}]}},
-        {"newMessage": {"parts": "hi"}},
-        {"userId": None},
-        {"streaming": "maybe"},
-        {"ifBusy": "perhaps"},
-        {"onDisconnect": {"cancelAfter": -1}},
-    ],
-)
+NO_REQUESTS: list[dict[str, object]] = [
+    {"newMessage": {"role": "user", "parts": [{"txt": "hi"}]}},
+    {"newMessage": {"role": "user", "parts": [{"text": "hi"}], "more": 1}},
+    {"newMessage": {"parts": [{"functionCall": {"id": "c", "name": "note", "args": {}}}]}},
+    {"newMessage": {"parts": [{"text": "hi"}, {"functionResponse": {"id": "c", "name": "n", "response": {}}}]}},
+    {"newMessage": {"parts": "hi"}},
+    {"userId": None},
+    {"streaming": "maybe"},
+    {"ifBusy": "perhaps"},
+    {"onDisconnect": {"cancelAfter": -1}},
+]
+
+
+@pytest.mark.parametrize("broken", NO_REQUESTS)
 def test_b03_what_is_no_request_is_422_and_stores_nothing(server: ServerProcess, broken: dict[str, object]) -> None:
     server.post(session_path("b03-broken"))
     for path in ("/run", "/run_sse"):
@@ -364,7 +364,10 @@ def test_b18_finished_failed_paused_and_cancelled_can_be_told_apart(server: Serv
         with server.stream(session, text) as frames:
             seen = [event for _, event in frames]
         whole = [event for event in seen if "error" not in event]
-        last[session], errors[session] = whole[-1], next((event for event in seen if "error" in event), {})
+        last[session], errors[session] = (
+            whole[-1],
+            next((event for event in seen if "error" in event), dict[str, Any]()),
+        )
         assert server.events(session)[-1] == last[session]
     assert "errorCode" not in last["b18-ok"]
     assert (last["b18-fail"]["errorCode"], last["b18-fail"]["errorMessage"]) == ("RuntimeError", "at last")

@@ -255,7 +255,7 @@ def test_b31_a_run_in_a_long_session_costs_what_it_costs_in_a_short_one(tmp_path
         for session, events in (("short", []), ("long", said)):
             path = "/apps/worker/users/ann/sessions"
             assert server.post(path, {"sessionId": session, "events": events}).status == 200
-            times = []
+            times: list[float] = []
             for _ in range(15):
                 began = time.perf_counter()
                 assert server.run(session, "say x").status == 200

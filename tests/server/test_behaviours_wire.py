@@ -75,8 +75,8 @@ def test_a_patch_is_stored_as_an_event_of_the_user_without_content(server: Serve
 
 # -- imported conversations --------------------------------------------------------------------------------------------
 
-CALL = {"functionCall": {"id": "c1", "name": "note", "args": {"text": "imported"}}}
-RESULT = {"functionResponse": {"id": "c1", "name": "note", "response": {"result": "noted imported"}}}
+CALL: dict[str, object] = {"functionCall": {"id": "c1", "name": "note", "args": {"text": "imported"}}}
+RESULT: dict[str, object] = {"functionResponse": {"id": "c1", "name": "note", "response": {"result": "noted imported"}}}
 
 
 def said(author: str, *given: dict[str, object], **more: object) -> dict[str, object]:

@@ -195,7 +195,9 @@ def hasty_cancel(app: FastAPI) -> FastAPI:
         runs = host.live_of(SessionKey(app, user, session))
         for hosted in runs:
             hosted.run.cancel()
-        told = [{"runId": hosted.id, "requested": True, "outcome": "stopped", "orphans": []} for hosted in runs]
+        told: list[dict[str, Any]] = [
+            {"runId": hosted.id, "requested": True, "outcome": "stopped", "orphans": []} for hosted in runs
+        ]  # Any: JSON
         return {"status": "cancelled", "session_id": session, "runs": told}
 
     return first(app, router)
@@ -274,7 +276,7 @@ class NoRecords(MemoryRunBook):
     async def find(self, *, session: str | None = None, prefix: str = "", limit: int = 1000) -> list[RunRecord]:
         return []
 
-    async def still_open(self) -> list[RunRecord]:
+    async def still_open(self, session: str | None = None) -> list[RunRecord]:
         return []
 
 
