@@ -200,13 +200,13 @@ def test_b06_a_running_a_queued_and_a_paused_run_can_be_cancelled(server: Server
 def test_b06_a_run_that_was_resumed_can_be_cancelled(server: ServerProcess) -> None:
     server.post(session_path("b06-again", app="handy"))
     caller = server.run_in_thread("b06-again", "pause 20; note b06-again", appName="handy")
-    server.until_did("pause")
+    server.until_did("pause note b06-again")
     server.post(f"{session_path('b06-again', app='handy')}:cancel")
     caller.answer()
     run_id = only_run(server, "b06-again")["runId"]
     resumed = server.post(f"/runs/{run_id}:resume").body
     assert (resumed["continues"], resumed["runId"] == run_id) == (run_id, False)
-    server.until_did("pause", 2)
+    server.until_did("pause note b06-again", 2)
     assert server.post(f"/runs/{resumed['runId']}:cancel").body["status"] == "cancelled"
     assert until_over(server, resumed["runId"])["outcome"] == "cancelled"
     assert "note b06-again" not in server.did()
@@ -330,7 +330,7 @@ def test_b15_the_model_stream_is_closed_and_no_more_is_paid_for(server: ServerPr
 def test_b16_nothing_starts_after_the_cancel_is_accepted(server: ServerProcess) -> None:
     server.post(session_path("b16", app="handy"))
     caller = server.run_in_thread("b16", "pause 0.4; note b16", appName="handy")
-    server.until_did("pause")
+    server.until_did("pause note b16")
     prompts = len(server.prompts())
     server.post(f"{session_path('b16', app='handy')}:cancel", {"at": "after_model", "waitSeconds": 5})
     caller.answer()

@@ -97,7 +97,7 @@ def test_b21_the_record_tells_the_truth_about_each_call(server: ServerProcess) -
 
     server.post(session_path("b21-never", app="handy"))
     caller = server.run_in_thread("b21-never", "pause 0.4; note b21-never", appName="handy")
-    server.until_did("pause")
+    server.until_did("pause note b21-never")
     server.post(f"{session_path('b21-never', app='handy')}:cancel", {"at": "after_model"})
     caller.answer()
     assert responses(server, "b21-never", "handy") == {"note": "not_started"}

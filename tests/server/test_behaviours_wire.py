@@ -198,7 +198,7 @@ def test_a_run_goes_on_only_by_the_invocation_that_was_stopped_last(server: Serv
 def test_an_ask_can_be_withdrawn_until_it_is_acted_on(server: ServerProcess) -> None:
     server.post(handy("withdraw"))
     caller = server.run_in_thread("withdraw", "pause 1; note withdraw", **HANDY)
-    server.until_did("pause")
+    server.until_did("pause note withdraw")
     asked = server.post(f"{handy('withdraw')}:cancel", {"at": "after_model", "waitSeconds": 0}).body["runs"][0]
     path = f"/runs/{asked['runId']}/asks/{asked['askId']}:withdraw"
     assert server.post(path).body["outcome"] == "withdrawn"
