@@ -75,8 +75,8 @@ def test_a_patch_is_stored_as_an_event_of_the_user_without_content(server: Serve
 
 # -- imported conversations --------------------------------------------------------------------------------------------
 
-CALL = {"functionCall": {"id": "c1", "name": "note", "args": {"text": "imported"}}}
-RESULT = {"functionResponse": {"id": "c1", "name": "note", "response": {"result": "noted imported"}}}
+CALL: dict[str, object] = {"functionCall": {"id": "c1", "name": "note", "args": {"text": "imported"}}}
+RESULT: dict[str, object] = {"functionResponse": {"id": "c1", "name": "note", "response": {"result": "noted imported"}}}
 
 
 def said(author: str, *given: dict[str, object], **more: object) -> dict[str, object]:
@@ -198,7 +198,7 @@ def test_a_run_goes_on_only_by_the_invocation_that_was_stopped_last(server: Serv
 def test_an_ask_can_be_withdrawn_until_it_is_acted_on(server: ServerProcess) -> None:
     server.post(handy("withdraw"))
     caller = server.run_in_thread("withdraw", "pause 1; note withdraw", **HANDY)
-    server.until_did("pause")
+    server.until_did("pause note withdraw")
     asked = server.post(f"{handy('withdraw')}:cancel", {"at": "after_model", "waitSeconds": 0}).body["runs"][0]
     path = f"/runs/{asked['runId']}/asks/{asked['askId']}:withdraw"
     assert server.post(path).body["outcome"] == "withdrawn"

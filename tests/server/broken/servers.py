@@ -160,16 +160,28 @@ def d07(folder: Path) -> FastAPI:
     return app_with(host=OnlyTheLast, book=NoRecords())
 
 
-class PopsTheOther(Host):
+class OneEntry(Host):
+    """One entry for each session, which every run of it puts there and takes away."""
+
+    def __init__(self, *parts: Any) -> None:  # Any: those of a host
+        super().__init__(*parts)
+        self._entries: dict[SessionKey, HostedRun] = {}
+
+    def serve(self, hosted: HostedRun, sender: Sender, if_busy: IfBusy) -> None:
+        self._entries[hosted.key] = hosted
+        super().serve(hosted, sender, if_busy)
+
     async def _lead(self, hosted: HostedRun, sender: Sender, if_busy: IfBusy) -> None:
         await super()._lead(hosted, sender, if_busy)
-        for other in [run for run in self.runs.values() if run.key == hosted.key]:
-            del self.runs[other.id]
+        self._entries.pop(hosted.key, None)
+
+    def live_of(self, key: SessionKey) -> list[HostedRun]:
+        return [self._entries[key]] if key in self._entries else []
 
 
 def d08(folder: Path) -> FastAPI:
     """The end of one run takes another's entry away."""
-    return app_with(host=PopsTheOther, book=NoRecords())
+    return app_with(host=OneEntry, book=NoRecords())
 
 
 @tool(name="block")
@@ -195,7 +207,9 @@ def hasty_cancel(app: FastAPI) -> FastAPI:
         runs = host.live_of(SessionKey(app, user, session))
         for hosted in runs:
             hosted.run.cancel()
-        told = [{"runId": hosted.id, "requested": True, "outcome": "stopped", "orphans": []} for hosted in runs]
+        told: list[dict[str, Any]] = [
+            {"runId": hosted.id, "requested": True, "outcome": "stopped", "orphans": []} for hosted in runs
+        ]  # Any: JSON
         return {"status": "cancelled", "session_id": session, "runs": told}
 
     return first(app, router)
@@ -274,7 +288,7 @@ class NoRecords(MemoryRunBook):
     async def find(self, *, session: str | None = None, prefix: str = "", limit: int = 1000) -> list[RunRecord]:
         return []
 
-    async def still_open(self) -> list[RunRecord]:
+    async def still_open(self, session: str | None = None) -> list[RunRecord]:
         return []
 
 
