@@ -14,7 +14,7 @@ NO_SUCH_ADDRESS = {400, 404, 405}
 
 
 def nothing_listed(answer: Answer) -> bool:
-    return answer.body == []
+    return bool(answer.body == [])
 
 
 def no_run_touched(answer: Answer) -> bool:

@@ -155,7 +155,7 @@ def _wide(rng: random.Random) -> list[bytes]:
 
 
 def _wrong_types(rng: random.Random) -> list[bytes]:
-    odd = [None, True, -1, 10**18, 1.5, "", "x" * 5000, [], [[]], {}, {"a": None}]
+    odd: list[object] = [None, True, -1, 10**18, 1.5, "", "x" * 5000, [], [[]], {}, {"a": None}]
     body = {name: rng.choice([value, rng.choice(odd)]) for name, value in MESSAGE.items() if rng.random() < 0.9}
     for extra in ("ifBusy", "onDisconnect", "idempotencyKey", "streaming", "stateDelta", "at", "waitSeconds", "all"):
         if rng.random() < 0.4:

@@ -39,7 +39,8 @@ _log = logging.getLogger("safepoint.server")
 
 def run_server(options: ServeOptions) -> None:
     """Serve until a signal ends it; returns then, or raises `typer.Exit` if it can't begin."""
-    configure_logging(JsonLines() if options.log_format is LogFormat.JSON else TextLines())
+    lines = JsonLines() if options.log_format is LogFormat.JSON else TextLines()
+    configure_logging(lines, options.log_level.upper())
     catalog = _catalog(options)
     store, book = _stores(options)
     try:

@@ -89,6 +89,10 @@ class Feed:
         return self._first + count
 
     @property
+    def viewers(self) -> int:
+        return len(self._viewers)
+
+    @property
     def watched(self) -> bool:
         return bool(self._viewers)
 
