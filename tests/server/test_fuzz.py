@@ -101,6 +101,7 @@ def check(server: ServerProcess, count: int) -> tuple[Counter[str], OtherClient]
     return answers, other
 
 
+@pytest.mark.timeout(300)
 def test_nonsense_neither_fails_nor_stalls_nor_leaks(server: ServerProcess) -> None:
     answers, _ = check(server, CASES)
     # It got past the parser and into every part, and was refused there.

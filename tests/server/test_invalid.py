@@ -21,7 +21,7 @@ def errors_of(model: type[RunRequest] | type[CancelRequest], body: object) -> Va
     ("model", "body"),
     [
         (RunRequest, {"newMessage": {"parts": [1] * 100_000}}),
-        (RunRequest, {"newMessage": {"parts": [{}] * 100_000}}),
+        (RunRequest, {"newMessage": {"parts": [{"text": ""}] * 100_000}}),
         (RunRequest, {"newMessage": {"parts": [{"x": 1}] * 100_000}}),
         (CancelRequest, {"at": [1] * 100_000}),
         (CancelRequest, {"at": ["now"] * 100_000}),

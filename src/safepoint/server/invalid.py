@@ -33,16 +33,15 @@ def told(errors: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:  # Any: a
 
 def glimpse(value: Any, depth: int = 3) -> Any:  # Any: JSON
     """The value, with `…` for what there is too much of."""
-    match value:
-        case str():
-            return value if len(value) <= _TEXT else f"{value[:_TEXT]}…"
-        case dict():
-            pairs = islice(cast(dict[str, Any], value).items(), _INSIDE)
-            shown = {glimpse(name): glimpse(each, depth - 1) for name, each in pairs} if depth else {}
-            return shown if len(shown) == len(cast(dict[str, Any], value)) else {**shown, "…": "…"}
-        case list():
-            items = cast(list[Any], value)
-            shown_items = [glimpse(each, depth - 1) for each in items[:_INSIDE]] if depth else []
-            return shown_items if len(shown_items) == len(items) else [*shown_items, "…"]
-        case _:
-            return value
+    if isinstance(value, str):
+        return value if len(value) <= _TEXT else f"{value[:_TEXT]}…"
+    if isinstance(value, dict):
+        named = cast(dict[str, Any], value)  # Any: as above
+        pairs = islice(named.items(), _INSIDE if depth else 0)
+        shown = {glimpse(name): glimpse(each, depth - 1) for name, each in pairs}
+        return shown if len(shown) == len(named) else {**shown, "…": "…"}
+    if isinstance(value, list):
+        items = cast(list[Any], value)  # type: ignore[redundant-cast]  # pyright sees a list of the unknown
+        glimpses = [glimpse(each, depth - 1) for each in items[: _INSIDE if depth else 0]]
+        return glimpses if len(glimpses) == len(items) else [*glimpses, "…"]
+    return value
