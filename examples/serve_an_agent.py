@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import urllib.request
+from typing import Any
 
 from safepoint import Agent, tool
 from safepoint.server import create_app, serve
@@ -30,7 +31,7 @@ with socket.socket() as probe:
     PORT = probe.getsockname()[1]
 
 
-def post(path: str, body: object = None) -> object:
+def post(path: str, body: object = None) -> Any:
     headers = {"Content-Type": "application/json"}
     sent = urllib.request.Request(f"http://127.0.0.1:{PORT}{path}", json.dumps(body or {}).encode(), headers)
     with urllib.request.urlopen(sent) as answer:
@@ -41,7 +42,6 @@ def ask() -> None:
     """A client that waits for its answer."""
     message = {"role": "user", "parts": [{"text": "Book me a hotel in Rome."}]}
     events = post("/run", {"appName": "travel", "userId": "ann", "sessionId": "trip", "newMessage": message})
-    assert isinstance(events, list)
     print("the caller got:", events[-1]["errorCode"])
 
 
@@ -57,7 +57,6 @@ def operate() -> None:
     caller.start()
     started.wait()
     answer = post("/apps/travel/users/ann/sessions/trip:cancel", {"reason": "the meeting is off"})
-    assert isinstance(answer, dict)
     print("the canceller got:", answer["status"])
     caller.join()
     os.kill(os.getpid(), signal.SIGTERM)
