@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import signal
@@ -11,14 +10,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 
 APPS = Path(__file__).parent / "apps"
 PATIENCE = 30.0
+START = 120.0  # on a machine that has much else to do
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Answer:
 class ServerProcess:
     """`with ServerProcess(folder) as server:`; it may be killed and started again on the same data.
 
-    `env` adds to the environment; `options` to the command line. `tool_log`: what tools really did, a line each.
+    `env` adds to the environment, `options` to the command line; `data`: whether it is given a folder for that.
+    `tool_log`: what tools really did, a line each.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class ServerProcess:
         apps: Path | None = APPS,
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        data: bool = True,
     ) -> None:
         self.folder = folder
         self.tool_log = folder / "tools.log"
@@ -50,7 +53,7 @@ class ServerProcess:
         self.log = folder / "server.log"
         self.port = free_port()
         self._apps = apps
-        self._options = tuple(options)
+        self._options = (*(("--data", str(folder / "data")) if data else ()), *options)
         self._env = {"TOOL_LOG": str(self.tool_log), "PROMPT_LOG": str(self.prompt_log), **(env or {})}
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -64,11 +67,10 @@ class ServerProcess:
     def start(self) -> None:
         """Returns when it answers."""
         where = [str(self._apps)] if self._apps is not None else []
-        data = ["--port", str(self.port), "--data", str(self.folder / "data")]
-        command = [sys.executable, "-m", "safepoint", "serve", *where, *data, *self._options]
+        command = [sys.executable, "-m", "safepoint", "serve", *where, "--port", str(self.port), *self._options]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self._env})
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + START
         while True:
             with suppress(OSError):
                 if self.http("GET", "/health").status == 200:
@@ -92,8 +94,8 @@ class ServerProcess:
         self.process = None
         return code
 
-    def connect(self, timeout: float = PATIENCE) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+    def connect(self, timeout: float = PATIENCE) -> HTTPConnection:
+        return HTTPConnection("127.0.0.1", self.port, timeout=timeout)
 
     def http(self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None) -> Answer:
         """One request on a connection of its own. `body`: bytes as they are, anything else as JSON."""
@@ -108,6 +110,13 @@ class ServerProcess:
             return Answer(response.status, json.loads(text) if is_json else text, given)
         finally:
             connection.close()
+
+    def begin(self, method: str, path: str, body: object = None) -> HTTPResponse:
+        """One request, its answer begun and not read. Closing the answer closes the connection."""
+        connection = self.connect()
+        data = None if body is None else json.dumps(body).encode()
+        connection.request(method, path, data, {"content-type": "application/json", "connection": "close"})
+        return connection.getresponse()
 
     def post(self, path: str, body: object = None, headers: Mapping[str, str] | None = None) -> Answer:
         return self.http("POST", path, body, headers)
@@ -137,7 +146,7 @@ class ServerProcess:
 
     @contextmanager
     def stream(
-        self, session: str, text: str, headers: Mapping[str, str] | None = None, **more: object
+        self, session: str, text: str, headers: Mapping[str, str] | None = None, **more: Any
     ) -> Generator[Frames]:
         """`/run_sse` with partials; leaving the block closes the connection."""
         with self.open_stream("POST", "/run_sse", message(session, text, streaming=True, **more), headers) as frames:
@@ -175,7 +184,7 @@ class ServerProcess:
 class Frames:
     """The frames of one stream: (id, event), comments left out."""
 
-    def __init__(self, response: http.client.HTTPResponse) -> None:
+    def __init__(self, response: HTTPResponse) -> None:
         self.headers = {name.lower(): value for name, value in response.getheaders()}
         self.comments = 0
         self._response = response
@@ -197,12 +206,17 @@ class Frames:
 
 
 class Later:
-    """A call in a thread, and its answer once that is there."""
+    """A call in a thread, and its answer once that is there. A server that was killed gives none."""
 
-    def __init__(self, call: Any) -> None:  # Any: a callable without arguments
+    def __init__(self, call: Callable[[], Any]) -> None:  # Any: an answer, or nothing that anybody reads
         self._answers: list[Answer] = []
-        self._thread = threading.Thread(target=lambda: self._answers.append(call()), daemon=True)
+        self._call = call
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        with suppress(OSError, HTTPException):
+            self._answers.append(self._call())
 
     def answer(self) -> Answer:
         self._thread.join(PATIENCE)

@@ -8,7 +8,7 @@ no viewer costs memory, none can hold the run, and coming back later is the same
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from safepoint.server.wire_events import Json, Scene, partial_event
 
@@ -22,17 +22,23 @@ class Frame:
 
 
 class Feed:
-    """The events of one run. `closed`: no more will come."""
+    """The events of one run. `closed`: no more will come.
 
-    def __init__(self, scene: Scene) -> None:
+    `first`: the number before its first event. A run that another process picks up is numbered further up, so a place
+    in what the first process told is recognised; from there everything is told again, with the same event ids.
+    """
+
+    def __init__(self, scene: Scene, first: int = 0) -> None:
         self.scene = scene
+        self._first = first
         self.whole: list[Json] = []
         self.closed = False
         self.error: Json | None = None
         self._places: dict[int, int] = {}
         self._words: dict[bool, list[str]] = {False: [], True: []}
-        self._place = 0
+        self.place = 0
         self._at = 0.0
+        self._voice: str | None = None
         self._viewers: set[Viewer] = set()
         self.joined: Feed | None = None
 
@@ -54,11 +60,13 @@ class Feed:
         self._words = {False: [], True: []}
         self._wake()
 
-    def whisper(self, place: int, text: str, at: float, *, thought: bool) -> None:
-        """A few more words of the event under way."""
+    def whisper(self, place: int, text: str, at: float, *, thought: bool, voice: str | None = None) -> None:
+        """A few more words of the event under way. `voice`: whose, if not the root agent's own."""
         if self.closed:
             return
-        self._place, self._at = place, at
+        if place != self.place:  # of another event than those before, which will be told whole
+            self._words = {False: [], True: []}
+        self.place, self._at, self._voice = place, at, voice
         self._words[thought].append(text)
         self._wake()
 
@@ -72,9 +80,17 @@ class Feed:
         """A viewer that has seen that many whole events."""
         if self.joined is not None:
             return self.joined.view(after)
-        viewer = Viewer(self, min(max(after, 0), len(self.whole)))
+        viewer = Viewer(self, min(max(after - self._first, 0), len(self.whole)))
         self.enter(viewer)
         return viewer
+
+    def seq(self, count: int) -> int:
+        """The number of the event that makes it so many."""
+        return self._first + count
+
+    @property
+    def viewers(self) -> int:
+        return len(self._viewers)
 
     @property
     def watched(self) -> bool:
@@ -92,7 +108,9 @@ class Feed:
             if len(pieces) > seen[thought]:
                 text = "".join(pieces[seen[thought] :])
                 seen[thought] = len(pieces)
-                return Frame(len(self.whole), partial_event(self.scene, self._place, text, self._at, thought=thought))
+                scene = self.scene if self._voice is None else replace(self.scene, voice=self._voice)
+                event = partial_event(scene, self.place, text, self._at, thought=thought)
+                return Frame(self.seq(len(self.whole)), event)
         return None
 
     def _wake(self) -> None:
@@ -108,6 +126,7 @@ class Viewer:
         self.partials = True
         self._next = after
         self._seen = {False: 0, True: 0}
+        self._place = feed.place
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
@@ -118,8 +137,12 @@ class Viewer:
         if self._next < len(self.feed.whole):
             self._next += 1
             self._seen = {False: 0, True: 0}
-            return Frame(self._next, self.feed.whole[self._next - 1])
-        return self.feed.words_since(self._seen) if self.partials and not self.feed.closed else None
+            return Frame(self.feed.seq(self._next), self.feed.whole[self._next - 1])
+        if not self.partials or self.feed.closed:
+            return None
+        if self._place != self.feed.place:
+            self._place, self._seen = self.feed.place, {False: 0, True: 0}
+        return self.feed.words_since(self._seen)
 
     def rest(self) -> list[Json]:
         """All whole events that it has not seen."""
