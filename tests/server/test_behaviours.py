@@ -329,7 +329,7 @@ def test_b15_the_model_stream_is_closed_and_no_more_is_paid_for(server: ServerPr
 
 def test_b16_nothing_starts_after_the_cancel_is_accepted(server: ServerProcess) -> None:
     server.post(session_path("b16", app="handy"))
-    caller = server.run_in_thread("b16", "pause 0.4; note b16", appName="handy")
+    caller = server.run_in_thread("b16", "pause 3; note b16", appName="handy")
     server.until_did("pause note b16")
     prompts = len(server.prompts())
     server.post(f"{session_path('b16', app='handy')}:cancel", {"at": "after_model", "waitSeconds": 5})
@@ -344,8 +344,10 @@ def test_b16_nothing_starts_after_the_cancel_is_accepted(server: ServerProcess) 
 
 def test_b17_the_caller_of_a_cancelled_run_gets_the_events_so_far_and_no_error(server: ServerProcess) -> None:
     server.create("b17")
+    naps = server.did().count("nap begins")
     caller = server.run_in_thread("b17", "note b17; nap 30")
     server.until_did("note b17")
+    server.until_did("nap begins", naps + 1)
     server.cancel("b17", reason="enough of b17")
     answer = caller.answer()
     assert answer.status == 200
