@@ -33,7 +33,8 @@ class Answer:
 class ServerProcess:
     """`with ServerProcess(folder) as server:`; it may be killed and started again on the same data.
 
-    `env` adds to the environment; `options` to the command line. `tool_log`: what tools really did, a line each.
+    `env` adds to the environment; `options` to the command line; `command` is the module that serves. `tool_log`: what
+    tools really did, a line each.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class ServerProcess:
         apps: Path | None = APPS,
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        command: Sequence[str] = ("safepoint", "serve"),
     ) -> None:
         self.folder = folder
         self.tool_log = folder / "tools.log"
@@ -50,6 +52,7 @@ class ServerProcess:
         self.log = folder / "server.log"
         self.port = free_port()
         self._apps = apps
+        self._command = tuple(command)
         self._options = tuple(options)
         self._env = {"TOOL_LOG": str(self.tool_log), "PROMPT_LOG": str(self.prompt_log), **(env or {})}
         self.process: subprocess.Popen[bytes] | None = None
@@ -65,7 +68,7 @@ class ServerProcess:
         """Returns when it answers."""
         where = [str(self._apps)] if self._apps is not None else []
         data = ["--port", str(self.port), "--data", str(self.folder / "data")]
-        command = [sys.executable, "-m", "safepoint", "serve", *where, *data, *self._options]
+        command = [sys.executable, "-m", *self._command, *where, *data, *self._options]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self._env})
         deadline = time.monotonic() + PATIENCE

@@ -20,6 +20,7 @@ from safepoint.server.host import Draining, Host, NoSuchApp, NothingToAnswer, To
 from safepoint.server.ids import BadId
 from safepoint.server.principal import NotAllowed, NotYours
 from safepoint.server.routes import cancel, runs, service, sessions, watching
+from safepoint.server.seats import NoSeat
 from safepoint.sessions.memory import MemoryStore
 from safepoint.sessions.records import KeyTaken, MemoryRunBook, RunBook
 from safepoint.sessions.store import Store
@@ -38,6 +39,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (NothingToAnswer, 400),
     (Draining, 503),
     (TooMany, 429),
+    (NoSeat, 429),
     (StoreError, 503),
     (HistoryError, 400),
     (ValueError, 400),

@@ -25,6 +25,8 @@ class ServerConfig:
 
     `shutdown_seconds`: how long live runs may look for a safe point after SIGTERM; keep it below the pod's grace.
     `resume_on_start`: what happens to runs that a shutdown or a crash stopped: they go on, or stay stopped.
+    `keep_alive_seconds`: how long a stream is silent before a comment is sent. `stalled_seconds`: how long a client may
+    read nothing of what it is sent before it is dropped; it can come back.
     `allowed_hosts`: names by which clients may call it, besides loopback.
     """
 
@@ -33,5 +35,6 @@ class ServerConfig:
     resume_on_start: bool = True
     on_crash: Literal["resume", "seal"] = "resume"
     keep_alive_seconds: float = 15.0
+    stalled_seconds: float = 30.0
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()

@@ -24,7 +24,8 @@ from safepoint.server.config import ServerConfig
 from safepoint.server.hosted import AnyRun, HostedRun, call_of
 from safepoint.server.ids import SessionKey
 from safepoint.server.principal import Principal
-from safepoint.server.requests import Answer, OnDisconnect, RunRequest, digest_of
+from safepoint.server.requests import Answer, RunRequest, digest_of
+from safepoint.server.seats import Seats
 from safepoint.server.wire_events import Scene
 from safepoint.sessions.busy import IfBusy, Sender
 from safepoint.sessions.owners import Owner
@@ -65,6 +66,7 @@ class Host:
         self.owner = str(Owner.this_process())
         self.runs: OrderedDict[str, HostedRun] = OrderedDict()
         self._senders: OrderedDict[SessionKey, Sender] = OrderedDict()
+        self.seats = Seats(config.limits.viewers)
         self._patched: set[SessionKey] = set()
 
     # -- sessions ------------------------------------------------------------------------------------------------------
@@ -280,21 +282,6 @@ class Host:
         """Somebody can't wait."""
         for hosted in self.live():
             hosted.ask(SafePoint.FORCE, Reason("the server was told to end at once", Source.SHUTDOWN))
-
-    def left(self, hosted: HostedRun) -> None:
-        """A viewer has gone. If it was the last, the run's policy decides."""
-        if hosted.over.is_set or hosted.feed.watched:
-            return
-        policy: OnDisconnect = hosted.on_disconnect
-        reason = Reason("its client went away", Source.DISCONNECT)
-        if policy == "cancel":
-            hosted.ask(SafePoint.NOW, reason)
-        elif policy != "detach":
-            asyncio.get_running_loop().call_later(policy.cancel_after, self._if_alone, hosted, reason)
-
-    def _if_alone(self, hosted: HostedRun, reason: Reason) -> None:
-        if not hosted.feed.watched and not hosted.over.is_set:
-            hosted.ask(SafePoint.NOW, reason)
 
 
 def merge(state: dict[str, Any], delta: Mapping[str, Any]) -> None:  # Any: JSON values

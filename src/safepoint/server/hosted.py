@@ -17,7 +17,7 @@ from safepoint._core.asks import Ask
 from safepoint._core.latch import Latch
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
-from safepoint.agent.events import Event, ReasoningStreamed, TextStreamed
+from safepoint.agent.events import Event, ModelCallStarted, ReasoningStreamed, TextStreamed
 from safepoint.agent.journal import Ended, Fact, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.result import RunResult, StopReason
@@ -59,7 +59,7 @@ class HostedRun:
         self.run = run
         self.prompt = prompt
         self.by = by
-        self.feed = Feed(scene)
+        self.feed = Feed(scene, self._watched)
         self.on_disconnect: OnDisconnect = "cancel"
         self.queued = False
         self.epoch = 0
@@ -73,6 +73,8 @@ class HostedRun:
         self._said: dict[int, Message] = {}
         self._place = 0
         self._mine = False
+        # Stops it if nobody comes back in time.
+        self._alone: asyncio.TimerHandle | None = None
 
     @property
     def id(self) -> str:
@@ -140,6 +142,7 @@ class HostedRun:
             await self._record_end(book)
             self.feed.close(self._error_frame())
             self.over.set()
+            self._watched(True)  # over is over: the timer must not hold it
 
     async def _begin(self, book: RunBook) -> None:
         """Cancellation: the record says that it is queued, and the run does not start."""
@@ -176,6 +179,20 @@ class HostedRun:
         elif self.state is RunState.LIVE:
             self.run.cancel(at, recursive=True, reason=reason)
 
+    def _watched(self, watched: bool) -> None:
+        """Somebody watches, or the last viewer has gone: then its policy decides."""
+        if self._alone is not None:
+            self._alone.cancel()
+            self._alone = None
+        policy, reason = self.on_disconnect, Reason("its client went away", Source.DISCONNECT)
+        if watched or not self.live or policy == "detach":
+            return
+        if policy == "cancel":
+            self.ask(SafePoint.NOW, reason)
+        else:
+            loop = asyncio.get_running_loop()
+            self._alone = loop.call_later(policy.cancel_after, self.ask, SafePoint.NOW, reason)
+
     # -- telling -------------------------------------------------------------------------------------------------------
 
     def _take(self, facts: tuple[Fact, ...]) -> None:
@@ -211,12 +228,26 @@ class HostedRun:
         if abnormal is not None:
             event = abnormal_event(event, abnormal)
         self._said[place] = message
-        self.feed.say(place, with_usage(event, ended.usage))
+        self.feed.say(place, with_usage(event, ended.usage), last=True)
 
     def _overhear(self, event: Event) -> None:
-        if isinstance(event, TextStreamed | ReasoningStreamed) and event.run_id == self.id:
+        if event.run_id != self.id:
+            return
+        if isinstance(event, ModelCallStarted):
+            self._catch_up()
+            self.feed.begin()
+        elif isinstance(event, TextStreamed | ReasoningStreamed):
             thought = isinstance(event, ReasoningStreamed)
             self.feed.whisper(self._place, event.text, time.time(), thought=thought)
+
+    def _catch_up(self) -> None:
+        """Results go into the conversation with the next message, and are durable before that, each by itself: so they
+        are told before the words that answer them.
+        """
+        record = self.run.record
+        if record is not None and self._mine:
+            for place in range(self._place, len(record.messages)):
+                self._say(place, record.messages[place], time.time())
 
     def _tell_end(self, result: RunResult[Any]) -> None:  # Any: of every output type
         """If its end could not be stored, it is told all the same."""
@@ -227,13 +258,12 @@ class HostedRun:
             why = str(result.save_error or result.error or result.stop_reason)
             code = ABORTED if result.cancellation is not None else type(result.error).__name__
             event = empty_event(self.feed.scene, self._place, time.time())
-            self.feed.say(self._place, abnormal_event(event, Abnormal(code, why, result.ledger)))
+            self.feed.say(self._place, abnormal_event(event, Abnormal(code, why, result.ledger)), last=True)
 
     def _tell_withdrawal(self, reason: Reason) -> None:
         event = empty_event(self.feed.scene, 0, time.time())
-        self.feed.say(
-            0, abnormal_event(event, Abnormal(ABORTED, f"It was stopped before its turn came: {reason.text}"))
-        )
+        why = Abnormal(ABORTED, f"It was stopped before its turn came: {reason.text}")
+        self.feed.say(0, abnormal_event(event, why), last=True)
 
     def _error_frame(self) -> Json | None:
         """ADK's own last frame after a failure."""

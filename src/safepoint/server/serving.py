@@ -11,6 +11,7 @@ runs; the third ends uvicorn without waiting for anybody.
 from __future__ import annotations
 
 import asyncio
+import socket as socket_options
 from enum import StrEnum
 from socket import socket
 from types import FrameType
@@ -44,6 +45,12 @@ class Server(uvicorn.Server):
         """Cancellation: as uvicorn's."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        if hasattr(socket_options, "TCP_USER_TIMEOUT"):  # Linux
+            # A peer that reads nothing never lets a closed connection go, unless the system gives it up.
+            patience = int(self._host.config.stalled_seconds * 1000)
+            for each in [each for server in self.servers for each in server.sockets]:
+                if each.family in (socket_options.AF_INET, socket_options.AF_INET6):
+                    each.setsockopt(socket_options.IPPROTO_TCP, socket_options.TCP_USER_TIMEOUT, patience)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """In a signal handler: what it means is decided on the loop.
