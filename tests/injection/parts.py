@@ -182,6 +182,9 @@ class SlowStore:
     async def list_ids(self, prefix: str = "") -> list[str]:
         return await self._store.list_ids(prefix)
 
+    async def states(self, prefix: str = "") -> dict[str, Mapping[str, Any]]:  # Any: JSON values
+        return await self._store.states(prefix)
+
     async def aclose(self) -> None:
         await self._store.aclose()
 

@@ -168,6 +168,7 @@ async def late_results_kept(store: Store) -> None:
     await store.create("s", {})
     await store.add_late("s", LateResult("c1", "post", "posted"))
     await store.list_ids()
+    await store.states()
     session = await Session.load(store, "s")
     await agent(say("done")).run("go", session=session)
 

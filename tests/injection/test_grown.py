@@ -5,12 +5,17 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import subprocess
+import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import process_time
 
+import psutil
 import pytest
 
 from safepoint.errors import UsageError
@@ -92,11 +97,24 @@ def described(seed: int, failure: Failure) -> str:
     return f"{what} — again: python -m tests.injection.grown {seed}{id}"
 
 
+def leave_with_the_parent() -> None:
+    """Whoever started this process may be killed, and can tell nobody then: this process ends too."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="leave with the parent", daemon=True).start()
+
+
 def grow(injections: int, processes: int) -> Tally:
     """Seed after seed, until that many injections were made."""
     total = Tally()
     seeds: Iterator[int] = itertools.count(FIRST_SEED)
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, initializer=leave_with_the_parent) as pool:
         pending: set[Future[Tally]] = {pool.submit(tally, next(seeds)) for _ in range(2 * processes)}
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
@@ -133,3 +151,29 @@ def test_a_scenario_grown_from_a_seed_survives_whatever_is_injected(seed: int) -
 def test_a_seed_grows_the_same_scenario_each_time() -> None:
     assert [plan(seed) for seed in range(50)] == [plan(seed) for seed in range(50)]
     assert len({repr(plan(seed)) for seed in range(50)}) == 50
+
+
+ANCESTOR = """
+import multiprocessing, os, time
+from concurrent.futures import ProcessPoolExecutor
+from tests.injection.test_grown import leave_with_the_parent
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(1, context, initializer=leave_with_the_parent)
+    print(pool.submit(os.getpid).result(), flush=True)
+    pool.submit(time.sleep, 600)
+"""
+
+
+def test_a_worker_goes_when_the_process_that_started_it_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "ancestor.py"
+    script.write_text(ANCESTOR)
+    root = Path(__file__).resolve().parents[2]
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(root)}
+    ) as ancestor:
+        assert ancestor.stdout is not None
+        worker = psutil.Process(int(ancestor.stdout.readline()))
+        ancestor.kill()
+        worker.wait(30)

@@ -27,7 +27,18 @@ from safepoint.agent.events import (
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import AskPerson, ModelError, ModelUnavailable, StopTool
 from safepoint.history.states import LedgerState
-from tests.machines.gates import COUNTED_IN, COUNTED_OUT, MILD, Gate, ModelGate, ToolGate, Wanted
+from tests.machines.gates import (
+    COUNTED_IN,
+    COUNTED_OUT,
+    FINISH_GRACE,
+    LADDER,
+    MILD,
+    Gate,
+    ModelGate,
+    ToolGate,
+    UndoGate,
+    Wanted,
+)
 from tests.machines.reference import Kind, Party, Push, Reference
 
 CANCELLED_STATES = frozenset({LedgerState.CUT, LedgerState.STOPPED, LedgerState.COMPENSATED, LedgerState.NOT_STARTED})
@@ -69,7 +80,7 @@ class Call:
     entered: bool = False
     party: Party | None = None
     gate: ToolGate | None = None
-    undo: Gate | None = None
+    undo: UndoGate | None = None
     child: Course | None = None
     judged: bool = False
     entry: LedgerEntry | None = None
@@ -369,7 +380,7 @@ class Course:
 
     def _states_of_tool(self, call: Call, gate: ToolGate) -> set[LedgerState]:
         cut = {LedgerState.CUT}
-        if call.undo is not None and call.undo.left and call.undo.error is None:
+        if call.undo is not None and call.undo.in_time and call.undo.error is None:
             cut = {LedgerState.COMPENSATED}
         if not gate.left or gate.abandoned_when_left:
             asked = call.party is not None and self.reference.push(call.party) >= Push.NOW
@@ -385,8 +396,7 @@ class Course:
         # Whoever cancels all tasks is heard of by a tool before it is heard of by the run: NOW may come a moment later.
         by_others = isinstance(gate.error, asyncio.CancelledError)
         asked = call.party is not None and self.reference.push(call.party) >= Push.NOW
-        in_doubt = asked and (by_others or gate.asked_when_left >= Push.NOW)
-        return {LedgerState.FAILED, *cut} if in_doubt else {LedgerState.FAILED}
+        return {LedgerState.FAILED, *cut} if asked and by_others else {LedgerState.FAILED}
 
     def _states_of_agent(self, child: Course | None) -> set[LedgerState]:
         if child is None or child.stage is not Stage.OVER:
@@ -407,6 +417,27 @@ class Course:
                 self.complain(f"{entry}: it stopped at {point!r}")
         if entry.still_running and (gate is not None and gate.left and not gate.abandoned_when_left):
             self.complain(f"{entry}: it is not running")
+        if entry.still_running and call.party is not None and call.party.pushed is Push.NOW:
+            self._check_patience(call, call.party)
+        if call.undo is not None and entry.state is LedgerState.CUT:
+            self._check_undo(call.undo, call.party, entry)
+
+    def _check_patience(self, call: Call, party: Party) -> None:
+        """Who does not stop after NOW is abandoned, and no sooner than its ladder says."""
+        least = LADDER.cap if party.kind is Kind.AGENT else LADDER.task
+        least += FINISH_GRACE if call.wanted.name == "save" else 0.0
+        waited = self.reference.now - party.pushed_at
+        if waited < least:
+            self.complain(f"{call.id} of {call.wanted.name} was abandoned after {waited} s")
+
+    def _check_undo(self, undo: UndoGate, party: Party | None, entry: LedgerEntry) -> None:
+        """A call with an undo stays `cut` only if the undo failed, or took longer than it may; its entry says so."""
+        words = ("its undo failed", "its undo was cut") if undo.in_time else ("its undo did not end in time",)
+        if not any(each in (entry.error or "") for each in words):
+            self.complain(f"{entry}: {undo} ended with {undo.error!r}")
+        forced = party is not None and party.pushed is Push.FORCE
+        if not undo.in_time and not forced and self.reference.now < undo.begun_at + LADDER.undo + LADDER.task:
+            self.complain(f"{entry}: the undo was abandoned after {self.reference.now - undo.begun_at} s")
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

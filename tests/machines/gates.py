@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
+from safepoint import Ladder
 from safepoint._core.receipts import current_node
 from safepoint._core.tree import Node
 from safepoint._core.work import WorkState
@@ -27,6 +28,7 @@ from safepoint.history.parts import ToolCall
 from safepoint.tools.context import ToolContext
 from safepoint.tools.function import tool
 
+LADDER: Final = Ladder()
 SHIELD: Final = 4.0
 FINISH_GRACE: Final = 2.0
 TIMEOUT: Final = 3.0
@@ -206,7 +208,6 @@ class ToolGate(Gate):
         self.call_id = context.call_id
         self.shields = 0
         self.was_shielded = False
-        self.asked_when_left = 0
         self.told_when_left = False
         self.abandoned_when_left = False
 
@@ -215,6 +216,24 @@ class ToolGate(Gate):
         work = self.context.work
         self.told_when_left = work.rung is not None
         self.abandoned_when_left = work.state is WorkState.ABANDONED
+
+
+class UndoGate(Gate):
+    """One undo whose first line has run."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__("undo", node)
+        self.begun_at = asyncio.get_running_loop().time()
+        self.abandoned_when_left = False
+
+    def leave(self, value: str | None, error: BaseException | None) -> None:
+        super().leave(value, error)
+        self.abandoned_when_left = asyncio.current_task() not in asyncio.all_tasks()
+
+    @property
+    def in_time(self) -> bool:
+        """It has ended, and not only after nobody waited for it any longer."""
+        return self.left and not self.abandoned_when_left
 
 
 class Witness(Protocol):
@@ -228,7 +247,7 @@ class Witness(Protocol):
 
     def point_reached(self, gate: ToolGate, point: str, *, stopped: bool) -> None: ...
 
-    def undo_begun(self, gate: Gate, call_id: str) -> None: ...
+    def undo_begun(self, gate: UndoGate, call_id: str) -> None: ...
 
     def hook_called(self, gate: Gate) -> None: ...
 
@@ -240,7 +259,7 @@ class Gates:
     witness: Witness
     models: list[ModelGate] = field(default_factory=list[ModelGate])
     tools: list[ToolGate] = field(default_factory=list[ToolGate])
-    undos: list[Gate] = field(default_factory=list[Gate])
+    undos: list[UndoGate] = field(default_factory=list[UndoGate])
     hooks: list[Gate] = field(default_factory=list[Gate])
     inner: Agent[Gates] | None = None
 
@@ -418,7 +437,7 @@ async def write(n: int, context: ToolContext[Gates]) -> str:
 async def unpay(n: int, context: ToolContext[Gates]) -> None:
     """Take a payment back."""
     gates = context.deps
-    gate = Gate("undo", context.node)
+    gate = UndoGate(context.node)
     gates.undos.append(gate)
     gates.witness.undo_begun(gate, context.call_id)
     try:

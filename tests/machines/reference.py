@@ -142,7 +142,10 @@ class Stopped:
 
 @dataclass(eq=False)
 class Party:
-    """A node of the tree, as the reference keeps it. `met_under`: what pushed its parent when it was first seen."""
+    """A node of the tree, as the reference keeps it. `met_under`: what pushed its parent when it was first seen.
+
+    `pushed_at`: when NOW or FORCE first reached it.
+    """
 
     label: str
     kind: Kind
@@ -153,6 +156,7 @@ class Party:
     answered: bool = False
     started: bool = False
     pushed: Push = Push.NONE
+    pushed_at: float = 0.0
     over: bool = False
     cancelled: bool = False
 
@@ -265,6 +269,8 @@ class Reference:
             return
         # Whoever is pushed that hard already does nothing about one more ask; it can still be taken back.
         if party.started and not party.over and pressing.push(self.now) > party.pushed:
+            if party.pushed < Push.NOW:
+                party.pushed_at = self.now
             party.pushed = pressing.push(self.now)
             self._act(pressing, None)
         if party.stopped is None:

@@ -41,7 +41,10 @@ def a_tool_that_finishes_and_one_that_fails() -> StopMachine:
 
 
 def a_tool_that_nobody_knows() -> StopMachine:
-    return _with("nobody")
+    machine = _one()
+    machine.models()[0].give(End((Wanted("nobody"),)))  # an opening only asks for what there is
+    machine.go(AT_REST)
+    return machine
 
 
 def a_stop_at_a_named_point() -> StopMachine:
@@ -65,6 +68,28 @@ def a_cut_that_is_undone() -> StopMachine:
     machine = _with("pay")
     machine.ask_now(Source.USER, 0, AT_REST)
     machine.undo_or_hook_ends(0, False, AT_REST)
+    return machine
+
+
+def an_undo_that_answers_after_it_was_abandoned() -> StopMachine:
+    """It swallows the end of its time; the last cancellation, at the end of all patience, makes it return after all."""
+    machine = _with("pay")
+    machine.ask_now(Source.USER, 0, AT_REST)
+    machine.change_manner(0, Manner.SWALLOW)
+    machine.let_time_pass(2.0)
+    machine.change_manner(0, Manner.ANSWER)
+    machine.let_time_pass(1.0)
+    assert machine.world.gates.undos[0].abandoned_when_left
+    return machine
+
+
+def an_undo_that_force_abandons() -> StopMachine:
+    machine = _with("pay")
+    machine.ask_now(Source.USER, 0, AT_REST)
+    machine.change_manner(0, Manner.SWALLOW)
+    machine.world.ask(machine.world.nodes()[0], Wish(Push.FORCE), None, False, Source.USER)
+    machine.go(AT_REST)
+    assert not machine.world.live
     return machine
 
 
@@ -106,6 +131,20 @@ def a_tool_that_leaves_an_agent_behind() -> StopMachine:
     return machine
 
 
+def now_found_in_the_log_by_a_run_that_is_stopping_already() -> StopMachine:
+    """The run inside the tool stops for its own ask, then hears of NOW from above before its own caller says it."""
+    machine = Tree()
+    machine.begin(Plan(tree=True), ((Wanted("delegate"),),))
+    before_effect = Wish(Push.SAFE, frozenset({"before_effect"}))
+    machine.ask_at_safe_point(before_effect, None, False, Source.POLICY, 2, AT_REST)
+    machine.models()[0].give(End((Wanted("nobody"), Wanted("look"))))
+    machine.go(2)
+    machine.cancel_caller(0)
+    machine.ask_at_safe_point(AT_P, None, False, Source.USER, 0, AT_REST)
+    assert not machine.world.live
+    return machine
+
+
 SCENARIOS: Final[tuple[Callable[[], StopMachine], ...]] = (
     an_answer,
     a_tool_that_finishes_and_one_that_fails,
@@ -114,8 +153,11 @@ SCENARIOS: Final[tuple[Callable[[], StopMachine], ...]] = (
     a_tool_that_asks_a_person,
     a_check_that_asks_a_person,
     a_cut_that_is_undone,
+    an_undo_that_answers_after_it_was_abandoned,
+    an_undo_that_force_abandons,
     a_tool_that_does_not_stop,
     now_before_the_first_step_of_a_model_call,
     now_heard_of_before_the_first_step_of_a_tool,
+    now_found_in_the_log_by_a_run_that_is_stopping_already,
     a_tool_that_leaves_an_agent_behind,
 )

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from safepoint import Outcome
 from safepoint._core.work import WorkState
 from tests.machines.course import Call, Course, Stage, Turn
-from tests.machines.gates import FINISH_GRACE, Gate, ToolGate
+from tests.machines.gates import FINISH_GRACE, LADDER, Gate, ToolGate
 from tests.machines.reference import Push
-from tests.machines.world import LADDER, PATIENCE, BlockFailed, Held, World, differences
+from tests.machines.world import PATIENCE, BlockFailed, Held, World, differences
 
 
 def faults_at_rest(world: World) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from safepoint import Agent, Hooks, Outcome, SafePoint, ToolContext, Usage, tool
 from safepoint._core.tree import Node
@@ -192,3 +193,27 @@ async def test_a_hook_does_not_start_once_now_is_recorded_after_the_answer() -> 
     assert result.text == "done"
     assert receipt.outcome is Outcome.FINISHED_FIRST
     assert not Late.called
+
+
+@virtual
+async def test_an_undo_that_answers_after_it_was_abandoned_leaves_its_call_cut() -> None:
+    async def take_back() -> str:
+        for _ in range(2):  # the end of its time, and the end of all patience
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        return "taken back"
+
+    @tool(undo=take_back)
+    async def pay() -> None:
+        """Pay."""
+        await asyncio.Event().wait()
+
+    agent = Agent("payer", model=ScriptedModel(call("pay")), tools=[pay])
+    async with agent.start("go") as run:
+        await until(lambda: len(list(run.tree.walk())) == 2)
+        await rounds(5)
+        run.cancel()
+        result = await run.wait()
+    entry, orphan = result.ledger[0], result.orphans[0]
+    assert (entry.state, entry.error) == (LedgerState.CUT, "its undo did not end in time")
+    assert (orphan.name, orphan.result, orphan.still_running) == ("undo of pay", "taken back", False)

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from safepoint import Agent, Ladder, Reason, SafePoint, Source, Usage
+from safepoint import Agent, Reason, SafePoint, Source, Usage
 from safepoint._core.asks import Ask
 from safepoint._core.points import Level
 from safepoint._core.receipts import Outcome, Receipt
@@ -31,6 +31,7 @@ from tests.machines.gates import (
     AGENT_TOOLS,
     HANDMADE_TOOLS,
     INSIDE,
+    LADDER,
     PLAIN_TOOLS,
     Gate,
     GatedHooks,
@@ -40,6 +41,7 @@ from tests.machines.gates import (
     ModelGate,
     Return,
     ToolGate,
+    UndoGate,
 )
 from tests.machines.leftovers import Leftovers
 from tests.machines.reference import EVERYWHERE, PLACES, Asked, Fold, Kind, Party, Push, Reference, Wish
@@ -47,7 +49,6 @@ from tests.machines.stepping import SteppingLoop
 
 AnyRun: TypeAlias = Run[Any, Any]  # Any: runs of every agent
 
-LADDER: Final = Ladder()
 PATIENCE: Final = LADDER.cap + LADDER.undo + LADDER.task
 """No stop takes longer than this: the cap, then an undo that does not stop by itself."""
 _HANDMADE: Final = frozenset(tool.name for tool in HANDMADE_TOOLS)
@@ -291,7 +292,6 @@ class World:
 
     def tool_left(self, gate: ToolGate) -> None:
         self._catch_up()
-        gate.asked_when_left = self.reference.push(self.party_of(gate.node))
 
     def point_reached(self, gate: ToolGate, point: str, *, stopped: bool) -> None:
         self._catch_up()
@@ -301,7 +301,7 @@ class World:
         if stopped is not expected:
             self.faults.append(f"{gate} at {point!r}: stopped is {stopped}")
 
-    def undo_begun(self, gate: Gate, call_id: str) -> None:
+    def undo_begun(self, gate: UndoGate, call_id: str) -> None:
         call = self._call_of(gate.node)
         assert call is not None
         if call.gate is None or not call.gate.left or call.undo is not None:
@@ -370,6 +370,7 @@ class World:
                 # Work that is about to start looks at the log by itself: NOW may stop a node before it is told.
                 if node.stop is not None and node.stop.level >= Level.NOW:
                     self.reference.judge(party, None)
+                    self.reference.settle(party, node.stop.level)
         self.watch.look(self._runs)
 
     def _meet(self) -> None:

@@ -1,7 +1,8 @@
 """Break Safepoint in every small way there is, and see whether a test notices: `python -m tests.mutation [module …]`.
 
-Prints each mutant that survives, then a table. `survivors.txt` has those that are known to, each with the reason; one
-that is not on the list, and an entry that no survivor answers to, make the command fail. Takes an hour on one core.
+Prints each mutant that survives or hangs, then a table. `survivors.txt` has those that are known to survive, each with
+the reason; one that is not on the list, and an entry that no survivor answers to, make the command fail. Takes an hour
+on one core.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from hypothesis import settings
 
 from bench.table import Table
 from tests.mutation.mutants import Mutant, mutants
-from tests.mutation.trials import OPTIONS, Trials, survives_import
+from tests.mutation.trials import OPTIONS, Trials, Verdict, judge_import
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SOURCE: Final = ROOT / "src" / "safepoint"
@@ -47,11 +48,15 @@ class Report:
         self._tried: Counter[str] = Counter()
         self._known: Counter[str] = Counter()
         self._new: Counter[str] = Counter()
+        self._hung: Counter[str] = Counter()
         self._survivors: set[str] = set()
 
-    def tell(self, mutant: Mutant, *, survived: bool) -> None:
+    def tell(self, mutant: Mutant, verdict: Verdict) -> None:
         self._tried[mutant.module] += 1
-        if not survived:
+        if verdict is Verdict.HUNG:
+            self._hung[mutant.module] += 1
+            print(f"hangs:\n{mutant.name}\n", flush=True)
+        if verdict is not Verdict.SURVIVED:
             return
         self._survivors.add(mutant.name)
         if mutant.name in self._listed:
@@ -62,10 +67,14 @@ class Report:
 
     def finish(self) -> int:
         """Print the table; the exit code."""
-        table, tried = Table("module", "mutants", "killed", "listed", "not listed", "killed"), self._tried
+        table, tried = (
+            Table("module", "mutants", "killed", "of these hung", "listed", "not listed", "killed"),
+            self._tried,
+        )
+        counts = (tried, self._hung, self._known, self._new)
         for module in tried:
-            table.add(*self._row(module, tried[module], self._known[module], self._new[module]))
-        table.add(*self._row("all", tried.total(), self._known.total(), self._new.total()))
+            table.add(*_row(module, *(count[module] for count in counts)))
+        table.add(*_row("all", *(count.total() for count in counts)))
         table.show()
         stale = [name for name in self._listed if name.partition(":")[0] in tried and name not in self._survivors]
         for name in stale:
@@ -73,9 +82,10 @@ class Report:
         too_few = self._known.total() + self._new.total() > (1 - AIM) * tried.total()
         return int(bool(stale) or self._new.total() > 0 or too_few)
 
-    def _row(self, name: str, tried: int, known: int, new: int) -> tuple[str, ...]:
-        killed = tried - known - new
-        return name, str(tried), str(killed), str(known), str(new), f"{killed / max(1, tried):.1%}"
+
+def _row(name: str, tried: int, hung: int, known: int, new: int) -> tuple[str, ...]:
+    killed = tried - known - new
+    return name, str(tried), str(killed), str(hung), str(known), str(new), f"{killed / max(1, tried):.1%}"
 
 
 def main(words: list[str]) -> int:
@@ -105,10 +115,10 @@ def _try_imports(imports: list[Mutant], report: Report) -> None:
         name = f"safepoint.{mutant.module.removesuffix('.py').replace('/', '.')}"
         if mutant.module not in tame:
             unchanged = compile(path.read_text(), path, "exec")
-            if not survives_import(name, unchanged, suites):
+            if judge_import(name, unchanged, suites) is not Verdict.SURVIVED:
                 raise SystemExit(f"the tests of {mutant.module} fail without any mutant")
             tame.add(mutant.module)
-        report.tell(mutant, survived=survives_import(name, mutant.code, suites))
+        report.tell(mutant, judge_import(name, mutant.code, suites))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+
 import pytest
 
 from tests.mutation.__main__ import read_list
 from tests.mutation.mutants import Mutant, mutants
-from tests.mutation.trials import patch
+from tests.mutation.trials import Verdict, judge, patch
 
 
 def changes(text: str) -> list[str]:
@@ -96,3 +99,34 @@ def test_a_survivor_without_a_reason_is_refused() -> None:
     with pytest.raises(ValueError, match=r"a\.py: f"):
         read_list("a.py: f\n- g()\n+ pass\n")
     assert isinstance(next(mutants("a.b = c", "a.py", "a.py")), Mutant)
+
+
+def hangs() -> bool:
+    return threading.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "verdict"),
+    [
+        (True, None, Verdict.SURVIVED),
+        (False, None, Verdict.KILLED),
+        (None, True, Verdict.SURVIVED),
+        (None, False, Verdict.KILLED),
+        (None, None, Verdict.HUNG),
+    ],
+)
+def test_a_mutant_that_hangs_is_tried_once_more(first: bool | None, again: bool | None, verdict: Verdict) -> None:
+    def trial(times: float) -> bool:
+        passes = first if times == 1 else again
+        return hangs() if passes is None else passes
+
+    assert judge(trial, 60 if first is not None else 1) is verdict  # a process that hangs uses up all of it
+
+
+def test_a_process_that_a_test_s_own_limit_has_ended_hangs() -> None:
+    def trial(times: float) -> bool:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest-timeout has its own use for it
+        signal.setitimer(signal.ITIMER_REAL, times / 10)
+        return hangs()
+
+    assert judge(trial, 60) is Verdict.HUNG

@@ -1,5 +1,7 @@
 """How a mutant is tried: in a forked process of its own, until the first test fails or its time is over.
 
+One whose time is over is tried once more, with more of it: a busy machine is no test. If it hangs again it is killed.
+
 Most mutants change the body of one function. For them everything is imported and collected once; the child puts the
 other code into that very function and runs the tests that are known to call it. The others change what an import does,
 so each gets a process that has not imported Safepoint yet.
@@ -15,7 +17,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import _lru_cache_wrapper  # pyright: ignore[reportPrivateUsage]  # its only name
+from enum import StrEnum
+from functools import _lru_cache_wrapper, partial  # pyright: ignore[reportPrivateUsage]  # its only name
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -30,7 +33,8 @@ from tests.mutation.mutants import Mutant
 Reached: TypeAlias = dict[str, tuple[float, frozenset[tuple[str, str]]]]
 """For each test: how long it takes, and which functions it calls, as file and name."""
 
-PATIENCE: Final = 10.0
+PATIENCE: Final = 4.0
+AGAIN: Final = 5.0
 LONGEST: Final = 300.0
 OPTIONS: Final = (
     *("-q", "-x", "--tb=no", "--timeout=0", "--capture=no", "-p", "no:cacheprovider"),
@@ -50,21 +54,39 @@ settings.register_profile(
 )
 
 
+class Verdict(StrEnum):
+    SURVIVED = "survived"
+    KILLED = "killed"
+    HUNG = "hung"
+
+
 class Tell(Protocol):
-    def __call__(self, mutant: Mutant, *, survived: bool) -> None: ...
+    def __call__(self, mutant: Mutant, verdict: Verdict) -> None: ...
 
 
-def survives(trial: Callable[[], bool], seconds: float) -> bool:
-    """Whether the trial says so, in a process of its own. One that takes too long or breaks has been noticed."""
+Trial: TypeAlias = Callable[[float], bool]
+"""Whether every test passes; a test that hangs is given its usual time, multiplied by the argument."""
+
+
+def judge(trial: Trial, seconds: float) -> Verdict:
+    """What the tests say, in a process of its own, and once more if that takes too long."""
+    verdict = _judge_once(partial(trial, 1.0), seconds)
+    return verdict if verdict is not Verdict.HUNG else _judge_once(partial(trial, AGAIN), AGAIN * seconds)
+
+
+def _judge_once(trial: Callable[[], bool], seconds: float) -> Verdict:
     child = _FORK.Process(target=_child, args=(trial,))
     child.start()
     child.join(seconds)
     if child.exitcode is None:
         child.kill()
         child.join()
+        return Verdict.HUNG
     if child.exitcode == _NOT_TRIED:
         raise RuntimeError("the mutant could not be put in place")
-    return child.exitcode == 0
+    if child.exitcode == -signal.SIGALRM:
+        return Verdict.HUNG
+    return Verdict.SURVIVED if child.exitcode == 0 else Verdict.KILLED
 
 
 def _child(trial: Callable[[], bool]) -> None:
@@ -83,16 +105,16 @@ def _child(trial: Callable[[], bool]) -> None:
 # -- mutants of an import ----------------------------------------------------------------------------------------------
 
 
-def survives_import(name: str, code: CodeType, suites: Sequence[Sequence[str]]) -> bool:
+def judge_import(name: str, code: CodeType, suites: Sequence[Sequence[str]]) -> Verdict:
     """Try each of the suites in turn with this code in the place of the module of that name."""
 
-    def trial() -> bool:
+    def trial(_: float) -> bool:
         sys.meta_path.insert(0, _Finder(name, code))
         settings.load_profile("mutation")
         return all(pytest.main([*OPTIONS, *suite]) == pytest.ExitCode.OK for suite in suites)
 
     assert name not in sys.modules, f"{name} is imported already"
-    return survives(trial, LONGEST)
+    return judge(trial, LONGEST)
 
 
 class _Finder(MetaPathFinder):
@@ -141,11 +163,11 @@ class Trials:
             )
             chosen = [(items[name], seconds) for _, seconds, name in tests]
 
-            def trial(mutant: Mutant = mutant, chosen: list[tuple[pytest.Item, float]] = chosen) -> bool:
+            def trial(times: float, mutant: Mutant = mutant, chosen: list[tuple[pytest.Item, float]] = chosen) -> bool:
                 patch(mutant.code, str(self._folder / mutant.module), mutant.function)
-                return all(_passes(session, item, PATIENCE + 10 * seconds) for item, seconds in chosen)
+                return all(_passes(session, item, times * (PATIENCE + 10 * seconds)) for item, seconds in chosen)
 
-            self._tell(mutant, survived=survives(trial, LONGEST))
+            self._tell(mutant, judge(trial, LONGEST))
         return True
 
     def _reach(self, session: pytest.Session) -> Reached:

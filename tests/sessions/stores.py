@@ -81,5 +81,8 @@ class Wrapped:
     async def list_ids(self, prefix: str = "") -> list[str]:
         return await self.inner.list_ids(prefix)
 
+    async def states(self, prefix: str = "") -> dict[str, Mapping[str, Any]]:  # Any: JSON values
+        return await self.inner.states(prefix)
+
     async def aclose(self) -> None:
         await self.inner.aclose()

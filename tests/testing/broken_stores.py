@@ -82,6 +82,17 @@ class ListsAsItCame(MemoryStore):
         return list(self._sessions)
 
 
+class ListsOldStates(MemoryStore):
+    """states are listed as they are stored"""
+
+    async def create(self, session_id: str, state: Mapping[str, Any]) -> None:
+        await super().create(session_id, state)
+        self._first = {**getattr(self, "_first", {}), session_id: dict(state)}
+
+    async def states(self, prefix: str = "") -> dict[str, Mapping[str, Any]]:
+        return {id: self._first[id] for id in await self.list_ids(prefix)}
+
+
 class OneStateForAll(MemoryStore):
     """sessions do not touch each other"""
 
@@ -425,6 +436,7 @@ BROKEN: list[type[MemoryStore]] = [
     Overwrites,
     MakesSessionsUp,
     ListsAsItCame,
+    ListsOldStates,
     OneStateForAll,
     KeepsTheCallersState,
     HasManyClaimants,

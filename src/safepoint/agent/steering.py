@@ -54,9 +54,9 @@ class Steering:
         self._closed = False
         self._above = above
         self._to_all = to_all
-        # What this child has taken of the messages that are for all; and what children have taken, each once.
+        # What this child has taken of the messages that are for all; and what was taken here or by children, each once.
         self._heard: set[SteerReceipt] = set()
-        self._passed: dict[SteerReceipt, None] = {}
+        self._taken: dict[SteerReceipt, None] = {}
 
     def add(self, message: Message) -> SteerReceipt:
         receipt = SteerReceipt(message)
@@ -78,7 +78,9 @@ class Steering:
     def take(self) -> list[Message]:
         """All that wait, in order; they have joined."""
         above = self._above.take_for(self) if self._above is not None else []
-        return [receipt.message for receipt in (*above, *self._take(SteerOutcome.JOINED))]
+        new = [*above, *self._take(SteerOutcome.JOINED)]
+        self._taken.update(dict.fromkeys(new))
+        return [receipt.message for receipt in new]
 
     def take_for(self, child: Steering) -> list[SteerReceipt]:
         new = self._above.take_for(self) if self._above is not None else []
@@ -90,12 +92,12 @@ class Steering:
                 receipt.settle(SteerOutcome.JOINED)
         else:
             new = [*new, *self._take(SteerOutcome.JOINED)]
-        self._passed.update(dict.fromkeys(new))
+        self._taken.update(dict.fromkeys(new))
         return new
 
-    def passed(self) -> list[Message]:
-        """The messages that children have taken from here: they are part of this conversation too."""
-        return [receipt.message for receipt in self._passed]
+    def taken(self) -> list[Message]:
+        """The messages that have joined: here, or by way of here those of children, whose parent they speak to too."""
+        return [receipt.message for receipt in self._taken]
 
     def close(self) -> None:
         """No model call will follow: what waits, and what comes, is too late."""

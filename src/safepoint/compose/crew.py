@@ -41,8 +41,8 @@ class Crew:
         return next((child for child in self.children if child.failed), None)
 
     def _heed_failure(self) -> None:
-        failed = self.failed
-        if failed is None or not self._stop_others or self._has_failed:
+        failed = self.failed if self._stop_others and not self._has_failed else None
+        if failed is None:
             return
         self._has_failed = True
         why = Reason(f"the branch {failed.child.key!r} has failed", Source.POLICY)

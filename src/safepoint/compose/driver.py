@@ -181,7 +181,7 @@ class CompositeDriver(BaseDriver[OwnStep]):
 
     def _asked(self) -> list[Message]:
         """What the composite was asked: its prompt, and what was added while its children ran."""
-        return joined(self._record.messages, self._record.steering.passed())
+        return joined(self._record.messages, self._record.steering.taken())
 
     def _remains(self, reason: str | None) -> Remains:
         if self._answer is NO_VALUE:

@@ -204,6 +204,8 @@ def _or_else(text: str | None, otherwise: str) -> str:
 
 
 def _results(open_calls: Sequence[ToolCall], batch: Sequence[ClosedCall]) -> tuple[ToolResult, ...]:
+    if not open_calls and not batch:
+        return ()
     entries = {entry.call.id: entry for entry in batch}
     open_ids = [call.id for call in open_calls]
     if len(entries) < len(batch) or not entries.keys() <= set(open_ids):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from safepoint._core.orphans import Orphan
 from safepoint.agent.holding import Holding
@@ -19,15 +20,14 @@ from safepoint.sessions.store import StoredRun
 IMPORTED = Scene("imported", "imported")
 
 
-def session_json(key: SessionKey, session: Session, updated_at: float, *, events: bool) -> Json:
-    return {
-        "id": key.session,
-        "appName": key.app,
-        "userId": key.user,
-        "state": dict(session.state),
-        "events": session_events(session) if events else [],
-        "lastUpdateTime": updated_at,
-    }
+def session_json(key: SessionKey, session: Session, updated_at: float) -> Json:
+    return {**listed_json(key, session.state, updated_at), "events": session_events(session)}
+
+
+def listed_json(key: SessionKey, state: Mapping[str, Any], updated_at: float) -> Json:  # Any: JSON values
+    """A session in a list: without its events."""
+    owner: Json = {"id": key.session, "appName": key.app, "userId": key.user}
+    return {**owner, "state": dict(state), "events": [], "lastUpdateTime": updated_at}
 
 
 def session_events(session: Session) -> list[Json]:

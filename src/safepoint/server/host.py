@@ -104,6 +104,11 @@ class Host:
                 del self._senders[idle]
         return sender
 
+    def state_of(self, key: SessionKey, stored: Mapping[str, Any]) -> Mapping[str, Any]:  # Any: JSON values
+        """The session's state: as a live run has it, or else as it is stored."""
+        known = self._senders.get(key)
+        return stored if known is None else known.session.state
+
     async def delete(self, key: SessionKey) -> None:
         """A live run of it is stopped first. Cancellation: the session may still be there."""
         for hosted in self.live_of(key):

@@ -65,6 +65,11 @@ class MemoryStore:
         self._refuse_closed()
         return sorted(id for id in self._sessions if id.startswith(prefix))
 
+    async def states(self, prefix: str = "") -> dict[str, Mapping[str, Any]]:  # Any: JSON values
+        self._refuse_closed()
+        found = sorted(id for id in self._sessions if id.startswith(prefix))
+        return {id: deepcopy(dict(self._sessions[id].state)) for id in found}
+
     async def aclose(self) -> None:
         self._sessions.clear()
         self._closed = True

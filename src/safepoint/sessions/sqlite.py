@@ -135,10 +135,16 @@ class SqliteStore:
         await self.worker.call(work)
 
     async def list_ids(self, prefix: str = "") -> list[str]:
-        query = "SELECT id FROM sessions WHERE id >= ? AND substr(id, 1, ?) = ? ORDER BY id"
+        return [str(id) for id, _ in await self._listed(prefix)]
+
+    async def states(self, prefix: str = "") -> dict[str, Mapping[str, Any]]:  # Any: JSON values
+        return {str(id): _read_state(state) for id, state in await self._listed(prefix)}
+
+    async def _listed(self, prefix: str) -> list[tuple[str, str]]:
+        """Cancellation: nothing has changed."""
+        query = "SELECT id, state FROM sessions WHERE id >= ? AND substr(id, 1, ?) = ? ORDER BY id"
         given = (prefix, len(prefix), prefix)
-        rows = await self.worker.call(lambda db: db.execute(query, given).fetchall())
-        return [str(id) for (id,) in rows]
+        return await self.worker.call(lambda db: db.execute(query, given).fetchall())
 
     async def aclose(self) -> None:
         await self.worker.aclose()

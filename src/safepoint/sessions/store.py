@@ -120,6 +120,10 @@ class Store(Protocol):
         """The ids of all sessions that begin so, sorted."""
         ...
 
+    async def states(self, prefix: str = "") -> dict[str, Mapping[str, Any]]:  # Any: JSON values
+        """The state of every session whose id begins so, in the order of `list_ids`, without its conversation."""
+        ...
+
     async def aclose(self) -> None:
         """Close the store; it can't be used any more."""
         ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from safepoint._core.receipts import Receipt
@@ -34,13 +35,25 @@ from safepoint.testing.seams import Seams
 AnyRun: TypeAlias = Run[Any, Any]  # Any: runs of every agent
 
 
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What a run says when nothing is injected, and which messages were added to it on the way.
+
+    `ended`: it came to its own end. Otherwise the scenario has stopped it, and only what it said before that counts.
+    """
+
+    messages: list[Message]
+    joined: list[Message]
+    ended: bool
+
+
 class SafepointRuns:
     """The runs of one scenario, as the injector's subject."""
 
     def __init__(self) -> None:
         self._watching = ExitStack()
         self._runs: list[AnyRun] = []
-        self._remembered: dict[tuple[str, int], list[Message]] = {}
+        self._remembered: dict[tuple[str, int], Whole] = {}
         # How many runs had begun when something was injected; those after it may begin from another conversation.
         self._comparable: int | None = None
         self._seams = Seams()
@@ -72,15 +85,15 @@ class SafepointRuns:
         return [f"{streams} streams of the model {name!r} are still open" for name, streams in opened if streams]
 
     def remember(self) -> None:
-        self._remembered = {key: run.result.messages for key, run in self._numbered() if run.ended}
+        self._remembered = {key: _whole(run) for key, run in self._numbered() if run.ended}
 
     def check(self) -> list[str]:
         self._watching.close()
         problems: list[str] = []
         for number, (key, run) in enumerate(self._numbered()):
-            found = check_run(run)
-            if not found and (self._comparable is None or number < self._comparable):
-                found = _check_prefix(run.result, self._remembered.get(key, []))
+            found, whole = check_run(run), self._remembered.get(key)
+            if not found and whole is not None and (self._comparable is None or number < self._comparable):
+                found = check_prefix(run.result, _joined(run), whole)
             problems += [f"run {key[0]!r} number {key[1]}: {problem}" for problem in found]
         return problems
 
@@ -150,18 +163,46 @@ def _check_events(run: AnyRun) -> list[str]:
     return problems
 
 
-def _check_prefix(result: RunResult[Any], whole: list[Message]) -> list[str]:  # Any: as above
-    """H6: whole steps are those of the run that nobody stopped; only the last step is in its closed form."""
+def _whole(run: AnyRun) -> Whole:
+    ended = run.result.stop_reason is StopReason.END_TURN
+    return Whole(run.result.messages if ended else _said(run.result), _joined(run), ended)
+
+
+def _joined(run: AnyRun) -> list[Message]:
+    return run.record.steering.taken() if run.record is not None else []
+
+
+def check_prefix(result: RunResult[Any], joined: list[Message], whole: Whole) -> list[str]:  # Any: as above
+    """H6: whole steps are those of the run that nobody stopped; only the last step is in its closed form.
+
+    `joined`: the messages that were added while the run was under way.
+    """
     if result.cancellation is None:
         return []
-    spoken = [place for place, message in enumerate(result.messages) if message.role == "assistant"]
-    if result.messages[-1].parts[0].kind == "notice" and len(spoken) > 1:
-        spoken.pop()  # the closing remark is no step of its own
-    last_step = spoken[-1] if spoken else len(result.messages)
-    for place in range(min(last_step, len(whole))):
-        message = result.messages[place]
-        if place == last_step - 1 and message.parts == whole[place].parts[: len(message.parts)]:
-            continue  # what leads to the last step; a message that joins a run may have come too late for this one
-        if message != whole[place]:
+    said = _said(result)
+    for place, message in enumerate(said):
+        if place == len(whole.messages) and not whole.ended:
+            return []  # the scenario stops its run by itself, and what it would have said is not known
+        known = whole.messages[place : place + 1]
+        late = known and place == len(said) - 1 and _lacks_late(message, known[0], joined, whole.joined)
+        if known != [message] and not late:
             return [f"message {place} is not the one of the uncancelled run: {message}"]
     return []
+
+
+def _said(result: RunResult[Any]) -> list[Message]:  # Any: as above
+    """What a stopped run has said to its end: all but its last step, or the results of it."""
+    messages = result.messages
+    spoken = [place for place, message in enumerate(messages) if message.role == "assistant"]
+    if messages[-1].parts[0].kind == "notice" and len(spoken) > 1:
+        return messages[: spoken[-2] + 1]  # the closing remark is no step; the reply before it was whole
+    return messages[: spoken[-1]] if spoken else messages
+
+
+def _lacks_late(message: Message, known: Message, joined: list[Message], whole: list[Message]) -> bool:
+    """Does it lack nothing but messages that joined the uncancelled run next, and came too late for this one?"""
+    have = len(message.parts)
+    if {message.role, known.role} != {"user"} or message.parts != known.parts[:have]:
+        return False
+    late = tuple(part for added in whole[len(joined) :] for part in added.parts)
+    return late[: len(known.parts) - have] == known.parts[have:]

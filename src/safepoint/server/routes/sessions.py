@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, HTTPException
 
 from safepoint.errors import SessionExists, SessionNotFound
-from safepoint.server.answers import session_json
+from safepoint.server.answers import listed_json, session_json
 from safepoint.server.host import Host
 from safepoint.server.ids import SessionKey
 from safepoint.server.principal import Who
@@ -22,10 +22,10 @@ BASE = "/apps/{app}/users/{user}/sessions"
 routes = APIRouter()
 
 
-async def _shown(host: Host, key: SessionKey, *, events: bool) -> Json:
+async def _shown(host: Host, key: SessionKey) -> Json:
     session = (await host.sender(key)).session
     touched = await host.book.touched(key.stored_as)
-    return session_json(key, session, touched.get(key.stored_as, 0.0), events=events)
+    return session_json(key, session, touched.get(key.stored_as, 0.0))
 
 
 async def _create(host: Host, key: SessionKey, state: State | None) -> Json:
@@ -33,16 +33,17 @@ async def _create(host: Host, key: SessionKey, state: State | None) -> Json:
         session = await host.create(key, state)
     except SessionExists:
         raise HTTPException(409, f"Session already exists: {key.session}") from None
-    return session_json(key, session, time.time(), events=True)
+    return session_json(key, session, time.time())
 
 
 @routes.get(BASE)
 async def list_sessions(host: Served, who: Who, app: str, user: str) -> list[Json]:
     prefix = who.prefix(app, user)
-    touched = await host.book.touched(prefix)
-    ids = sorted(await host.store.list_ids(prefix), key=lambda id: touched.get(id, 0.0))
-    keys = [key for id in ids if (key := SessionKey.parse(id)) is not None]
-    return [await _shown(host, key, events=False) for key in keys]
+    touched, states = await host.book.touched(prefix), await host.store.states(prefix)
+    keys = [key for id in sorted(states, key=lambda id: touched.get(id, 0.0)) if (key := SessionKey.parse(id))]
+    return [
+        listed_json(key, host.state_of(key, states[key.stored_as]), touched.get(key.stored_as, 0.0)) for key in keys
+    ]
 
 
 @routes.post(BASE)
@@ -67,14 +68,14 @@ async def create_session_with_id(
 
 @routes.get(BASE + "/{session}")
 async def get_session(host: Served, who: Who, app: str, user: str, session: str) -> Json:
-    return await _shown(host, who.session(app, user, session), events=True)
+    return await _shown(host, who.session(app, user, session))
 
 
 @routes.patch(BASE + "/{session}")
 async def patch_session(host: Served, who: Who, app: str, user: str, session: str, body: StatePatch) -> Json:
     key = who.session(app, user, session)
     await host.patch(key, body.state_delta)
-    return await _shown(host, key, events=True)
+    return await _shown(host, key)
 
 
 @routes.delete(BASE + "/{session}")
