@@ -246,3 +246,15 @@ def calls_and_results(events: Sequence[Mapping[str, Any]]) -> tuple[list[str], l
     """The ids of all calls and of all results."""
     calls = [part["functionCall"]["id"] for part in parts(events) if "functionCall" in part]
     return calls, [part["functionResponse"]["id"] for part in parts(events) if "functionResponse" in part]
+
+
+def until_let_go(server: ServerProcess, client: socket.socket) -> None:
+    """Wait until the server's system has given up its end of the connection, whatever the client does."""
+    ends = f":{server.port:04X}", f":{client.getsockname()[1]:04X}"
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+        if not any(line[1].endswith(ends[0]) and line[2].endswith(ends[1]) for line in lines):
+            return
+        assert time.monotonic() < deadline, "its connection is still there"
+        time.sleep(0.05)

@@ -16,8 +16,8 @@ import pytest
 
 from safepoint.server.feed import Feed
 from safepoint.server.wire_events import Scene, empty_event
-from tests.server.impatient_server import STALLED_SECONDS, VIEWERS
-from tests.server.server_process import PATIENCE, ServerProcess, calls_and_results, message, texts
+from tests.server.impatient_server import VIEWERS
+from tests.server.server_process import PATIENCE, ServerProcess, calls_and_results, message, texts, until_let_go
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +63,6 @@ def memory_of(server: ServerProcess) -> int:
     return pages * os.sysconf("SC_PAGESIZE")
 
 
-def is_connected(server: ServerProcess, client: socket.socket) -> bool:
-    """Does the server's system still hold its end of it, whatever the client does?"""
-    ends = f":{server.port:04X}", f":{client.getsockname()[1]:04X}"
-    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
-    return any(line[1].endswith(ends[0]) and line[2].endswith(ends[1]) for line in lines)
-
-
 def test_stalled_readers_hold_next_to_nothing(server: ServerProcess) -> None:
     server.create("held")
     with ExitStack() as crowd:
@@ -110,13 +103,9 @@ def test_stalled_readers_do_not_slow_the_run(server: ServerProcess) -> None:
 def test_a_reader_that_never_reads_is_dropped_and_its_run_stopped(server: ServerProcess) -> None:
     server.create("never")
     with connected(server, "POST", "/run_sse", message("never", "pour 80; nap 30", streaming=True)) as client:
-        assert is_connected(server, client)
         stopped = until(server, "never", state="ended")
         assert (stopped["outcome"], stopped["reason"]["source"]) == ("cancelled", "disconnect")
-        deadline = time.monotonic() + 10 * STALLED_SECONDS
-        while is_connected(server, client):
-            assert time.monotonic() < deadline, "its connection is still there"
-            time.sleep(0.05)
+        until_let_go(server, client)
     calls, results = calls_and_results(server.events("never"))
     assert len(calls) == 1
     assert calls == results
@@ -171,7 +160,7 @@ def test_the_words_so_far_come_as_one_piece(server: ServerProcess) -> None:
     assert last["errorCode"] == "INVOCATION_ABORTED"
 
 
-def test_many_viewers_see_the_same_and_one_more_than_may_is_refused(server: ServerProcess) -> None:
+def test_many_viewers_see_the_same(server: ServerProcess) -> None:
     server.create("many")
     body = message("many", "say one two; stall", streaming=True)
     with server.open_stream("POST", "/run_sse", body) as first, ExitStack() as others:
@@ -179,9 +168,6 @@ def test_many_viewers_see_the_same_and_one_more_than_may_is_refused(server: Serv
         run_id = run_of(server, "many")["runId"]
         path = f"/runs/{run_id}/events"
         streams = [others.enter_context(server.open_stream("GET", path)) for _ in range(VIEWERS - 1)]
-        refused = server.get(path)
-        assert (refused.status, "viewers" in refused.body["detail"]) == (429, True)
-        assert server.post("/run_sse", message("many", "say no")).status == 429
         server.cancel("many")
         ends = [list(stream)[-1] for stream in (first, *streams)]
     assert {seq for seq, _ in ends} == {1}

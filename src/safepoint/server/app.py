@@ -19,8 +19,7 @@ from safepoint.server.guard import Guard
 from safepoint.server.host import Draining, Host, NoSuchApp, NothingToAnswer, TooMany
 from safepoint.server.ids import BadId
 from safepoint.server.principal import NotAllowed, NotYours
-from safepoint.server.routes import cancel, runs, service, sessions, watching
-from safepoint.server.seats import NoSeat
+from safepoint.server.routes import cancel, live, runs, service, sessions, watching
 from safepoint.sessions.memory import MemoryStore
 from safepoint.sessions.records import KeyTaken, MemoryRunBook, RunBook
 from safepoint.sessions.store import Store
@@ -39,7 +38,6 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (NothingToAnswer, 400),
     (Draining, 503),
     (TooMany, 429),
-    (NoSeat, 429),
     (StoreError, 503),
     (HistoryError, 400),
     (ValueError, 400),
@@ -66,7 +64,7 @@ def create_app(
     app = FastAPI(title="Safepoint", lifespan=lifespan)
     app.add_middleware(Guard)
     app.state.host = host
-    for part in (service, cancel, sessions, runs, watching):
+    for part in (service, cancel, sessions, runs, live, watching):
         app.include_router(part.routes)
     for kind, status in _STATUS:
         app.add_exception_handler(kind, _answer_with(status))

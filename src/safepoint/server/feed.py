@@ -48,7 +48,8 @@ class Feed:
         self.under_way = 0
         self._tell_watched = watched
         self._places: dict[int, int] = {}
-        self._last: int | None = None
+        # The number of the event that says how the run ended.
+        self.last: int | None = None
         self._words: list[tuple[bool, str]] = []
         self._place = 0
         self._at = 0.0
@@ -65,11 +66,11 @@ class Feed:
             return
         known = self._places.get(place)
         if known is not None and self.whole[known] == event:
-            self._last = known if last else self._last
+            self.last = known if last else self.last
             return
         self._places[place] = len(self.whole)
         if last:
-            self._last = len(self.whole)
+            self.last = len(self.whole)
         self.whole.append(event)
         self.begin()
         self._wake()
@@ -106,14 +107,15 @@ class Feed:
 
     # -- watching ------------------------------------------------------------------------------------------------------
 
-    def view(self, after: int = 0, *, partials: bool = True, woken: asyncio.Event | None = None) -> Viewer:
+    def view(self, after: int = 0, *, partials: bool = True, several: asyncio.Event | None = None) -> Viewer:
         """A viewer that has seen that many whole events. `with` it: it leaves at the end of the block.
 
-        `partials`: whether it wants to see words before they are whole. `woken`: for one who reads several feeds.
+        `partials`: whether it wants to see words before they are whole. `several`: what wakes one who reads several
+        feeds; it is told the last event of each when the feed is closed, as that is all it has to tell an end by.
         """
         if self.joined is not None:
-            return self.joined.view(after, partials=partials, woken=woken)
-        viewer = Viewer(self, min(max(after, 0), len(self.whole)), partials=partials, woken=woken)
+            return self.joined.view(after, partials=partials, several=several)
+        viewer = Viewer(self, min(max(after, 0), len(self.whole)), partials=partials, several=several)
         self.enter(viewer)
         return viewer
 
@@ -137,7 +139,7 @@ class Feed:
         text = self._texts.get(number)
         if text is None:
             text = self._texts[number] = as_text(event)
-        return Frame(number + 1, event, text, last=number == self._last)
+        return Frame(number + 1, event, text, last=number == self.last)
 
     def words(self, heard: int) -> tuple[int, Frame] | None:
         """The words under way after the first `heard` pieces, up to a change of kind; and how many are heard then."""
@@ -158,13 +160,14 @@ class Feed:
 class Viewer:
     """One reader of a feed, and its place there."""
 
-    def __init__(self, feed: Feed, after: int, *, partials: bool, woken: asyncio.Event | None) -> None:
+    def __init__(self, feed: Feed, after: int, *, partials: bool, several: asyncio.Event | None) -> None:
         self.feed = feed
         self.gone = False
         self._partials = partials
         self._next = after
         self._heard = (feed.under_way, 0)
-        self._woken = woken or asyncio.Event()
+        self._waits_for_end = several is not None
+        self._woken = several or asyncio.Event()
 
     def __enter__(self) -> Viewer:
         return self
@@ -185,6 +188,8 @@ class Viewer:
         if self.gone:
             return None
         if self._next < len(self.feed.whole):
+            if self._waits_for_end and self._next == self.feed.last and not self.feed.closed:
+                return None
             self._next += 1
             return self.feed.frame(self._next - 1)
         if not self._partials or self.feed.closed:

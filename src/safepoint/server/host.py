@@ -25,7 +25,6 @@ from safepoint.server.hosted import AnyRun, HostedRun, call_of
 from safepoint.server.ids import SessionKey
 from safepoint.server.principal import Principal
 from safepoint.server.requests import Answer, RunRequest, digest_of
-from safepoint.server.seats import Seats
 from safepoint.server.wire_events import Scene
 from safepoint.sessions.busy import IfBusy, Sender
 from safepoint.sessions.owners import Owner
@@ -66,7 +65,6 @@ class Host:
         self.owner = str(Owner.this_process())
         self.runs: OrderedDict[str, HostedRun] = OrderedDict()
         self._senders: OrderedDict[SessionKey, Sender] = OrderedDict()
-        self.seats = Seats(config.limits.viewers)
         self._patched: set[SessionKey] = set()
 
     # -- sessions ------------------------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
-"""The host, for routes: put into the app's state when the app is made; and a seat there, for those who watch."""
+"""The host, for routes: put into the app's state when the app is made."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Annotated
 
 from fastapi import Depends
@@ -19,15 +18,3 @@ async def _host_of(connection: HTTPConnection) -> Host:
 
 
 Served = Annotated[Host, Depends(_host_of)]
-
-
-async def _seated(host: Served) -> AsyncGenerator[None]:
-    """Held until the whole answer is sent, or can't be. Cancellation: the seat is free again."""
-    host.seats.take()
-    try:
-        yield
-    finally:
-        host.seats.give_back()
-
-
-Seated = Annotated[None, Depends(_seated)]

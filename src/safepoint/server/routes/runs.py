@@ -14,7 +14,7 @@ from safepoint.server.host import Host
 from safepoint.server.hosted import HostedRun
 from safepoint.server.principal import Principal, Who
 from safepoint.server.requests import RunRequest
-from safepoint.server.served import Seated, Served
+from safepoint.server.served import Served
 from safepoint.sessions.records import RunRecord
 
 routes = APIRouter()
@@ -31,7 +31,7 @@ async def run(host: Served, who: Who, body: RunRequest, request: Request) -> Res
 
 
 @routes.post("/run_sse")
-async def run_sse(host: Served, who: Who, body: RunRequest, seat: Seated) -> Response:
+async def run_sse(host: Served, who: Who, body: RunRequest) -> Response:
     hosted, feed = await _submit(host, who, body)
     run_id = feed.scene.run_id if hosted is None else hosted.id
     return EventStream(feed, host.config, partials=body.streaming, run_id=run_id)

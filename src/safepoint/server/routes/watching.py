@@ -11,7 +11,7 @@ from safepoint.server.finding import Finder
 from safepoint.server.hosted import HostedRun
 from safepoint.server.principal import Principal, Who
 from safepoint.server.requests import SteerRequest
-from safepoint.server.served import Seated, Served
+from safepoint.server.served import Served
 from safepoint.server.wire_events import Json
 from safepoint.sessions.records import RunRecord, RunState
 
@@ -42,7 +42,7 @@ async def get_run(host: Served, who: Who, run: str) -> Json:
 
 
 @routes.get("/runs/{run}/events")
-async def watch_run(host: Served, who: Who, run: str, request: Request, seat: Seated, after: int = 0) -> Response:
+async def watch_run(host: Served, who: Who, run: str, request: Request, after: int = 0) -> Response:
     _, feed = await Finder(host).feed(who, run)
     last = request.headers.get("last-event-id", "")
     after = int(last) if last.isascii() and last.isdecimal() and len(last) < 10 else after
