@@ -33,8 +33,8 @@ class Answer:
 class ServerProcess:
     """`with ServerProcess(folder) as server:`; it may be killed and started again on the same data.
 
-    `env` adds to the environment; `options` to the command line; `command` is the module that serves. `tool_log`: what
-    tools really did, a line each.
+    `env` adds to the environment, `options` to the command line; `data`: whether it is given a folder for that;
+    `command`: the module that serves. `tool_log`: what tools really did, a line each.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class ServerProcess:
         apps: Path | None = APPS,
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        data: bool = True,
         command: Sequence[str] = ("safepoint", "serve"),
     ) -> None:
         self.folder = folder
@@ -53,7 +54,7 @@ class ServerProcess:
         self.port = free_port()
         self._apps = apps
         self._command = tuple(command)
-        self._options = tuple(options)
+        self._options = (*(("--data", str(folder / "data")) if data else ()), *options)
         self._env = {"TOOL_LOG": str(self.tool_log), "PROMPT_LOG": str(self.prompt_log), **(env or {})}
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -67,8 +68,7 @@ class ServerProcess:
     def start(self) -> None:
         """Returns when it answers."""
         where = [str(self._apps)] if self._apps is not None else []
-        data = ["--port", str(self.port), "--data", str(self.folder / "data")]
-        command = [sys.executable, "-m", *self._command, *where, *data, *self._options]
+        command = [sys.executable, "-m", *self._command, *where, "--port", str(self.port), *self._options]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self._env})
         deadline = time.monotonic() + PATIENCE

@@ -50,9 +50,10 @@ def until(server: ServerProcess, session: str, **wanted: object) -> dict[str, An
     deadline = time.monotonic() + PATIENCE
     while True:
         found = [run for run in server.get("/runs").body if run["sessionId"] == session]
-        if found and all(found[0].get(name) == value for name, value in wanted.items()):
-            return dict(found[0])
-        assert time.monotonic() < deadline, found[:1]
+        for run in found[: 1 if "runId" not in wanted else None]:
+            if all(run.get(name) == value for name, value in wanted.items()):
+                return dict(run)
+        assert time.monotonic() < deadline, found[:3]
         time.sleep(0.02)
 
 
@@ -90,19 +91,21 @@ def test_stalled_readers_do_not_slow_the_run(server: ServerProcess) -> None:
         began = time.monotonic()
         body = message("crowd", "nap 0.2", streaming=True, onDisconnect="detach")
         crowd.enter_context(connected(server, "POST", "/run_sse", body))
+        first = until(server, "crowd")["runId"]
         body = message("crowd", "pour 80", streaming=True, onDisconnect="detach", ifBusy="queue")
         crowd.enter_context(connected(server, "POST", "/run_sse", body))
-        run_id = until(server, "crowd")["runId"]
+        while (run_id := run_of(server, "crowd")["runId"]) == first:
+            time.sleep(0.01)
         for _ in range(30):
             crowd.enter_context(connected(server, "GET", f"/runs/{run_id}/events"))
-        until(server, "crowd", outcome="end_turn")
+        until(server, "crowd", runId=run_id, outcome="end_turn")
     assert time.monotonic() - began < 3 * alone + 5
     assert len(texts(server.events("crowd"))[-1]) == 8_000_000
 
 
 def test_a_reader_that_never_reads_is_dropped_and_its_run_stopped(server: ServerProcess) -> None:
     server.create("never")
-    with connected(server, "POST", "/run_sse", message("never", "pour 80; nap 30", streaming=True)) as client:
+    with connected(server, "POST", "/run_sse", message("never", "pour 40; nap 30", streaming=True)) as client:
         stopped = until(server, "never", state="ended")
         assert (stopped["outcome"], stopped["reason"]["source"]) == ("cancelled", "disconnect")
         until_let_go(server, client)
@@ -295,7 +298,7 @@ def test_half_a_surrogate_pair_can_be_sent() -> None:
 
 def test_the_feed_tells_when_the_first_viewer_comes_and_the_last_one_leaves() -> None:
     heard: list[bool] = []
-    feed, other = Feed(Scene("run_1", "a"), heard.append), Feed(Scene("run_2", "a"))
+    feed, other = Feed(Scene("run_1", "a"), watched=heard.append), Feed(Scene("run_2", "a"))
     first, second = feed.view(), feed.view()
     first.leave()
     first.leave()

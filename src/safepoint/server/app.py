@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -16,18 +17,25 @@ from safepoint.errors import HistoryError, SessionBusy, SessionNotFound, StoreEr
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
 from safepoint.server.guard import Guard
-from safepoint.server.host import Draining, Host, NoSuchApp, NothingToAnswer, TooMany
-from safepoint.server.ids import BadId
+from safepoint.server.host import Draining, Host, NoSuchApp, TooMany
+from safepoint.server.ids import BadId, ReservedName
 from safepoint.server.principal import NotAllowed, NotYours
-from safepoint.server.routes import cancel, live, runs, service, sessions, watching
+from safepoint.server.recovery import Recovery
+from safepoint.server.routes import cancel, going_on, live, runs, service, sessions, unserved, watching
+from safepoint.server.starting import NothingToAnswer
 from safepoint.sessions.memory import MemoryStore
 from safepoint.sessions.records import KeyTaken, MemoryRunBook, RunBook
+from safepoint.sessions.shelf import MemoryShelf, SqliteShelf
+from safepoint.sessions.sqlite import SqliteStore
 from safepoint.sessions.store import Store
 
 _log = logging.getLogger("safepoint")
 
+_CLOSING = 2.0
+
 # What a client, or a cancel, can cause, and the status that says so. The first that fits is taken.
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
+    (ReservedName, 403),
     (BadId, 400),
     (NotYours, 404),
     (NotAllowed, 403),
@@ -53,18 +61,26 @@ def create_app(
 ) -> FastAPI:
     """The ASGI app that serves these agents by name. Without a store everything is kept in memory."""
     catalog = agents if isinstance(agents, Catalog) else Catalog.of(agents)
-    host = Host(catalog, store or MemoryStore(), book or MemoryRunBook(), config or ServerConfig())
+    kept = store or MemoryStore()
+    shelf = SqliteShelf(kept) if isinstance(kept, SqliteStore) else MemoryShelf()
+    host = Host(catalog, kept, book or MemoryRunBook(), shelf, config or ServerConfig())
+
+    recovery = Recovery(host)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        await recovery.start()
         yield
-        await host.shut_down()
-        await host.store.aclose()
+        await recovery.stop()
+        if await host.shut_down():
+            with suppress(TimeoutError):  # a store that hangs does not hold the exit
+                async with asyncio.timeout(_CLOSING):
+                    await host.store.aclose()
 
     app = FastAPI(title="Safepoint", lifespan=lifespan)
     app.add_middleware(Guard)
     app.state.host = host
-    for part in (service, cancel, sessions, runs, live, watching):
+    for part in (service, cancel, going_on, sessions, runs, live, watching, unserved):
         app.include_router(part.routes)
     for kind, status in _STATUS:
         app.add_exception_handler(kind, _answer_with(status))

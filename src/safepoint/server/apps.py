@@ -41,10 +41,9 @@ class Catalog:
 
     @staticmethod
     def load(folder: Path) -> Catalog:
-        """Raises `NotADirectoryError`; whatever a single app raises is kept with that app."""
-        if not folder.is_dir():
-            raise NotADirectoryError(f"{folder} is no folder: write `safepoint serve APPS_DIR`")
-        found = [_load(path) for path in sorted(folder.glob("*/agent.py"))]
+        """Raises `OSError` for a folder that can't be read; whatever a single app raises is kept with that app."""
+        names = sorted(entry.name for entry in folder.iterdir())
+        found = [_load(path) for name in names if (path := folder / name / "agent.py").is_file()]
         return Catalog({app.name: app for app in found})
 
     def __iter__(self) -> Iterator[App]:

@@ -14,16 +14,17 @@ from typing import Any
 
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason
-from safepoint._core.receipts import Receipt
+from safepoint._core.receipts import Outcome, Receipt
 from safepoint.agent.resume import Resume
-from safepoint.errors import StoreError
+from safepoint.errors import SessionBusy, StoreError
 from safepoint.server.host import Host
-from safepoint.server.hosted import HostedRun, ask_json, reason_json
+from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
 from safepoint.server.principal import NotYours
 from safepoint.server.requests import CancelRequest
 from safepoint.server.wire_events import Scene
-from safepoint.sessions.records import RunRecord, RunState
+from safepoint.server.wish import Wish, taking_back
+from safepoint.sessions.records import RecordMoved, RunRecord, RunState
 
 _INTENT_PATIENCE = 1.0
 
@@ -44,7 +45,7 @@ class Cancelled:
 
 async def cancel_all(host: Host, runs: list[HostedRun], request: CancelRequest, reason: Reason) -> list[Cancelled]:
     """Each of them, at once. Raises `NotYours` if none has the node. Cancellation: the asks stand."""
-    asked = [(hosted, _ask(hosted, request, reason)) for hosted in runs]
+    asked = [(hosted, ask(hosted, request, reason)) for hosted in runs]
     return list(await asyncio.gather(*(_settle(host, run, receipt, request, reason) for run, receipt in asked)))
 
 
@@ -54,21 +55,51 @@ async def _settle(
     """Store the wish, and wait as long as the request says. Cancellation: only the waiting ends."""
     if hosted.over.is_set and receipt is None and hosted.withdrawn is None:
         return Cancelled(hosted.id, False, hosted.outcome, durable=host.book.durable)
-    wish = ask_json(receipt.asked) if receipt is not None else {"at": ["now"], "reason": reason_json(reason)}
-    durable = await _store_intent(host, hosted.id, wish)
+    wish = Wish(request, reason, host.owner, receipt.asked.id if receipt is not None else None)
+    durable = await store_wish(host, hosted.id, wish)
     if request.wait_seconds > 0:
         try:
             async with asyncio.timeout(request.wait_seconds):
-                await (hosted.over.wait() if request.node is None or receipt is None else receipt.wait())
+                await _until_settled(hosted, receipt, request)
         except TimeoutError:
             pass
     if receipt is None:
         return Cancelled(hosted.id, True, hosted.outcome if hosted.over.is_set else None, durable)
     ended = receipt.node.ended.is_set if request.node is not None else hosted.over.is_set
-    return Cancelled(hosted.id, True, str(receipt.outcome) if ended else None, durable, receipt)
+    settled = ended or _is_withdrawn(receipt)
+    return Cancelled(hosted.id, True, str(receipt.outcome) if settled else None, durable, receipt)
 
 
-def _ask(hosted: HostedRun, request: CancelRequest, reason: Reason) -> Receipt | None:
+async def _until_settled(hosted: HostedRun, receipt: Receipt | None, request: CancelRequest) -> None:
+    """Until the run is over and recorded, or the node has ended, or the ask was taken back.
+
+    Cancellation: only the waiting ends.
+    """
+    if receipt is not None and await receipt.wait() is Outcome.WITHDRAWN:
+        return
+    if receipt is None or request.node is None:
+        await hosted.over.wait()
+
+
+def _is_withdrawn(receipt: Receipt) -> bool:
+    return receipt.asked.id in receipt.node.log.standing().withdrawn
+
+
+async def withdraw(host: Host, hosted: HostedRun, ask_id: str) -> bool:
+    """Take an ask back; False if something was done about it already. Raises `NotYours`.
+
+    Cancellation: it is taken back, but after a crash it may count again.
+    """
+    receipt = hosted.asks.get(ask_id)
+    if receipt is None:
+        raise NotYours(f"Ask not found: {ask_id}")
+    taken_back = receipt.withdraw()
+    if taken_back:
+        await _store(host, hosted.id, taking_back(ask_id))
+    return taken_back
+
+
+def ask(hosted: HostedRun, request: CancelRequest, reason: Reason) -> Receipt | None:
     """Ask it now; None for a run that is over, or is withdrawn from the queue. Raises `NotYours`."""
     match hosted.state:
         case RunState.QUEUED:
@@ -82,16 +113,23 @@ def _ask(hosted: HostedRun, request: CancelRequest, reason: Reason) -> Receipt |
                     raise NotYours(f"no live node has the path {request.node!r}")
                 node = found[0]
             within, recursive = request.within_seconds, request.recursive
-            return node.cancel(request.point(), within=within, recursive=recursive, reason=reason)
+            receipt = node.cancel(request.point(), within=within, recursive=recursive, reason=reason)
+            hosted.asks[receipt.asked.id] = receipt
+            return receipt
         case _:
             return None
 
 
-async def _store_intent(host: Host, run_id: str, wish: Mapping[str, Any]) -> bool:  # Any: JSON values
+async def store_wish(host: Host, run_id: str, wish: Wish) -> bool:
     """Whether it outlives the process. Cancellation: stored or not."""
+    return await _store(host, run_id, wish.to_json())
+
+
+async def _store(host: Host, run_id: str, intent: Mapping[str, Any]) -> bool:  # Any: JSON
+    """Bounded. Cancellation: stored or not."""
     try:
         async with asyncio.timeout(_INTENT_PATIENCE):
-            await host.book.intend(run_id, wish)
+            await host.book.intend(run_id, intent)
     except (StoreError, TimeoutError):
         return False
     return host.book.durable
@@ -104,19 +142,25 @@ async def clear_pause(host: Host, key: SessionKey, paused: RunRecord, reason: Re
     """
     sender = await host.sender(key)
     session = sender.session
-    checkpoint = session.checkpoint
-    if checkpoint is None or not checkpoint.questions or sender.busy:
+    try:
+        await session.save_state()  # also learns what other processes have written
+        record = await host.book.take(paused.run_id, host.owner, epoch=paused.epoch, at=time.time())
+    except (SessionBusy, RecordMoved):
         return None
-    durable = await _store_intent(host, paused.run_id, {"at": ["now"], "reason": reason_json(reason)})
-    run = host.agent(key.app).start(checkpoint=Resume(checkpoint), session=session)
+    checkpoint = session.checkpoint
+    if checkpoint is None or not checkpoint.questions or session.runs[-1].run_id != paused.run_id:
+        return None
+    durable = await store_wish(host, paused.run_id, Wish(CancelRequest(), reason, host.owner))
+    # It stops before its first step, so nobody ever sees these answers.
+    unanswered = {question.id: False for question in checkpoint.questions}
+    run = host.agent(key.app).start(checkpoint=Resume(checkpoint, answers=unanswered), session=session)
+    run = run.under(paused.run_id)
     run.cancel(SafePoint.NOW, reason=reason)
-    hosted = HostedRun(key, run, "", Scene(session.runs[-1].origin, run.agent.name))
-    now = time.time()
-    record = RunRecord(run.id, key.stored_as, RunState.LIVE, now, host.owner, started_at=now, renewed=now)
-    await host.book.accept(record, since=now)
+    scene = Scene.of(session.runs[-1].origin, run.agent)
+    hosted = HostedRun(key, run, "", scene, by=record.by, epoch=record.epoch)
+    hosted.queued = True
     host.serve(hosted, sender, "reject")
     await hosted.over.wait()
-    await host.book.move(
-        paused.run_id, RunState.ENDED, epoch=paused.epoch, outcome="cancelled", reason=reason_json(reason)
-    )
-    return Cancelled(paused.run_id, True, "stopped", durable)
+    if hosted.refused is not None:
+        return None
+    return Cancelled(paused.run_id, True, str(Outcome.STOPPED), durable)

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from enum import StrEnum
+
+from safepoint._core.asks import is_seconds
+
+
+class OnCrash(StrEnum):
+    """What becomes of a run whose process died: it goes on, or is closed as it is."""
+
+    RESUME = "resume"
+    SEAL = "seal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +32,11 @@ class Limits:
 class ServerConfig:
     """How the server behaves.
 
-    `shutdown_seconds`: how long live runs may look for a safe point after SIGTERM; keep it below the pod's grace.
-    `resume_on_start`: what happens to runs that a shutdown or a crash stopped: they go on, or stay stopped.
+    `shutdown_seconds`: how long live runs may look for a safe point after SIGTERM. Their ladders come on top, and up to
+    five seconds for records and goodbyes; keep the sum below the pod's grace.
+    `resume_on_start`: runs that a shutdown stopped go on in the next process, or stay stopped.
+    `on_crash`: runs whose process died go on ("resume"), or are closed as they are ("seal").
+    `heartbeat_seconds`: how often it looks whether other processes want its runs stopped, or have died.
     `keep_alive_seconds`: how long a stream is silent before a comment is sent. `stalled_seconds`: how long a client may
     read nothing of what it is sent before it is dropped; it can come back.
     `allowed_hosts`: names by which clients may call it, besides loopback.
@@ -33,8 +45,16 @@ class ServerConfig:
     limits: Limits = Limits()
     shutdown_seconds: float = 10.0
     resume_on_start: bool = True
-    on_crash: Literal["resume", "seal"] = "resume"
+    on_crash: OnCrash = OnCrash.RESUME
+    heartbeat_seconds: float = 1.0
     keep_alive_seconds: float = 15.0
     stalled_seconds: float = 30.0
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.on_crash not in tuple(OnCrash):
+            raise ValueError(f"on_crash={self.on_crash!r}: write 'resume' or 'seal'")
+        for name in ("shutdown_seconds", "heartbeat_seconds", "keep_alive_seconds", "stalled_seconds"):
+            if not is_seconds(getattr(self, name)):
+                raise ValueError(f"{name}={getattr(self, name)!r}: write a number of seconds above 0")

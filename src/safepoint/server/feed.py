@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from safepoint.server.wire_events import Json, Scene, partial_event
 
@@ -34,12 +34,16 @@ class Frame:
 
 
 class Feed:
-    """The events of one run. `closed`: no more will come. `watched` is called when the first viewer comes (True) and
-    when the last one has left (False).
+    """The events of one run. `closed`: no more will come.
+
+    `first`: the number before its first event. A run that another process picks up is numbered further up, so a place
+    in what the first process told is recognised; from there everything is told again, with the same event ids.
+    `watched` is called when the first viewer comes (True) and when the last one has left (False).
     """
 
-    def __init__(self, scene: Scene, watched: Callable[[bool], object] | None = None) -> None:
+    def __init__(self, scene: Scene, first: int = 0, watched: Callable[[bool], object] | None = None) -> None:
         self.scene = scene
+        self._first = first
         self.whole: list[Json] = []
         self.closed = False
         self.error: Json | None = None
@@ -53,6 +57,7 @@ class Feed:
         self._words: list[tuple[bool, str]] = []
         self._place = 0
         self._at = 0.0
+        self._voice: str | None = None
         self._viewers: set[Viewer] = set()
         # As JSON, for as long as anybody watches.
         self._texts: dict[int, str] = {}
@@ -81,11 +86,13 @@ class Feed:
         self._words = []
         self._latest = None
 
-    def whisper(self, place: int, text: str, at: float, *, thought: bool) -> None:
-        """A few more words of the event under way."""
+    def whisper(self, place: int, text: str, at: float, *, thought: bool, voice: str | None = None) -> None:
+        """A few more words of the event under way. `voice`: whose, if not the root agent's own."""
         if self.closed:
             return
-        self._place, self._at = place, at
+        if place != self._place:  # of another event than those before, which will be told whole
+            self.begin()
+        self._place, self._at, self._voice = place, at, voice
         self._words.append((thought, text))
         self._wake()
 
@@ -115,7 +122,7 @@ class Feed:
         """
         if self.joined is not None:
             return self.joined.view(after, partials=partials, several=several)
-        viewer = Viewer(self, min(max(after, 0), len(self.whole)), partials=partials, several=several)
+        viewer = Viewer(self, min(max(after - self._first, 0), len(self.whole)), partials=partials, several=several)
         self.enter(viewer)
         return viewer
 
@@ -139,7 +146,7 @@ class Feed:
         text = self._texts.get(number)
         if text is None:
             text = self._texts[number] = as_text(event)
-        return Frame(number + 1, event, text, last=number == self.last)
+        return Frame(self._first + number + 1, event, text, last=number == self.last)
 
     def words(self, heard: int) -> tuple[int, Frame] | None:
         """The words under way after the first `heard` pieces, up to a change of kind; and how many are heard then."""
@@ -152,8 +159,10 @@ class Feed:
             size += len(self._words[end][1])
             end += 1
         text = "".join(piece for _, piece in self._words[heard:end])
-        event = partial_event(self.scene, self._place, text, self._at, thought=thought)
-        self._latest = (heard, len(self._words), end, Frame(len(self.whole), event, as_text(event)))
+        scene = self.scene if self._voice is None else replace(self.scene, voice=self._voice)
+        event = partial_event(scene, self._place, text, self._at, thought=thought)
+        frame = Frame(self._first + len(self.whole), event, as_text(event))
+        self._latest = (heard, len(self._words), end, frame)
         return self._latest[2:]
 
 

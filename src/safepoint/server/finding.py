@@ -1,15 +1,19 @@
-"""A run by its id, for a caller who may see it. Whatever belongs to somebody else is not there."""
+"""Runs and sessions with all that is known of them, for a caller who may see them.
+
+Whatever belongs to somebody else is not there.
+"""
 
 from __future__ import annotations
 
 from safepoint.errors import SessionNotFound
-from safepoint.server.answers import stored_run_events
+from safepoint.server.answers import Beside, listed_json, session_json, stored_run_events
 from safepoint.server.feed import Feed
 from safepoint.server.host import Host
-from safepoint.server.hosted import HostedRun
+from safepoint.server.hosted import HostedRun, first_event
 from safepoint.server.ids import SessionKey, check_id
 from safepoint.server.principal import NotYours, Principal
-from safepoint.server.wire_events import Scene
+from safepoint.server.shared_state import places
+from safepoint.server.wire_events import Json, Scene, error_frame, first_voice
 from safepoint.sessions.records import RunRecord
 
 
@@ -48,14 +52,46 @@ class Finder:
 
     async def replay(self, record: RunRecord) -> Feed:
         """The stored events of a run that this process does not hold. Cancellation: nothing has changed."""
-        feed = Feed(Scene(record.run_id, ""))
+        feed = Feed(Scene(record.run_id, ""), first_event(record.epoch))
         key = SessionKey.parse(record.session)
         try:
             session = (await self._host.sender(key)).session if key is not None else None
         except SessionNotFound:
             session = None
-        if session is not None:
-            for place, event in enumerate(stored_run_events(session, record.run_id)):
+        if key is not None and session is not None:
+            for place, event in enumerate(stored_run_events(session, record, await self._beside(key))):
                 feed.say(place, event)
-        feed.close()
+        reason = record.reason or {}
+        failed = "error" in reason
+        feed.close(error_frame(reason["error"], reason["text"], record.ended_at or 0.0) if failed else None)
         return feed
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    async def session(self, key: SessionKey) -> Json:
+        """With all its events. Raises `SessionNotFound`. Cancellation: nothing has changed."""
+        session = (await self._host.sender(key)).session
+        return session_json(key, session, await self._beside(key))
+
+    async def sessions(self, app: str, user: str, prefix: str) -> list[Json]:
+        """Without events, the one that was changed last at the end. Cancellation: nothing has changed."""
+        host = self._host
+        touched, states = await host.book.touched(prefix), await host.store.states(prefix)
+        shared = await host.shelf.shared(places(SessionKey(app, user, "")).values())
+        keys = [key for id in sorted(states, key=lambda id: touched.get(id, 0.0)) if (key := SessionKey.parse(id))]
+        return [
+            listed_json(key, host.state_of(key, states[key.stored_as]), shared, touched.get(key.stored_as, 0.0))
+            for key in keys
+        ]
+
+    async def _beside(self, key: SessionKey) -> Beside:
+        host, app, id = self._host, self._host.catalog.get(key.app), key.stored_as
+        agent = app.agent if app is not None else None
+        return Beside(
+            agent.name if agent is not None else "",
+            first_voice(agent) if agent is not None else None,
+            (await host.book.touched(id)).get(id, 0.0),
+            await host.shelf.shared(places(key).values()),
+            {record.run_id: record for record in await host.book.find(session=id)},
+            await host.shelf.notes(id),
+        )

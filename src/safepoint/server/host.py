@@ -8,33 +8,38 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint.agent.base import BaseAgent
-from safepoint.agent.resume import Resume
 from safepoint.errors import SafepointError, SessionBusy, StoreError
-from safepoint.history.parts import Prompt
+from safepoint.history.parts import Message
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
-from safepoint.server.hosted import AnyRun, HostedRun, call_of
+from safepoint.server.hosted import AnyRun, HostedRun
 from safepoint.server.ids import SessionKey
 from safepoint.server.principal import Principal
-from safepoint.server.requests import Answer, RunRequest, digest_of
+from safepoint.server.requests import RunRequest, digest_of
+from safepoint.server.shared_state import bring, changed, drop_temporary, lasting, merge, own, places, shared
+from safepoint.server.starting import Start, start
 from safepoint.server.wire_events import Scene
 from safepoint.sessions.busy import IfBusy, Sender
 from safepoint.sessions.owners import Owner
-from safepoint.sessions.records import RunBook, RunRecord, RunState, same_request
+from safepoint.sessions.records import RecordMoved, RunBook, RunRecord, RunState, same_request
 from safepoint.sessions.session import Session
+from safepoint.sessions.shelf import Note, Shelf
 from safepoint.sessions.store import Store
 
 _DAY = 86_400.0
 _CACHED_SESSIONS = 1000
 _KEPT_RUNS = 1000
+_WRITING = 1.0  # for the records of runs that have stopped
 
 
 class Draining(SafepointError):
@@ -49,17 +54,14 @@ class NoSuchApp(SafepointError):
     """No app has that name, or it could not be loaded."""
 
 
-class NothingToAnswer(SafepointError):
-    """An answer came for a question that nobody asked, or a wish to go on where there is nothing to go on with."""
-
-
 class Host:
     """The server's sessions and runs."""
 
-    def __init__(self, catalog: Catalog, store: Store, book: RunBook, config: ServerConfig) -> None:
+    def __init__(self, catalog: Catalog, store: Store, book: RunBook, shelf: Shelf, config: ServerConfig) -> None:
         self.catalog = catalog
         self.store = store
         self.book = book
+        self.shelf = shelf
         self.config = config
         self.draining = False
         self.owner = str(Owner.this_process())
@@ -78,9 +80,15 @@ class Host:
             raise NoSuchApp(f"App {app} can't be served: {found.error}")
         return found.agent
 
-    async def create(self, key: SessionKey, state: Mapping[str, Any] | None) -> Session:  # Any: JSON values
-        """Raises `SessionExists`. Cancellation: it is made or it is not."""
-        session = await Session.create(self.store, key.stored_as, state=kept(state or {}))
+    async def create(
+        self,
+        key: SessionKey,
+        state: Mapping[str, Any] | None,  # Any: JSON values
+        history: Sequence[Message] = (),
+    ) -> Session:
+        """Raises `SessionExists`, `HistoryError`. Cancellation: it is made or it is not."""
+        session = await Session.create(self.store, key.stored_as, state=own(state or {}), history=history)
+        await self._share(key, state or {})
         await self.book.touch(key.stored_as, time.time())
         self._keep(key, Sender(session))
         return session
@@ -116,17 +124,25 @@ class Host:
         self._senders.pop(key, None)
         await self.store.delete(key.stored_as)
         await self.book.forget(key.stored_as)
+        await self.shelf.forget(key.stored_as)
 
-    async def patch(self, key: SessionKey, delta: Mapping[str, Any]) -> Session:  # Any: JSON values
+    async def patch(self, key: SessionKey, delta: Mapping[str, Any]) -> None:  # Any: JSON values
         """Change the state, also under a live run, which goes on. Cancellation: changed or not."""
-        sender = await self.sender(key)
-        merge(sender.session.state, delta)
+        sender, kept = await self.sender(key), lasting(delta)
+        merge(sender.session.state, kept)
         if sender.busy:
             self._patched.add(key)  # a live run writes it with its next step; one that has written its last, nobody
         else:
             await sender.session.save_state()
-        await self.book.touch(key.stored_as, time.time())
-        return sender.session
+        await self._share(key, kept)
+        now = time.time()
+        await self.shelf.note(key.stored_as, Note(now, {"id": f"p-{uuid.uuid4()}", "stateDelta": kept}))
+        await self.book.touch(key.stored_as, now)
+
+    async def _share(self, key: SessionKey, delta: Mapping[str, Any]) -> None:  # Any: JSON values
+        """What others have too. Cancellation: each place has all of it or nothing."""
+        for place, part in shared(key, delta).items():
+            await self.shelf.share(place, part)
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -140,12 +156,25 @@ class Host:
         if (known := await self._repeated(key, request)) is not None:
             return known
         self._admit(who, sender, request.if_busy)
-        run, prompt, continued = self._start(agent, sender.session, request)
-        origin = sender.session.runs[-1].origin if continued else run.id
-        scene = Scene(origin, run.agent.name, request.custom_metadata)
-        hosted = HostedRun(key, run, prompt, scene, who.name)
-        hosted.on_disconnect = request.on_disconnect
+        begun = start(agent, sender.session, request)
+        try:
+            scene = await self.scene(begun, sender.session, request)
+        except BaseException:
+            begun.run.discard()
+            raise
+        hosted = HostedRun(key, begun.run, begun.prompt, scene, by=who.name)
+        hosted.leaving.policy = request.on_disconnect
         return await self.accept(hosted, sender, request)
+
+    async def scene(self, begun: Start, session: Session, request: RunRequest) -> Scene:
+        """A run that goes on keeps the name and the marks of the turn that it belongs to. Cancellation: no change."""
+        agent, metadata = begun.run.agent, request.custom_metadata
+        if not begun.continued:
+            return Scene.of(begun.run.id, agent, metadata)
+        origin = session.runs[-1].origin
+        record = await self.book.get(origin)
+        before: dict[str, Any] = record.request.get("customMetadata", {}) if record is not None else {}  # Any: JSON
+        return Scene.of(origin, agent, {**before, **(metadata or {})})
 
     async def accept(self, hosted: HostedRun, sender: Sender, request: RunRequest) -> HostedRun | RunRecord:
         """Store its record, then let it run, or wait for its turn. Cancellation: it was accepted, or it was not."""
@@ -161,6 +190,7 @@ class Host:
             digest_of(request) if request.idempotency_key is not None else None,
             started_at=None if hosted.queued else now,
             renewed=now,
+            by=hosted.by,
         )
         try:
             known = await self.book.accept(record, since=now - _DAY)
@@ -170,7 +200,11 @@ class Host:
         if known.run_id != hosted.id:  # its twin was faster
             hosted.run.discard()
             return self.runs.get(known.run_id) or known
-        merge(sender.session.state, request.state_delta or {})
+        if self.draining:  # it began to, while the record was stored
+            hosted.run.discard()
+            await self.book.move(hosted.id, RunState.ENDED, epoch=0, ended_at=now, outcome="refused")
+            self._refuse_if_draining()
+        hosted.state_delta = request.state_delta or {}
         self.serve(hosted, sender, request.if_busy)
         return hosted
 
@@ -185,8 +219,7 @@ class Host:
         return self.runs.get(known.run_id) or known
 
     def _admit(self, who: Principal, sender: Sender, if_busy: IfBusy) -> None:
-        if self.draining:
-            raise Draining("the server is shutting down: try again on the next one")
+        self._refuse_if_draining()
         if sender.busy and if_busy == "reject":
             raise SessionBusy("a run of this session is live: wait for it, stop it, or send ifBusy")
         mine = [run for run in self.live() if run.by == who.name]
@@ -197,29 +230,14 @@ class Host:
         if not sender.busy and len(mine) - waiting >= limits.live_runs:
             raise TooMany(f"{limits.live_runs} runs are live, and no more may be: wait for one, or stop one")
 
-    def _start(
-        self,
-        agent: BaseAgent[Any, Any],
-        session: Session,
-        request: RunRequest,  # Any: agents of every kind
-    ) -> tuple[AnyRun, Prompt, bool]:
-        """The run, its prompt, and whether it continues one that was stopped."""
-        message = request.new_message
-        if message is not None and message.answers:
-            resume = answered(session, message.answers)
-            return agent.start(checkpoint=resume, session=session), "", True
-        prompt = message.prompt() if message is not None else []
-        if prompt:
-            return agent.start(prompt, session=session), prompt, False
-        if message is not None:
-            raise ValueError("newMessage: write at least one part with text, inlineData or functionResponse")
-        checkpoint = session.checkpoint
-        if checkpoint is None or checkpoint.questions:
-            raise NothingToAnswer("there is no stopped run to go on with: write a newMessage")
-        return agent.start(checkpoint=checkpoint, session=session), "", True
+    def _refuse_if_draining(self) -> None:
+        if self.draining:
+            raise Draining("the server is shutting down: try again on the next one")
 
     def serve(self, hosted: HostedRun, sender: Sender, if_busy: IfBusy) -> None:
         """Give an accepted run its task."""
+        hosted.bring_state = partial(self._bring_state, hosted, sender.session)
+        hosted.keep_state = partial(self._keep_state, hosted, sender.session)
         self.runs[hosted.id] = hosted
         body = self._lead(hosted, sender, if_busy)
         hosted.task = asyncio.create_task(body, name=f"safepoint: {hosted.key.stored_as}")
@@ -237,6 +255,7 @@ class Host:
             other = self.runs.get(live.id)
             if other is not None:
                 hosted.feed.join(other.feed)
+            merge(sender.session.state, hosted.state_delta)
 
         try:
             await hosted.serve(sender, if_busy, self.book, joined)
@@ -256,6 +275,35 @@ class Host:
                 return
             del self.runs[oldest]
 
+    # -- what a turn brings and leaves ---------------------------------------------------------------------------------
+
+    async def _bring_state(self, hosted: HostedRun, session: Session) -> None:
+        """Its turn has come: the state is as its sessions share it now, with what came with the message.
+
+        Cancellation: some of it is there.
+        """
+        await self._close_pause(session)
+        await self._share(hosted.key, hosted.state_delta)
+        hosted.shared_before = await self.shelf.shared(places(hosted.key).values())
+        merge(session.state, hosted.state_delta)
+        bring(session.state, hosted.shared_before)
+
+    async def _close_pause(self, session: Session) -> None:
+        """A run that waited goes on under another id, or never will. Cancellation: its record says so or does not."""
+        checkpoint = session.checkpoint
+        if checkpoint is None or not checkpoint.questions:
+            return
+        record = await self.book.get(session.runs[-1].run_id)
+        if record is not None and record.state is RunState.PAUSED:
+            with suppress(RecordMoved):
+                await self.book.move(record.run_id, RunState.ENDED, epoch=record.epoch)
+
+    async def _keep_state(self, hosted: HostedRun, session: Session) -> None:
+        """It is over: what it did to shared values is for all. Cancellation: not all of it may be."""
+        drop_temporary(session.state)
+        if hosted.shared_before is not None:
+            await self._share(hosted.key, changed(hosted.shared_before, session.state))
+
     # -- finding -------------------------------------------------------------------------------------------------------
 
     def live(self) -> list[HostedRun]:
@@ -266,10 +314,11 @@ class Host:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    async def shut_down(self) -> None:
+    async def shut_down(self) -> bool:
         """Stop taking runs, ask those that are live to stop at a safe point, then NOW; return when all are recorded.
 
-        Cancellation: the asks stand.
+        Bounded: what does not end by then is forced, and what does not end then is left to the next start. True if
+        there is no such run. Cancellation: the asks stand.
         """
         self.draining = True
         reason = Reason("the server is shutting down", Source.SHUTDOWN)
@@ -278,39 +327,23 @@ class Host:
                 hosted.withdraw(reason)
             else:
                 hosted.run.cancel(SafePoint.ANY, within=self.config.shutdown_seconds, recursive=True, reason=reason)
-        for hosted in self.live():
-            await hosted.over.wait()
+        cap = max((hosted.run.agent.ladder.cap for hosted in self.live()), default=0.0)
+        if await self._all_over(self.config.shutdown_seconds + cap + _WRITING):
+            return True
+        self.force()
+        return await self._all_over(_WRITING)
+
+    async def _all_over(self, seconds: float) -> bool:
+        """Wait for that, so long. Cancellation: only the waiting ends."""
+        try:
+            async with asyncio.timeout(seconds):
+                for hosted in self.live():
+                    await hosted.over.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def force(self) -> None:
         """Somebody can't wait."""
         for hosted in self.live():
             hosted.ask(SafePoint.FORCE, Reason("the server was told to end at once", Source.SHUTDOWN))
-
-
-def merge(state: dict[str, Any], delta: Mapping[str, Any]) -> None:  # Any: JSON values
-    """ADK's rule: what is null goes, and `temp:` is never kept."""
-    for name, value in delta.items():
-        if value is None:
-            state.pop(name, None)
-        elif not name.startswith("temp:"):
-            state[name] = value
-
-
-def kept(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON values
-    found: dict[str, Any] = {}  # Any: as above
-    merge(found, state)
-    return found
-
-
-def answered(session: Session, answers: list[Answer]) -> Resume:
-    """The paused run with these answers. Raises `NothingToAnswer`."""
-    checkpoint = session.checkpoint
-    questions = {question.id: question for question in checkpoint.questions} if checkpoint is not None else {}
-    values: dict[str, Any] = {}  # Any: JSON values
-    for answer in answers:
-        of_call = [id for id in questions if answer.id in (id, call_of(id))]
-        if not of_call or checkpoint is None:
-            raise NothingToAnswer(f"no call {answer.id!r} of this session waits for an answer")
-        values |= dict.fromkeys(of_call, answer.value)
-    assert checkpoint is not None
-    return Resume(checkpoint, answers=values)

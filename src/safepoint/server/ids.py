@@ -12,12 +12,18 @@ class BadId(ValueError):
     """Answered with 400: the name could be mistaken for a path, an action or another name."""
 
 
+class ReservedName(BadId):
+    """Answered with 403: ADK keeps such names for agents of its own."""
+
+
 def check_id(kind: str, value: str) -> str:
     """The id itself. Raises `BadId`."""
     if _ID.fullmatch(value) is None or value in (".", ".."):
         raise BadId(
             f"{kind} {value[:140]!r}: write 1 to 128 letters, digits or any of . _ @ ~ + - (and not '.' or '..')"
         )
+    if kind == "app" and value.startswith("__"):
+        raise ReservedName(f"app {value!r}: names that begin with __ are reserved")
     return value
 
 

@@ -8,7 +8,7 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
 from safepoint._core.points import SafePoint
@@ -17,6 +17,7 @@ from safepoint.server.ids import SessionKey, check_id
 from safepoint.sessions.busy import IfBusy
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Patience = Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)]
 State = dict[str, Any]  # Any: JSON values
 
 
@@ -80,7 +81,9 @@ class Answer(_Strict):
                 return self.response
 
 
-class WirePart(_Strict):
+class SaidPart(_Strict):
+    """What a person may send."""
+
     text: str | None = None
     thought: bool | None = None
     inline_data: Blob | None = None
@@ -88,9 +91,49 @@ class WirePart(_Strict):
     function_response: Answer | None = None
 
 
+class Call(_Strict):
+    id: str
+    name: str
+    args: State | None = None
+
+
+class WirePart(SaidPart):
+    """What a conversation may have."""
+
+    thought_signature: str | None = None
+    function_call: Call | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Of the tools that it is about."""
+        found = (self.function_call, self.function_response)
+        return [each.name for each in found if each is not None and each.name is not None]
+
+
+class ImportedContent(_Strict):
+    role: str | None = None
+    parts: list[WirePart] | None = None
+
+
+class ImportedEvent(_Wire):
+    """An event that a client brings along. What it does not name is no part of a conversation."""
+
+    author: str | None = None
+    content: ImportedContent | None = None
+    partial: bool | None = None
+    actions: State = Field(default_factory=State)
+    long_running_tool_ids: list[str] | None = None
+
+
 class Content(_Strict):
     role: str | None = None
-    parts: list[WirePart] = Field(default_factory=list[WirePart])
+    parts: list[SaidPart] = Field(default_factory=list[SaidPart])
+
+    @model_validator(mode="after")
+    def _is_one_thing(self) -> Content:
+        if self.answers and self.prompt():
+            raise ValueError("a message is words or answers: send functionResponse parts in a message of their own")
+        return self
 
     @property
     def answers(self) -> list[Answer]:
@@ -118,23 +161,35 @@ OnDisconnect = Literal["cancel", "detach"] | CancelAfter
 
 
 class RunRequest(_Wire):
-    app_name: str
+    """ADK's RunAgentRequest, and what is ours: `onDisconnect`, `ifBusy`, `idempotencyKey`."""
+
+    app_name: str | None = None
     user_id: str
     session_id: str
     new_message: Content | None = None
     streaming: bool = False
     state_delta: State | None = None
     invocation_id: str | None = None
+    function_call_event_id: str | None = None
     custom_metadata: State | None = None
     on_disconnect: OnDisconnect = "cancel"
     if_busy: IfBusy = "reject"
     idempotency_key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+
+    @field_validator("custom_metadata")
+    @classmethod
+    def _without_internals(cls, metadata: State | None) -> State | None:
+        """ADK keeps these names to itself, and shows them to nobody."""
+        if metadata is None:
+            return None
+        return {name: value for name, value in metadata.items() if not name.startswith("__adk_internal_")}
 
 
 class NewSession(_Wire):
     session_id: str | None = None
     state: State | None = None
     events: list[State] | None = None
+    options: State | None = None
 
 
 class StatePatch(_Wire):
@@ -148,7 +203,7 @@ class CancelRequest(_Wire):
     within_seconds: Seconds | None = None
     recursive: bool = False
     reason: Annotated[str, Field(max_length=500)] | None = None
-    wait_seconds: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 5.0
+    wait_seconds: Patience = 5.0
     run_id: str | None = None
     node: str | None = None
 
@@ -182,11 +237,28 @@ class CancelMany(CancelRequest):
 
 class SteerRequest(_Wire):
     new_message: Content
+    wait_seconds: Patience = 5.0
+
+    @field_validator("new_message")
+    @classmethod
+    def _has_words(cls, message: Content) -> Content:
+        if not message.prompt():
+            raise ValueError("write at least one part with text, inlineData or fileData")
+        return message
 
 
 class ResumeRequest(_Wire):
+    """How a stopped run goes on: with answers by the id of their question, or with a message, or as it was."""
+
     new_message: Content | None = None
     answers: State | None = None
+    custom_metadata: State | None = None
+
+
+class RewindRequest(_Wire):
+    """A live run is stopped first; then its turn is taken back."""
+
+    reason: Annotated[str, Field(max_length=500)] | None = None
 
 
 _POINTS = {

@@ -92,11 +92,13 @@ class Sender:
         *,
         if_busy: IfBusy = "reject",
         on_turn: Callable[[], Awaitable[object]] | None = None,
+        on_over: Callable[[], Awaitable[object]] | None = None,
         on_joined: Callable[[Run[Any, Any]], object] | None = None,  # Any: as above
     ) -> Sent[OutT]:
         """As `send`, for a run of this session that was made and not started; its result also if it failed.
 
-        `on_turn` is awaited before the run starts; `on_joined` is told which run the message has joined instead.
+        `on_turn` is awaited before the run starts, `on_over` when it has ended and before anybody else has the turn;
+        `on_joined` is told which run the message has joined instead.
         Cancellation: as for `send`. A run that never had its turn is discarded.
         """
         _check(if_busy)
@@ -120,7 +122,10 @@ class Sender:
                     await self.session.rewind()
                 if on_turn is not None:
                     await on_turn()
-                return Sent(delivery, await self._answer(run))
+                result = await self._answer(run)
+                if on_over is not None:
+                    await on_over()
+                return Sent(delivery, result)
             finally:
                 self._held = False
                 self._next()

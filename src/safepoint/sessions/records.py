@@ -4,10 +4,12 @@ A record is written when a message is accepted and ends with the run. A wish to 
 whether or not the owner can be reached: whoever comes to the run next, the owner or its successor, finds it there.
 
     queued ──▶ live ──▶ ended
-       │         ├────▶ paused ──▶ live (resumed) | ended
-       └─────────┴────▶ suspended ──▶ live (resumed on the next start) | ended
+       │         ├────▶ paused ──▶ live | ended
+       └─────────┴────▶ suspended ──▶ queued (picked up by the next process) | ended
 
-`suspended`: stopped by a shutdown, to be picked up. Other moves raise `RecordMoved`.
+`suspended`: stopped by a shutdown, to be picked up. A queued run may end too, by a cancel. Other moves raise
+`RecordMoved`. A run that becomes live leaves what its session had stopped behind: older records that were paused or
+suspended end with it. A message that was suspended before its turn came is not left behind.
 
 A record has one owner, the process that runs it, which renews it by `beat` and learns there who wants it stopped. The
 record of an owner that is gone is taken over by `take`, which raises its epoch; a move with an old epoch is refused.
@@ -38,7 +40,7 @@ MOVES: Mapping[RunState, frozenset[RunState]] = {
     RunState.QUEUED: frozenset({RunState.LIVE, RunState.SUSPENDED, RunState.ENDED}),
     RunState.LIVE: frozenset({RunState.PAUSED, RunState.SUSPENDED, RunState.ENDED}),
     RunState.PAUSED: frozenset({RunState.LIVE, RunState.ENDED}),
-    RunState.SUSPENDED: frozenset({RunState.LIVE, RunState.QUEUED, RunState.ENDED}),
+    RunState.SUSPENDED: frozenset({RunState.QUEUED, RunState.ENDED}),
     RunState.ENDED: frozenset(),
 }
 
@@ -56,7 +58,9 @@ class RunRecord:
     """One accepted run. `session` is the store's id of its session; `owner` the process that runs it.
 
     `request`: what was asked for, so that a successor can start it; `digest`: of that, to tell a repeat from another
-    request with the same `key`. Times are seconds since the epoch; `renewed`: when its owner was last known to live.
+    request with the same `key`. `by`: who asked. Times are seconds since the epoch; `renewed`: when its owner was last
+    known to live; `started_at`: when its turn came, None before that. `reason`: why it was stopped, or why it failed.
+    `usage`: what it cost, once it is over.
     """
 
     run_id: str
@@ -73,6 +77,8 @@ class RunRecord:
     reason: Mapping[str, Any] | None = None  # Any: as above
     renewed: float = 0.0
     epoch: int = 0
+    by: str = ""
+    usage: Mapping[str, Any] | None = None  # Any: as above
 
     @property
     def ended(self) -> bool:
@@ -107,6 +113,17 @@ def taken(record: RunRecord, owner: str, epoch: int, at: float) -> RunRecord:
     if record.epoch != epoch or record.ended:
         raise RecordMoved(f"the run {record.run_id} was taken over by somebody else, or has ended")
     return replace(record, owner=owner, epoch=epoch + 1, renewed=at)
+
+
+def is_left_behind(record: RunRecord, live: RunRecord) -> bool:
+    """Is it over, now that the other run of its session is live?"""
+    stopped = record.state is RunState.PAUSED or (record.state is RunState.SUSPENDED and record.started_at is not None)
+    return stopped and record.run_id != live.run_id and record.created_at <= live.created_at
+
+
+def left_behind(record: RunRecord) -> RunRecord:
+    """Its end, which nobody who still thinks of it as theirs can change."""
+    return replace(record, state=RunState.ENDED, epoch=record.epoch + 1)
 
 
 def same_request(known: RunRecord, digest: str | None) -> RunRecord:
@@ -153,12 +170,16 @@ class RunBook(Protocol):
         """Records, newest first: of one session, or of all sessions whose id begins so."""
         ...
 
-    async def still_open(self) -> list[RunRecord]:
-        """Records that have not ended, oldest first."""
+    async def still_open(self, session: str | None = None) -> list[RunRecord]:
+        """Records that have not ended, oldest first: of one session, or of all."""
         ...
 
     async def intend(self, run_id: str, ask: Mapping[str, Any]) -> None:  # Any: JSON values
-        """Somebody wants the run stopped; kept as long as its record."""
+        """Somebody wants the run stopped; kept as long as its record, or until it is taken back."""
+        ...
+
+    async def retract(self, run_id: str, ask_id: str) -> None:
+        """The intent whose ask has that `id` is taken back; nothing happens if there is none."""
         ...
 
     async def intents(self, run_id: str) -> list[Intent]: ...
@@ -168,7 +189,7 @@ class RunBook(Protocol):
         ...
 
     async def touched(self, prefix: str) -> dict[str, float]:
-        """When the sessions whose id begins so were last changed."""
+        """When the sessions whose id begins so were last changed, by a run or otherwise."""
         ...
 
     async def forget(self, session: str) -> None:
@@ -185,6 +206,7 @@ class MemoryRunBook:
         self._records: dict[str, RunRecord] = {}
         self._of_session: dict[str, list[str]] = {}
         self._by_key: dict[tuple[str, str], str] = {}
+        self._stopped: dict[str, set[str]] = {}
         self._intents: dict[str, list[Intent]] = {}
         self._touched: dict[str, float] = {}
         self._numbers = count(1)
@@ -196,16 +218,26 @@ class MemoryRunBook:
             if known is not None:
                 return same_request(known, record.digest)
             self._by_key[record.session, record.key] = record.run_id
-        self._records[record.run_id] = record
         self._of_session.setdefault(record.session, []).append(record.run_id)
-        return record
+        return self._put(record)
 
     async def move(self, run_id: str, state: RunState, *, epoch: int, **changes: Any) -> RunRecord:  # Any: its fields
-        record = self._records[run_id] = moved(self._known(run_id), state, epoch, changes)
-        return record
+        return self._put(moved(self._known(run_id), state, epoch, changes))
 
     async def take(self, run_id: str, owner: str, *, epoch: int, at: float) -> RunRecord:
         record = self._records[run_id] = taken(self._known(run_id), owner, epoch, at)
+        return record
+
+    def _put(self, record: RunRecord) -> RunRecord:
+        self._records[record.run_id] = record
+        stopped = self._stopped.setdefault(record.session, set())
+        stopped.discard(record.run_id)
+        if record.state in (RunState.PAUSED, RunState.SUSPENDED):
+            stopped.add(record.run_id)
+        elif record.state is RunState.LIVE:
+            for other in map(self._known, tuple(stopped)):
+                if is_left_behind(other, record):
+                    self._put(left_behind(other))
         return record
 
     def _known(self, run_id: str) -> RunRecord:
@@ -227,16 +259,19 @@ class MemoryRunBook:
         return known if known is not None and known.created_at >= since else None
 
     async def find(self, *, session: str | None = None, prefix: str = "", limit: int = 1000) -> list[RunRecord]:
-        if session is not None:
-            return [self._records[run_id] for run_id in reversed(self._of_session.get(session, ()))][:limit]
-        found = [record for record in reversed(self._records.values()) if record.session.startswith(prefix)]
-        return found[:limit]
+        known = self._records.values() if session is None else map(self._known, self._of_session.get(session, ()))
+        found = [record for record in known if session is not None or record.session.startswith(prefix)]
+        return sorted(found, key=lambda record: record.created_at)[: -limit - 1 : -1]
 
-    async def still_open(self) -> list[RunRecord]:
-        return [record for record in self._records.values() if not record.ended]
+    async def still_open(self, session: str | None = None) -> list[RunRecord]:
+        known = self._records.values() if session is None else map(self._known, self._of_session.get(session, ()))
+        return sorted((record for record in known if not record.ended), key=lambda record: record.created_at)
 
     async def intend(self, run_id: str, ask: Mapping[str, Any]) -> None:  # Any: JSON values
         self._intents.setdefault(run_id, []).append(Intent(next(self._numbers), run_id, dict(ask)))
+
+    async def retract(self, run_id: str, ask_id: str) -> None:
+        self._intents[run_id] = [each for each in await self.intents(run_id) if each.ask.get("id") != ask_id]
 
     async def intents(self, run_id: str) -> list[Intent]:
         return list(self._intents.get(run_id, ()))
@@ -245,10 +280,16 @@ class MemoryRunBook:
         self._touched[session] = at
 
     async def touched(self, prefix: str) -> dict[str, float]:
-        return {session: at for session, at in self._touched.items() if session.startswith(prefix)}
+        found = {session: at for session, at in self._touched.items() if session.startswith(prefix)}
+        for session, runs in self._of_session.items():
+            if session.startswith(prefix):
+                last = (self._records[run_id] for run_id in runs)
+                found[session] = max((found.get(session, 0.0), *(run.ended_at or run.created_at for run in last)))
+        return found
 
     async def forget(self, session: str) -> None:
         self._touched.pop(session, None)
+        self._stopped.pop(session, None)
         for run_id in self._of_session.pop(session, ()):
             record = self._records.pop(run_id)
             self._intents.pop(run_id, None)

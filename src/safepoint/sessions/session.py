@@ -16,12 +16,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from safepoint._core.border import outlast
+from safepoint._core.clock import current_clock
 from safepoint._core.orphans import Orphan
 from safepoint._core.supervisor import Supervisor
 from safepoint.agent.conversation import Entered
 from safepoint.agent.journal import Ended, Fact, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import CutShort, SessionBusy, SessionNotFound, StopTool
+from safepoint.history.check import check_history
 from safepoint.history.closing import quoted
 from safepoint.history.encoding import decode_value, encode_values
 from safepoint.history.parts import Message, Notice
@@ -63,7 +65,7 @@ class Session:
     """Use `await Session.create(store)` or `await Session.load(store, id)`; then `agent.run(…, session=session)`.
 
     `state` is a plain dict for the user and for tools. Changes made during a run are saved with the run's facts, others
-    by `save_state`.
+    by `save_state`. What has a name that begins with `temp:` is never saved.
     """
 
     def __init__(self, store: Store, id: str, stored: Stored) -> None:
@@ -87,12 +89,27 @@ class Session:
     # -- making, loading, ending ---------------------------------------------------------------------------------------
 
     @staticmethod
-    async def create(store: Store, id: str | None = None, *, state: Mapping[str, Any] | None = None) -> Session:
-        """A new session. Cancellation: it is made or it is not."""
+    async def create(
+        store: Store,
+        id: str | None = None,
+        *,
+        state: Mapping[str, Any] | None = None,  # Any: JSON values
+        history: Sequence[Message] = (),
+    ) -> Session:
+        """A new session; with a `history` from elsewhere, which no run of it has said.
+
+        Cancellation: it is made or it is not; with a history it may be there without.
+        """
+        check_history(history)
         id = id or f"session_{uuid.uuid4().hex}"
-        plain = _plain(state or {})
+        plain = _lasting(state or {})
         await store.create(id, plain)
-        return Session(store, id, Stored((), plain))
+        session = Session(store, id, Stored((), plain))
+        if history:
+            now = current_clock().wall()
+            await session._change(lambda: [Said(place, message, now) for place, message in enumerate(history)])
+            session._call_ids = _call_ids(session.messages)
+        return session
 
     @staticmethod
     async def load(store: Store, id: str) -> Session:
@@ -328,7 +345,7 @@ class Session:
         return bool(self._stored.runs) and not self._stored.runs[-1].ended
 
     def _state_change(self) -> list[Change]:
-        state = _plain(self.state)
+        state = _lasting(self.state)
         return [StateSet(state)] if state != dict(self._stored.state) else []
 
     def _refuse_live(self, what: str) -> None:
@@ -408,6 +425,10 @@ def _late_result(orphan: Orphan) -> LateResult | None:
 def _plain(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of the user's own
     """A copy, in values that every store can keep; what has no such form becomes its description."""
     return cast("dict[str, Any]", decode_value(encode_values(state)))
+
+
+def _lasting(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above
+    return _plain({name: value for name, value in state.items() if not str(name).startswith("temp:")})
 
 
 def _call_ids(messages: tuple[Message, ...]) -> set[str]:

@@ -8,7 +8,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from safepoint.sessions.records import Intent, RecordMoved, RunRecord, RunState, moved, same_request, taken
+from safepoint.sessions.records import (
+    Intent,
+    RecordMoved,
+    RunRecord,
+    RunState,
+    is_left_behind,
+    left_behind,
+    moved,
+    same_request,
+    taken,
+)
 from safepoint.sessions.sqlite import SqliteStore
 
 T = TypeVar("T")
@@ -17,10 +27,12 @@ _TABLES = (
     """CREATE TABLE IF NOT EXISTS run_records (
         run_id TEXT PRIMARY KEY, session TEXT NOT NULL, state TEXT NOT NULL, created_at REAL NOT NULL,
         owner TEXT NOT NULL, request TEXT NOT NULL, key TEXT, digest TEXT, started_at REAL, ended_at REAL,
-        outcome TEXT, reason TEXT, renewed REAL NOT NULL, epoch INTEGER NOT NULL)""",
+        outcome TEXT, reason TEXT, renewed REAL NOT NULL, epoch INTEGER NOT NULL, by TEXT NOT NULL DEFAULT '',
+        usage TEXT)""",
     "CREATE INDEX IF NOT EXISTS run_records_by_session ON run_records (session, created_at)",
     "CREATE INDEX IF NOT EXISTS run_records_by_age ON run_records (created_at)",
     "CREATE INDEX IF NOT EXISTS run_records_open ON run_records (owner) WHERE state != 'ended'",
+    "CREATE INDEX IF NOT EXISTS run_records_unended ON run_records (session) WHERE state != 'ended'",
     "CREATE TABLE IF NOT EXISTS session_marks (session TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID",
     """CREATE TABLE IF NOT EXISTS run_intents (
         number INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL, ask TEXT NOT NULL)""",
@@ -28,10 +40,14 @@ _TABLES = (
 )
 _NAMES = (
     *("run_id", "session", "state", "created_at", "owner", "request", "key", "digest"),
-    *("started_at", "ended_at", "outcome", "reason", "renewed", "epoch"),
+    *("started_at", "ended_at", "outcome", "reason", "renewed", "epoch", "by", "usage"),
 )
 _COLUMNS = ", ".join(_NAMES)
-_WRITE = f"INSERT OR REPLACE INTO run_records ({_COLUMNS}) VALUES ({', '.join('?' * len(_NAMES))})"
+# An update keeps the row where it is: rows are in the order in which runs were accepted.
+_WRITE = (
+    f"INSERT INTO run_records ({_COLUMNS}) VALUES ({', '.join('?' * len(_NAMES))}) "
+    f"ON CONFLICT (run_id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _NAMES)}"
+)
 _BY_KEY = "session = ? AND key = ? AND created_at >= ?"
 _OPEN = "state != 'ended'"
 
@@ -60,13 +76,12 @@ class SqliteRunBook:
                 known = _select(db, _BY_KEY, (record.session, record.key, since))
                 if known:
                     return same_request(known[0], record.digest)
-            _write(db, record)
-            return record
+            return _put(db, record)
 
         return await self._call(work)
 
     async def move(self, run_id: str, state: RunState, *, epoch: int, **changes: Any) -> RunRecord:  # Any: its fields
-        return await self._call(lambda db: _write(db, moved(_known(db, run_id), state, epoch, changes)))
+        return await self._call(lambda db: _put(db, moved(_known(db, run_id), state, epoch, changes)))
 
     async def take(self, run_id: str, owner: str, *, epoch: int, at: float) -> RunRecord:
         return await self._call(lambda db: _write(db, taken(_known(db, run_id), owner, epoch, at)))
@@ -89,14 +104,21 @@ class SqliteRunBook:
 
     async def find(self, *, session: str | None = None, prefix: str = "", limit: int = 1000) -> list[RunRecord]:
         where, given = ("session = ?", (session,)) if session is not None else _begins_with(prefix)
-        return await self._call(lambda db: _select(db, f"{where} ORDER BY created_at DESC LIMIT ?", (*given, limit)))
+        return await self._call(
+            lambda db: _select(db, f"{where} ORDER BY created_at DESC, rowid DESC LIMIT ?", (*given, limit))
+        )
 
-    async def still_open(self) -> list[RunRecord]:
-        return await self._call(lambda db: _select(db, f"{_OPEN} ORDER BY created_at", ()))
+    async def still_open(self, session: str | None = None) -> list[RunRecord]:
+        where, given = (f"session = ? AND {_OPEN}", (session,)) if session is not None else (_OPEN, ())
+        return await self._call(lambda db: _select(db, f"{where} ORDER BY created_at, rowid", given))
 
     async def intend(self, run_id: str, ask: Mapping[str, Any]) -> None:  # Any: JSON values
         row = (run_id, json.dumps(dict(ask)))
         await self._call(lambda db: db.execute("INSERT INTO run_intents (run_id, ask) VALUES (?, ?)", row))
+
+    async def retract(self, run_id: str, ask_id: str) -> None:
+        query = "DELETE FROM run_intents WHERE run_id = ? AND json_extract(ask, '$.id') = ?"
+        await self._call(lambda db: db.execute(query, (run_id, ask_id)))
 
     async def intents(self, run_id: str) -> list[Intent]:
         return await self._call(lambda db: _intents(db, "run_id = ?", (run_id,)))
@@ -107,8 +129,10 @@ class SqliteRunBook:
 
     async def touched(self, prefix: str) -> dict[str, float]:
         where, given = _begins_with(prefix)
-        query = f"SELECT session, at FROM session_marks WHERE {where}"
-        rows = await self._call(lambda db: db.execute(query, given).fetchall())
+        runs = f"SELECT session, max(coalesce(ended_at, created_at)) FROM run_records WHERE {where} GROUP BY session"
+        marks = f"SELECT session, at FROM session_marks WHERE {where}"
+        query = f"SELECT session, max(at) FROM ({marks} UNION ALL {runs}) GROUP BY session"
+        rows = await self._call(lambda db: db.execute(query, (*given, *given)).fetchall())
         return {str(session): float(at) for session, at in rows}
 
     async def forget(self, session: str) -> None:
@@ -147,10 +171,20 @@ def _intents(db: sqlite3.Connection, where: str, given: tuple[object, ...]) -> l
     return [Intent(number, run_id, json.loads(ask)) for number, run_id, ask in rows]
 
 
+def _put(db: sqlite3.Connection, record: RunRecord) -> RunRecord:
+    _write(db, record)
+    if record.state is RunState.LIVE:
+        for other in _select(db, f"session = ? AND {_OPEN}", (record.session,)):
+            if is_left_behind(other, record):
+                _write(db, left_behind(other))
+    return record
+
+
 def _write(db: sqlite3.Connection, record: RunRecord) -> RunRecord:
     fields = asdict(record)
     fields["request"] = json.dumps(dict(record.request))
-    fields["reason"] = None if record.reason is None else json.dumps(dict(record.reason))
+    for name in ("reason", "usage"):
+        fields[name] = None if fields[name] is None else json.dumps(dict(fields[name]))
     db.execute(_WRITE, [fields[name] for name in _NAMES])
     return record
 
@@ -159,5 +193,6 @@ def _read(row: tuple[Any, ...]) -> RunRecord:  # Any: a row
     fields = dict(zip(_NAMES, row, strict=True))
     fields["state"] = RunState(fields["state"])
     fields["request"] = json.loads(fields["request"])
-    fields["reason"] = None if fields["reason"] is None else json.loads(fields["reason"])
+    for name in ("reason", "usage"):
+        fields[name] = None if fields[name] is None else json.loads(fields[name])
     return RunRecord(**fields)

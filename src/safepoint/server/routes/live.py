@@ -24,7 +24,7 @@ from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import BadId, SessionKey
 from safepoint.server.live_frames import BadFrame, LiveQuery, LiveRequest, error_frame, event_frame, read_frame
 from safepoint.server.principal import NotYours, Principal, Who
-from safepoint.server.requests import Content, RunRequest, WirePart
+from safepoint.server.requests import Content, RunRequest, SaidPart
 from safepoint.server.served import Served
 
 _log = logging.getLogger("safepoint.server")
@@ -84,7 +84,7 @@ class LiveSocket:
         self._woken = asyncio.Event()
         self._watched: list[tuple[HostedRun, Viewer]] = []
         # A message that comes in several frames, and how much of it is there.
-        self._parts: list[WirePart] = []
+        self._parts: list[SaidPart] = []
         self._size = 0
         # A message that is being accepted is accepted, whatever becomes of the socket.
         self._accepting: asyncio.Task[None] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import JSONResponse, Response
 
 from safepoint.server.event_stream import EventStream
@@ -15,6 +15,7 @@ from safepoint.server.hosted import HostedRun
 from safepoint.server.principal import Principal, Who
 from safepoint.server.requests import RunRequest
 from safepoint.server.served import Served
+from safepoint.server.wire_events import latest
 from safepoint.sessions.records import RunRecord
 
 routes = APIRouter()
@@ -24,10 +25,10 @@ routes = APIRouter()
 async def run(host: Served, who: Who, body: RunRequest, request: Request) -> Response:
     hosted, feed = await _submit(host, who, body)
     if hosted is None:
-        return JSONResponse(feed.whole)
+        return JSONResponse(latest(feed.whole))
     with feed.view() as viewer:
         await _until_gone(request, hosted)
-    return JSONResponse(viewer.rest())
+    return JSONResponse(latest(viewer.rest()))
 
 
 @routes.post("/run_sse")
@@ -39,6 +40,8 @@ async def run_sse(host: Served, who: Who, body: RunRequest) -> Response:
 
 async def _submit(host: Host, who: Principal, body: RunRequest) -> tuple[HostedRun | None, Feed]:
     """The run and what it tells; without the run if that is long over. Cancellation: accepted, or not."""
+    if body.app_name is None:
+        raise HTTPException(400, "app_name is required")
     key = who.session(body.app_name, body.user_id, body.session_id)
     submitted = await host.submit(who, key, body)
     if isinstance(submitted, RunRecord):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import time
 import uuid
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Body, HTTPException
 
 from safepoint.errors import SessionExists, SessionNotFound
-from safepoint.server.answers import listed_json, session_json
+from safepoint.history.parts import Message
+from safepoint.server.finding import Finder
 from safepoint.server.host import Host
 from safepoint.server.ids import SessionKey
+from safepoint.server.importing import imported_messages
 from safepoint.server.principal import Who
 from safepoint.server.requests import NewSession, State, StatePatch
 from safepoint.server.served import Served
@@ -22,36 +24,26 @@ BASE = "/apps/{app}/users/{user}/sessions"
 routes = APIRouter()
 
 
-async def _shown(host: Host, key: SessionKey) -> Json:
-    session = (await host.sender(key)).session
-    touched = await host.book.touched(key.stored_as)
-    return session_json(key, session, touched.get(key.stored_as, 0.0))
-
-
-async def _create(host: Host, key: SessionKey, state: State | None) -> Json:
+async def _create(host: Host, key: SessionKey, state: State | None, history: Sequence[Message] = ()) -> Json:
     try:
-        session = await host.create(key, state)
+        await host.create(key, state, history)
     except SessionExists:
         raise HTTPException(409, f"Session already exists: {key.session}") from None
-    return session_json(key, session, time.time())
+    return await Finder(host).session(key)
 
 
 @routes.get(BASE)
 async def list_sessions(host: Served, who: Who, app: str, user: str) -> list[Json]:
-    prefix = who.prefix(app, user)
-    touched, states = await host.book.touched(prefix), await host.store.states(prefix)
-    keys = [key for id in sorted(states, key=lambda id: touched.get(id, 0.0)) if (key := SessionKey.parse(id))]
-    return [
-        listed_json(key, host.state_of(key, states[key.stored_as]), touched.get(key.stored_as, 0.0)) for key in keys
-    ]
+    return await Finder(host).sessions(app, user, who.prefix(app, user))
 
 
 @routes.post(BASE)
 async def create_session(host: Served, who: Who, app: str, user: str, body: NewSession | None = None) -> Json:
     wanted = body or NewSession()
-    if wanted.events:
-        raise HTTPException(400, "events can't be imported by this server yet: leave them out")
-    return await _create(host, who.session(app, user, wanted.session_id or str(uuid.uuid4())), wanted.state)
+    key = who.session(app, user, str(uuid.uuid4()) if wanted.session_id is None else wanted.session_id)
+    if wanted.options:
+        raise HTTPException(400, "Session options are not supported by the configured session service.")
+    return await _create(host, key, wanted.state, imported_messages(wanted.events or []))
 
 
 @routes.post(BASE + "/{session}")
@@ -68,14 +60,14 @@ async def create_session_with_id(
 
 @routes.get(BASE + "/{session}")
 async def get_session(host: Served, who: Who, app: str, user: str, session: str) -> Json:
-    return await _shown(host, who.session(app, user, session))
+    return await Finder(host).session(who.session(app, user, session))
 
 
 @routes.patch(BASE + "/{session}")
 async def patch_session(host: Served, who: Who, app: str, user: str, session: str, body: StatePatch) -> Json:
     key = who.session(app, user, session)
     await host.patch(key, body.state_delta)
-    return await _shown(host, key)
+    return await Finder(host).session(key)
 
 
 @routes.delete(BASE + "/{session}")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from safepoint.agent.steering import SteerOutcome
 from safepoint.server.answers import holding_json, record_json, run_json, without_nulls
 from safepoint.server.event_stream import EventStream
 from safepoint.server.finding import Finder
@@ -59,11 +63,22 @@ async def why(host: Served, who: Who, run: str) -> Json:
 
 @routes.post("/runs/{run}:steer")
 async def steer(host: Served, who: Who, run: str, body: SteerRequest) -> Json:
+    """`waiting`: no model call has come yet, so nobody knows whether it will join; it may still."""
     await Finder(host).run(who, run)
     hosted = Finder(host).live(who, run)
     if hosted is None:
-        return {"outcome": "too_late"}
-    return {"outcome": str(await hosted.run.steer(body.new_message.prompt()).wait())}
+        return {"runId": run, "outcome": "too_late", "reason": "the run is over"}
+    receipt = hosted.run.steer(body.new_message.prompt())
+    with suppress(TimeoutError):
+        async with asyncio.timeout(body.wait_seconds):
+            await receipt.wait()
+    match receipt.outcome:
+        case SteerOutcome.JOINED:
+            return {"runId": run, "outcome": "joined"}
+        case SteerOutcome.TOO_LATE:
+            return {"runId": run, "outcome": "too_late", "reason": "no model call followed"}
+        case None:
+            return {"runId": run, "outcome": "waiting", "reason": "it joins before the next model call, if one comes"}
 
 
 def _is_mine(who: Principal, record: RunRecord) -> bool:

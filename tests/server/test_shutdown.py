@@ -1,0 +1,163 @@
+"""SIGTERM under load: nothing is lost, all are told, the process leaves with 0 in time, and the next one goes on."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.server_process import PATIENCE, ServerProcess, calls_and_results, message, texts
+
+CLIENTS = 20
+PARTING = 5.0  # on top of the seconds that runs are given: answers, records, a loaded machine
+
+
+class Watcher:
+    """A client with a stream, to its last frame."""
+
+    def __init__(self, server: ServerProcess, session: str, text: str, **more: Any) -> None:
+        self.session = session
+        self.events: list[dict[str, Any]] = []  # Any: JSON
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._watch, args=(server, text, more), daemon=True)
+        self._thread.start()
+
+    def _watch(self, server: ServerProcess, text: str, more: dict[str, Any]) -> None:
+        try:
+            with server.stream(self.session, text, **more) as frames:
+                self.events += [event for _, event in frames]
+        except (OSError, http.client.HTTPException) as error:
+            self.error = error
+
+    def last(self) -> dict[str, Any]:  # Any: JSON
+        self._thread.join(PATIENCE)
+        assert self.error is None, self.error
+        return self.events[-1]
+
+
+def until_runs(server: ServerProcess, count: int, state: str) -> list[dict[str, Any]]:  # Any: JSON
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        found: list[dict[str, Any]] = server.get(f"/runs?state={state}").body  # Any: as above
+        if len(found) == count:
+            return found
+        assert time.monotonic() < deadline, f"never {count} runs that are {state}: {server.get('/runs').body}"
+        time.sleep(0.05)
+
+
+def serving(folder: Path, *options: str) -> ServerProcess:
+    return ServerProcess(folder, options=options)
+
+
+def codes(watchers: Sequence[Watcher]) -> set[str | None]:
+    return {watcher.last().get("errorCode") for watcher in watchers}
+
+
+def test_twenty_runs_are_stopped_told_and_go_on_in_the_next_process(tmp_path: Path) -> None:
+    with serving(tmp_path, "--shutdown-seconds", "1") as server:
+        sessions = [f"s{n}" for n in range(CLIENTS)]
+        for session in sessions:
+            server.create(session)
+        watchers = [Watcher(server, each, f"note {each}; nap {0.4 if each < 's15' else 30}") for each in sessions[:16]]
+        until_runs(server, 16, "live")
+        server.until_did("nap begins", 16)
+        queued = [Watcher(server, each, f"note {each}-next", ifBusy="queue") for each in sessions[:4]]
+        until_runs(server, 4, "queued")
+        known = {run["runId"]: run["sessionId"] for run in server.get("/runs").body}
+        begun = time.monotonic()
+        assert server.process is not None
+        server.process.send_signal(signal.SIGTERM)
+        while (refused := server.post("/run", message("s19", "note never"))).status != 503:
+            assert refused.status == 200
+        assert refused.headers["retry-after"]
+        assert server.process.wait(PATIENCE) == 0
+        assert time.monotonic() - begun < 1 + PARTING
+        assert codes([*watchers, *queued]) == {"INVOCATION_ABORTED"}
+        assert all("shutting down" in watcher.last()["errorMessage"] for watcher in [*watchers, *queued])
+
+        server.start()
+        until_runs(server, 0, "live")
+        until_runs(server, 0, "queued")
+        assert {run["runId"]: run["sessionId"] for run in server.get("/runs").body}.items() >= known.items()
+        assert {server.get(f"/runs/{run}").body["outcome"] for run in known} == {"end_turn"}
+        did = server.did()
+        assert sorted(line for line in did if line.startswith("note s")) == sorted(
+            [*(f"note {each}" for each in sessions[:16]), *(f"note {each}-next" for each in sessions[:4])]
+        )
+        for session in sessions[:16]:
+            calls, results = calls_and_results(server.events(session))
+            assert sorted(calls) == sorted(results)
+            assert texts(server.events(session))[-1] == "done "
+
+
+def test_a_second_signal_forces_and_idle_connections_hold_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path, "--shutdown-seconds", "60") as server:
+        server.create("s")
+        idle = server.connect()
+        idle.request("GET", "/health")
+        idle.getresponse().read()
+        watcher = Watcher(server, "s", "stubborn 60")
+        server.until_did("stubborn begins")
+        assert server.process is not None
+        begun = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        while server.post("/run", message("nobody", "note never")).status != 503:
+            server.create("nobody") if server.get("/apps/worker/users/ann/sessions/nobody").status == 404 else None
+        assert server.process.poll() is None
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(PATIENCE) == 0
+        assert time.monotonic() - begun < PARTING
+        assert watcher.last()["errorCode"] == "INVOCATION_ABORTED"
+        idle.close()
+        server.start()
+        until_runs(server, 0, "live")
+        assert server.did().count("stubborn begins") == 1
+
+
+def test_without_resume_on_start_what_was_suspended_stays_so_and_can_be_cancelled(tmp_path: Path) -> None:
+    with serving(tmp_path, "--shutdown-seconds", "0.2", "--no-resume-on-start") as server:
+        server.create("s")
+        caller = Watcher(server, "s", "nap 30")
+        server.until_did("nap begins")
+        waiting = Watcher(server, "s", "note next", ifBusy="queue")
+        until_runs(server, 1, "queued")
+        assert server.terminate() == 0
+        assert codes([caller, waiting]) == {"INVOCATION_ABORTED"}
+        server.start()
+        assert len(until_runs(server, 2, "suspended")) == 2
+        cancelled = server.cancel("s", reason="no longer wanted")
+        assert (cancelled.status, cancelled.body["status"], len(cancelled.body["runs"])) == (200, "cancelled", 2)
+        assert {run["outcome"] for run in server.get("/runs").body} == {"cancelled"}
+        server.kill()
+        server.start()
+        assert {run["state"] for run in server.get("/runs").body} == {"ended"}
+        assert "note next" not in server.did()
+
+
+@pytest.mark.timeout(60)
+def test_a_store_that_hangs_does_not_hold_the_exit_and_loses_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path, "--shutdown-seconds", "0.2") as server:
+        server.create("s")
+        watcher = Watcher(server, "s", "note before; nap 30")
+        server.until_did("nap begins")
+        server.until_did("note before")
+        [run] = until_runs(server, 1, "live")
+        file = sqlite3.connect(tmp_path / "data" / "safepoint.db", isolation_level=None)
+        file.execute("BEGIN EXCLUSIVE")
+        begun = time.monotonic()
+        assert server.terminate(timeout=PATIENCE) == 0
+        assert time.monotonic() - begun < 0.2 + 10 + 2 + PARTING
+        file.execute("ROLLBACK")
+        file.close()
+        assert watcher.last()["errorCode"] == "INVOCATION_ABORTED"
+        server.start()
+        until_runs(server, 0, "live")
+        assert server.get(f"/runs/{run['runId']}").body["outcome"] == "end_turn"
+        assert server.did().count("note before") == 1
