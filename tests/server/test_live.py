@@ -145,7 +145,7 @@ def test_a_message_may_come_in_parts_and_nothing_runs_before_it_is_whole(server:
 
 
 def test_a_malformed_frame_gets_an_error_and_the_socket_goes_on(server: ServerProcess) -> None:
-    bad = [
+    bad: list[str | bytes] = [
         "no json",
         "[]",
         '{"content": 3}',
