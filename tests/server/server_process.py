@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import signal
@@ -14,11 +13,13 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
 
 APPS = Path(__file__).parent / "apps"
 PATIENCE = 30.0
+START = 120.0  # on a machine that has much else to do
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class ServerProcess:
         command = [sys.executable, "-m", *self._command, *where, "--port", str(self.port), *self._options]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self._env})
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + START
         while True:
             with suppress(OSError):
                 if self.http("GET", "/health").status == 200:
@@ -95,8 +96,8 @@ class ServerProcess:
         self.process = None
         return code
 
-    def connect(self, timeout: float = PATIENCE) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+    def connect(self, timeout: float = PATIENCE) -> HTTPConnection:
+        return HTTPConnection("127.0.0.1", self.port, timeout=timeout)
 
     def http(self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None) -> Answer:
         """One request on a connection of its own. `body`: bytes as they are, anything else as JSON."""
@@ -111,6 +112,13 @@ class ServerProcess:
             return Answer(response.status, json.loads(text) if is_json else text, given)
         finally:
             connection.close()
+
+    def begin(self, method: str, path: str, body: object = None) -> HTTPResponse:
+        """One request, its answer begun and not read. Closing the answer closes the connection."""
+        connection = self.connect()
+        data = None if body is None else json.dumps(body).encode()
+        connection.request(method, path, data, {"content-type": "application/json", "connection": "close"})
+        return connection.getresponse()
 
     def post(self, path: str, body: object = None, headers: Mapping[str, str] | None = None) -> Answer:
         return self.http("POST", path, body, headers)
@@ -178,7 +186,7 @@ class ServerProcess:
 class Frames:
     """The frames of one stream: (id, event), comments left out."""
 
-    def __init__(self, response: http.client.HTTPResponse) -> None:
+    def __init__(self, response: HTTPResponse) -> None:
         self.headers = {name.lower(): value for name, value in response.getheaders()}
         self.comments = 0
         self._response = response

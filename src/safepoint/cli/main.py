@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from safepoint.cli import admin
+from safepoint.cli.keys import commands as keys_commands
 from safepoint.cli.options import takes
 from safepoint.cli.serve_options import ServeOptions
 
@@ -25,4 +26,5 @@ def serve(options: ServeOptions) -> None:
     run_server(options)
 
 
+app.add_typer(keys_commands, name="keys")
 admin.add_to(app)

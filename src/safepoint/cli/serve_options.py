@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -39,6 +39,16 @@ class ServeOptions:
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 8000
     store: Annotated[StoreKind, typer.Option(help="Where sessions and runs are kept.")] = StoreKind.SQLITE
     data: Annotated[Path | None, typer.Option(help=f"The folder of the SQLite file; {DATA} unless named.")] = None
+    allowed_host: Annotated[list[str], typer.Option(help="A name clients may call it by, besides loopback.")] = field(
+        default_factory=list[str]
+    )
+    allow_origin: Annotated[list[str], typer.Option(help="A page that may call it: https://… or regex:….")] = field(
+        default_factory=list[str]
+    )
+    limit: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="Change a limit.")] = field(
+        default_factory=list[str]
+    )
+    insecure: Annotated[bool, typer.Option("--insecure", help="Serve others than this machine without keys.")] = False
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Who answers in the demo: 'local', 'openai:NAME', …")
     ] = None

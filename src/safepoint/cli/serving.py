@@ -15,13 +15,18 @@ import typer
 from safepoint.agent.agent import Agent
 from safepoint.cli.chat import ready
 from safepoint.cli.demo import NAME, demo_agent
+from safepoint.cli.keys import KEY_FILE
+from safepoint.cli.limits import limits_of
 from safepoint.cli.options import fail
 from safepoint.cli.serve_options import DATA, LogFormat, ServeOptions, StoreKind
 from safepoint.errors import ModelNotReady, StoreError
 from safepoint.server.app import create_app
 from safepoint.server.apps import Catalog
 from safepoint.server.config import OnCrash, ServerConfig
+from safepoint.server.door import check_exposed
+from safepoint.server.keys import KeyFile
 from safepoint.server.logs import JsonLines, TextLines, configure_logging
+from safepoint.server.origins import is_loopback
 from safepoint.server.serving import address_of, listen, serve_on
 from safepoint.sessions.memory import MemoryStore
 from safepoint.sessions.records import MemoryRunBook, RunBook
@@ -41,7 +46,12 @@ def run_server(options: ServeOptions) -> None:
         listener = listen(options.host, options.port)
     except OSError as error:
         fail(f"can't listen on {options.host} port {options.port}: {_words(error)}; choose another --host or --port")
-    app = create_app(catalog, store=store, book=book, config=_config(options))
+    try:
+        config, keys = _config(options), KeyFile((options.data or DATA) / KEY_FILE)
+        check_exposed(f"--host {options.host}", config, keys, exposed=not is_loopback(options.host))
+        app = create_app(catalog, store=store, book=book, config=config, keys=keys)
+    except ValueError as error:
+        fail(str(error))
     _announce(options, catalog, address_of(listener))
     serve_on(listener, app)
 
@@ -51,6 +61,10 @@ def _config(options: ServeOptions) -> ServerConfig:
         shutdown_seconds=options.shutdown_seconds,
         resume_on_start=options.resume_on_start,
         on_crash=OnCrash(options.on_crash),
+        limits=limits_of(options.limit),
+        allowed_hosts=tuple(options.allowed_host),
+        allowed_origins=tuple(options.allow_origin),
+        insecure=options.insecure,
     )
 
 

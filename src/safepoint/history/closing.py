@@ -83,10 +83,10 @@ def close_history(
     results = _results(closed[-1].tool_calls if closed else (), batch)
     if results:
         closed.append(Message("tool", results))
-    parts = (*_draft_parts(draft), *_notice_parts(notice))
-    if any(not isinstance(part, Reasoning) for part in parts):
+    spoken = (*_words(draft), *_notice_parts(notice))
+    if spoken:  # sealed thoughts alone are no message
         said = closed.pop().parts if closed[-1].role == "assistant" else ()
-        fresh = [part for part in parts if part not in said]
+        fresh = [part for part in (*_thoughts(draft), *spoken) if part not in said]
         closed.append(Message("assistant", tuple(sorted([*said, *fresh], key=part_rank))))
     return tuple(closed)
 
@@ -223,11 +223,12 @@ def _entry_of(call: ToolCall, entry: ClosedCall | None) -> ClosedCall:
     return entry if entry.call is call else replace(entry, call=call)
 
 
-def _draft_parts(draft: Draft | None) -> tuple[Part, ...]:
-    if draft is None:
-        return ()
-    text = (Text(well_formed(draft.text), incomplete=True),) if draft.incomplete else ()
-    return (*(block for block in draft.reasoning if _is_sealed(block)), *text)
+def _words(draft: Draft | None) -> tuple[Part, ...]:
+    return (Text(well_formed(draft.text), incomplete=True),) if draft is not None and draft.incomplete else ()
+
+
+def _thoughts(draft: Draft | None) -> list[Part]:
+    return [block for block in draft.reasoning if _is_sealed(block)] if draft is not None else []
 
 
 def _is_sealed(block: Reasoning) -> bool:

@@ -201,4 +201,4 @@ class _Bill:
 
 
 def _json(value: Mapping[str, Any]) -> str:  # Any: decoded JSON
-    return _as_json(dict(value))
+    return _as_json(dict(value)) if value else "{}"

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
 
 from safepoint.agent.base import BaseAgent
 from safepoint.errors import HistoryError, SessionBusy, SessionNotFound, StoreError
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
+from safepoint.server.door import check_exposed
 from safepoint.server.guard import Guard
 from safepoint.server.host import Draining, Host, NoSuchApp, TooMany
 from safepoint.server.ids import BadId, ReservedName
+from safepoint.server.keys import KeyFile
 from safepoint.server.principal import NotAllowed, NotYours
 from safepoint.server.recovery import Recovery
-from safepoint.server.routes import cancel, going_on, live, runs, service, sessions, unserved, watching
+from safepoint.server.routes import cancel, going_on, live, page, runs, service, sessions, unserved, watching
 from safepoint.server.starting import NothingToAnswer
 from safepoint.sessions.memory import MemoryStore
 from safepoint.sessions.records import KeyTaken, MemoryRunBook, RunBook
@@ -58,8 +61,13 @@ def create_app(
     store: Store | None = None,
     book: RunBook | None = None,
     config: ServerConfig | None = None,
+    keys: KeyFile | None = None,
 ) -> FastAPI:
-    """The ASGI app that serves these agents by name. Without a store everything is kept in memory."""
+    """The ASGI app that serves these agents by name. Without a store everything is kept in memory.
+
+    `keys`: who may call. Without any, it serves this machine only. Raises ValueError for a configuration that would
+    let others in unknown.
+    """
     catalog = agents if isinstance(agents, Catalog) else Catalog.of(agents)
     kept = store or MemoryStore()
     shelf = SqliteShelf(kept) if isinstance(kept, SqliteStore) else MemoryShelf()
@@ -78,9 +86,12 @@ def create_app(
                     await host.store.aclose()
 
     app = FastAPI(title="Safepoint", lifespan=lifespan)
-    app.add_middleware(Guard)
+    app.add_middleware(Guard, config=host.config, keys=keys)
     app.state.host = host
-    for part in (service, cancel, going_on, sessions, runs, live, watching, unserved):
+    app.state.keys = keys
+    # Middleware is made with the first request; what is wrong with it shall be known before.
+    check_exposed("allowed_hosts", host.config, keys, exposed=bool(host.config.allowed_hosts))
+    for part in (service, cancel, going_on, sessions, runs, live, page, watching, unserved):
         app.include_router(part.routes)
     for kind, status in _STATUS:
         app.add_exception_handler(kind, _answer_with(status))
@@ -91,14 +102,22 @@ def create_app(
 def check_routes(app: FastAPI) -> None:
     """Raises if a route can never be reached, because one before it answers the same requests."""
     before: list[APIRoute] = []
-    for route in app.routes:
-        if not isinstance(route, APIRoute):
-            continue
+    for route in _flat(app.routes):
         example = route.path.replace("{", "").replace("}", "")
         for other in before:
             if (other.methods or set()) & (route.methods or set()) and other.path_regex.fullmatch(example):
                 raise RuntimeError(f"{route.path} is never reached: {other.path} answers first")
         before.append(route)
+
+
+def _flat(routes: Iterable[BaseRoute]) -> Iterator[APIRoute]:
+    """Those of included routers too, which FastAPI keeps as they are."""
+    for route in routes:
+        inner = getattr(route, "original_router", None)
+        if isinstance(inner, APIRouter):
+            yield from _flat(inner.routes)
+        elif isinstance(route, APIRoute):
+            yield route
 
 
 def _answer_with(status: int) -> Any:  # Any: as starlette declares handlers

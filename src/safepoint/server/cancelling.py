@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason
@@ -23,7 +22,7 @@ from safepoint.server.ids import SessionKey
 from safepoint.server.principal import NotYours
 from safepoint.server.requests import CancelRequest
 from safepoint.server.wire_events import Scene
-from safepoint.server.wish import Wish, taking_back
+from safepoint.server.wish import Wish
 from safepoint.sessions.records import RecordMoved, RunRecord, RunState
 
 _INTENT_PATIENCE = 1.0
@@ -95,7 +94,9 @@ async def withdraw(host: Host, hosted: HostedRun, ask_id: str) -> bool:
         raise NotYours(f"Ask not found: {ask_id}")
     taken_back = receipt.withdraw()
     if taken_back:
-        await _store(host, hosted.id, taking_back(ask_id))
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(_INTENT_PATIENCE):
+                await host.book.retract(hosted.id, ask_id)
     return taken_back
 
 
@@ -122,14 +123,9 @@ def ask(hosted: HostedRun, request: CancelRequest, reason: Reason) -> Receipt | 
 
 async def store_wish(host: Host, run_id: str, wish: Wish) -> bool:
     """Whether it outlives the process. Cancellation: stored or not."""
-    return await _store(host, run_id, wish.to_json())
-
-
-async def _store(host: Host, run_id: str, intent: Mapping[str, Any]) -> bool:  # Any: JSON
-    """Bounded. Cancellation: stored or not."""
     try:
         async with asyncio.timeout(_INTENT_PATIENCE):
-            await host.book.intend(run_id, intent)
+            await host.book.intend(run_id, wish.to_json())
     except (StoreError, TimeoutError):
         return False
     return host.book.durable

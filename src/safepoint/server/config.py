@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from safepoint._core.asks import is_seconds
@@ -17,15 +17,29 @@ class OnCrash(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one key, one run and one request may take."""
+    """What one key, one run and one request may take.
+
+    `json_values`: of all kinds in one body. `request_seconds`: for a client to send one request whole.
+    `viewers`: requests of all clients that wait for a run. `cancels`: of one key that are open at once; apart from
+    this one, no limit refuses a cancel.
+    """
 
     body_bytes: int = 8_000_000
     header_bytes: int = 32_000
     json_depth: int = 64
+    json_values: int = 100_000
+    request_seconds: float = 30.0
     live_runs: int = 16
     queued_runs: int = 64
     run_seconds: float = 3600.0
     viewers: int = 1000
+    cancels: int = 256
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value: float = getattr(self, field.name)
+            if not 0 < value < float("inf"):
+                raise ValueError(f"{field.name}={value}: a limit is a number above 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +54,8 @@ class ServerConfig:
     `keep_alive_seconds`: how long a stream is silent before a comment is sent. `stalled_seconds`: how long a client may
     read nothing of what it is sent before it is dropped; it can come back.
     `allowed_hosts`: names by which clients may call it, besides loopback.
+    `allowed_origins`: pages of other servers that may call it, with a key: `https://app.example.com` or `regex:…`.
+    `insecure`: serve others than this machine without keys.
     """
 
     limits: Limits = Limits()
@@ -51,6 +67,7 @@ class ServerConfig:
     stalled_seconds: float = 30.0
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    insecure: bool = False
 
     def __post_init__(self) -> None:
         if self.on_crash not in tuple(OnCrash):

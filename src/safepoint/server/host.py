@@ -204,7 +204,7 @@ class Host:
             hosted.run.discard()
             await self.book.move(hosted.id, RunState.ENDED, epoch=0, ended_at=now, outcome="refused")
             self._refuse_if_draining()
-        hosted.state_delta = request.state_delta or {}
+        self.give_state(hosted, sender.session, request.state_delta or {})
         self.serve(hosted, sender, request.if_busy)
         return hosted
 
@@ -236,8 +236,6 @@ class Host:
 
     def serve(self, hosted: HostedRun, sender: Sender, if_busy: IfBusy) -> None:
         """Give an accepted run its task."""
-        hosted.bring_state = partial(self._bring_state, hosted, sender.session)
-        hosted.keep_state = partial(self._keep_state, hosted, sender.session)
         self.runs[hosted.id] = hosted
         body = self._lead(hosted, sender, if_busy)
         hosted.task = asyncio.create_task(body, name=f"safepoint: {hosted.key.stored_as}")
@@ -276,6 +274,12 @@ class Host:
             del self.runs[oldest]
 
     # -- what a turn brings and leaves ---------------------------------------------------------------------------------
+
+    def give_state(self, hosted: HostedRun, session: Session, delta: Mapping[str, Any]) -> None:  # Any: JSON values
+        """What the run is to find in the session's state when its turn comes."""
+        hosted.state_delta = delta
+        hosted.bring_state = partial(self._bring_state, hosted, session)
+        hosted.keep_state = partial(self._keep_state, hosted, session)
 
     async def _bring_state(self, hosted: HostedRun, session: Session) -> None:
         """Its turn has come: the state is as its sessions share it now, with what came with the message.

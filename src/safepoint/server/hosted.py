@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from safepoint._core.latch import Latch
-from safepoint._core.points import SafePoint
+from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import Receipt
 from safepoint.agent.checkpoint import Question
@@ -59,8 +59,8 @@ class HostedRun:
     """A run, its feed, and its record. `admitted` opens when it is clear that the message was taken, or refused.
 
     `by`: the key that pays for it. `queued`: its record has to become live when its turn comes. `epoch`: of its
-    record; above 0 it was picked up from another process, and tells first what was told there. `asks`: receipts by
-    ask id.
+    record; above 0 it was picked up from another process, and tells first what was told there. `asks`: receipts, by
+    the ids of their asks.
     """
 
     def __init__(
@@ -86,13 +86,13 @@ class HostedRun:
         self.withdrawn: Reason | None = None
         self.over = Latch()
         self.task: asyncio.Task[None] | None = None
-        self._session: Session | None = None
         self.asks: dict[str, Receipt] = {}
         # What came with the message, what sessions shared when its turn came, and who brings and keeps that.
         self.state_delta: Mapping[str, Any] = {}  # Any: JSON values
         self.shared_before: Mapping[str, Any] | None = None  # Any: as above
         self.bring_state: Callable[[], Awaitable[None]] | None = None
         self.keep_state: Callable[[], Awaitable[None]] | None = None
+        self._session: Session | None = None
         self._said: dict[int, Message] = {}
         # The last event of a run that failed, until it is known what the failure was.
         self._last: tuple[int, Json] | None = None
@@ -174,15 +174,16 @@ class HostedRun:
             self.refused = error
         except StoreError as error:
             self.failed = error
-            self._tell(Abnormal(type(error).__name__, str(error)))
+            self._tell_abnormal(Abnormal(type(error).__name__, str(error)))
         except asyncio.CancelledError:
             if self.withdrawn is None:
                 raise
-            self._tell(before_its_turn(self.withdrawn.text))
+            self._tell_abnormal(before_its_turn(self.withdrawn.text))
         finally:
             stop_listening()
             self.admitted.set()
             if not self._recorded:
+                await self._leave_state()
                 await self.record_end(book)
             self.feed.close(self._error_frame())
             self.over.set()
@@ -242,8 +243,9 @@ class HostedRun:
 
     def withdraw(self, reason: Reason) -> None:
         """Take it out of the queue. Only for a run that has not started."""
-        if self.withdrawn is not None:
-            return
+        asked, now = self.run.node.request(), self.run.node.clock.now()
+        if self.withdrawn is not None or (asked is not None and asked.level(now) > Level.SAFE):
+            return  # it was asked already, and ends by itself as soon as it starts
         self.withdrawn = reason
         if self.task is not None and self._session is not None:  # a task that has made no step would never see it
             self.task.cancel()
@@ -347,7 +349,7 @@ class HostedRun:
             self._mine = False
             code, why = failure(result.save_error or result.error)
             code = ABORTED if result.cancellation is not None else code
-            self._tell(Abnormal(code, why, result.ledger))
+            self._tell_abnormal(Abnormal(code, why, result.ledger))
 
     def _tell_again(self, opened: Opened) -> None:
         """What the process before has told of this run, but for the message that it answers."""
@@ -355,7 +357,7 @@ class HostedRun:
         for place, message in list(self._said.items())[opened.messages[0].role == "user" :]:
             self.feed.say(place, message_event(self.feed.scene, place, message, self._session.times[place]))
 
-    def _tell(self, abnormal: Abnormal) -> None:
+    def _tell_abnormal(self, abnormal: Abnormal) -> None:
         """The end of a run that had no turn, or whose end could not be stored."""
         event = empty_event(self.feed.scene, self._place, time.time())
         self.feed.say(self._place, abnormal_event(event, abnormal), last=True)

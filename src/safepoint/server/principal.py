@@ -67,6 +67,8 @@ class Principal:
 
 # A server on loopback without keys: whoever reaches it may do everything.
 LOCAL = Principal("local", admin=True)
+# Whoever asks whether the server is alive. No user has an empty name, so nothing is theirs.
+NOBODY = Principal("", user="")
 
 
 async def _principal_of(connection: HTTPConnection) -> Principal:

@@ -84,8 +84,6 @@ class Recovery:
     async def _deliver(self, intent: Intent) -> None:
         """Cancellation: delivered, or not; the intent stays in the book."""
         wish, hosted = Wish.of(intent), self._host.runs.get(intent.run_id)
-        if wish is None:
-            return
         if hosted is not None and hosted.live:
             if wish.via != self._host.owner:  # else it was asked by whoever stored it
                 with suppress(NotYours):  # that part of the run is over

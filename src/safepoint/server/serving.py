@@ -27,7 +27,10 @@ from typing import NoReturn
 import uvicorn
 from fastapi import FastAPI
 
+from safepoint.server.connection import wire_options
+from safepoint.server.door import check_exposed
 from safepoint.server.host import Host
+from safepoint.server.origins import is_loopback
 
 _log = logging.getLogger("safepoint.server")
 
@@ -128,17 +131,22 @@ def address_of(listener: socket) -> str:
 
 
 def serve(app: FastAPI, *, host: str = "127.0.0.1", port: int = 8000) -> None:
-    """Serve until a signal says otherwise; returns when everything is recorded and every caller was told."""
+    """Serve until a signal says otherwise; returns when everything is recorded and every caller was told.
+
+    Raises ValueError if others than this machine could reach it and it has no keys, `OSError` for an address in use.
+    """
     serve_on(listen(host, port), app)
 
 
 def serve_on(listener: socket, app: FastAPI) -> None:
     """As `serve`, on a socket that listens already."""
+    bound, served = listener.getsockname()[0], app.state.host
+    check_exposed(f"--host {bound}", served.config, app.state.keys, exposed=not is_loopback(bound))
     config = uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=int(_GOODBYE),
-        ws="websockets-sansio",
+        **wire_options(served.config.limits),
     )
-    Server(config, app.state.host).run([listener])
+    Server(config, served).run([listener])

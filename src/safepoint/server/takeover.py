@@ -175,16 +175,19 @@ async def _adopt(host: Host, key: SessionKey, sender: Sender, record: RunRecord,
     begun = replace(begun, run=begun.run.under(record.run_id))
     try:
         scene = await host.scene(begun, sender.session, request)
-        if record.state is RunState.SUSPENDED:
-            record = await host.book.move(record.run_id, RunState.QUEUED, epoch=record.epoch)
     except BaseException:
         begun.run.discard()
         raise
     hosted = HostedRun(key, begun.run, begun.prompt, scene, by=record.by, epoch=record.epoch)
     hosted.leaving.policy = "detach"
+    try:
+        if record.state is RunState.SUSPENDED:
+            record = await host.book.move(record.run_id, RunState.QUEUED, epoch=record.epoch)
+    except BaseException:
+        hosted.run.discard()
+        raise
     hosted.queued = record.state is RunState.QUEUED
-    if move is Move.START:
-        hosted.state_delta = request.state_delta or {}
+    host.give_state(hosted, sender.session, (request.state_delta or {}) if move is Move.START else {})
     host.serve(hosted, sender, "queue")
 
 

@@ -13,8 +13,6 @@ from safepoint.server.hosted import reason_json
 from safepoint.server.requests import CancelRequest
 from safepoint.sessions.records import Intent
 
-_WITHDRAWS = "withdraws"
-
 
 @dataclass(frozen=True, slots=True)
 class Wish:
@@ -30,11 +28,9 @@ class Wish:
         return {"id": self.ask_id, "request": request, "reason": reason_json(self.reason), "via": self.via}
 
     @staticmethod
-    def of(intent: Intent) -> Wish | None:
-        """None for one that takes another back. What can't be read any more still means: stop."""
+    def of(intent: Intent) -> Wish:
+        """What can't be read any more still means: stop."""
         kept = intent.ask
-        if _WITHDRAWS in kept:
-            return None
         try:
             request = CancelRequest.model_validate(kept.get("request", {}))
         except ValidationError:
@@ -43,15 +39,9 @@ class Wish:
 
 
 def stopping(intents: Sequence[Intent]) -> Wish | None:
-    """The first wish that stands and means the whole run, not a part of it."""
-    taken_back = {intent.ask.get(_WITHDRAWS) for intent in intents} - {None}
-    wishes = [wish for wish in map(Wish.of, intents) if wish is not None]
-    return next((wish for wish in wishes if wish.request.node is None and wish.ask_id not in taken_back), None)
-
-
-def taking_back(ask_id: str) -> Mapping[str, Any]:  # Any: JSON
-    """What is stored when a wish is taken back."""
-    return {_WITHDRAWS: ask_id}
+    """The first wish that means the whole run and not a part of it."""
+    wishes = map(Wish.of, intents)
+    return next((wish for wish in wishes if wish.request.node is None), None)
 
 
 def reason_of(kept: Mapping[str, Any] | None) -> Reason:  # Any: JSON
