@@ -9,6 +9,8 @@ const log = at("log"), composer = at("composer"), message = at("message");
 const OVER = new Set(["ended", "paused", "suspended"]);
 
 let app = "", user = "", session = "";
+let moves = 0; // who goes elsewhere while something loads is not brought back by it
+let loggingIn = null; // one dialog for all requests that wait for it
 let run = null; // what this page follows: {id, seq, stop, asked}
 let shown = new Map(); // elements by event id
 let calls = new Map(); // tool cards by call id
@@ -33,7 +35,8 @@ async function ask(method, path, body, options = {}) {
     if (answer.ok) return answer;
     const detail = await answer.text();
     if (answer.status !== 401) throw new Refused(answer.status, explained(detail));
-    await logIn();
+    loggingIn ??= logIn().finally(() => (loggingIn = null));
+    await loggingIn;
   }
 }
 
@@ -85,10 +88,19 @@ function make(tag, kind, text) {
   return element;
 }
 
-const plain = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 1));
+const plain = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+const listed = (args) => Object.entries(args ?? {}).map(([name, value]) => `${name}: ${plain(value)}`).join("\n");
+const short = (id) => (/^[0-9a-f]{8}-[0-9a-f-]{27}$/.test(id) ? id.slice(0, 8) : id);
+
+function since(seconds) {
+  const passed = Date.now() / 1000 - seconds;
+  if (!seconds || passed < 60) return "now";
+  if (passed < 3600) return `${Math.floor(passed / 60)} min`;
+  return passed < 86400 ? `${Math.floor(passed / 3600)} h` : `${Math.floor(passed / 86400)} d`;
+}
 
 function stateOf(text) {
-  return make("span", `state ${text}`, text.replace("_", " "));
+  return make("span", `state ${text}`, text.replaceAll("_", " "));
 }
 
 function setState(card, text) {
@@ -175,7 +187,7 @@ function cardOf(call, event) {
     card = make("div", "tool");
     const head = make("header");
     head.append(make("strong", "", call.name), stateOf("running"));
-    card.append(head, make("pre", "args", Object.keys(call.args ?? {}).length ? plain(call.args) : ""), make("pre", "result", ""));
+    card.append(head, make("pre", "args", listed(call.args)), make("pre", "result", ""));
     card.setAttribute("aria-label", `Call of ${call.name}`);
     calls.set(call.id, card);
   }
@@ -333,11 +345,13 @@ function showRun() {
 // -- sessions and runs ------------------------------------------------------------------------------------------------
 
 async function open(id) {
+  const move = ++moves;
   run?.stop.abort();
   run = null;
   session = id;
   history.replaceState(null, "", `#${app}/${id}`);
-  at("title").textContent = id || "No session";
+  at("title").textContent = id ? short(id) : "No session";
+  at("title").title = id;
   shown = new Map();
   calls = new Map();
   log.replaceChildren(make("p", "empty", id ? "Say something." : "Make a session to begin."));
@@ -347,7 +361,7 @@ async function open(id) {
   if (!id) return;
   try {
     const [found, runs] = await Promise.all([read(sessionPath(id)), read(`runs?app=${app}&user=${user}`)]);
-    if (session !== id) return;
+    if (move !== moves) return;
     const live = runs.find((each) => each.sessionId === id && !OVER.has(each.state));
     for (const event of found.events) show(event);
     const asking = found.events.at(-1)?.customMetadata?.safepointQuestions;
@@ -373,11 +387,11 @@ async function refreshSessions() {
   if (!app) return;
   const found = await read(sessionPath());
   const items = found.reverse().map((each) => {
-    const item = make("li"), button = make("button", "item", each.id);
+    const item = make("li"), button = make("button", "item", short(each.id));
     button.type = "button";
     button.title = each.id;
     button.onclick = () => open(each.id);
-    item.append(button);
+    item.append(button, make("span", "state", since(each.lastUpdateTime)));
     return item;
   });
   at("sessions").replaceChildren(...items);
@@ -388,15 +402,15 @@ async function refreshRuns() {
   if (!app) return;
   const found = await read(`runs?app=${app}&user=${user}`);
   const items = found.slice(0, 50).map((each) => {
-    const item = make("li"), button = make("button", "item", each.sessionId);
+    const item = make("li"), button = make("button", "item", short(each.sessionId));
     button.type = "button";
     button.title = each.runId;
     button.onclick = () => open(each.sessionId);
-    item.append(button, stateOf(each.outcome ?? each.state));
+    item.append(button, stateOf(each.state === "paused" ? "paused" : (each.outcome ?? each.state)));
     if (!OVER.has(each.state)) {
       const halt = make("button", "stop danger", "Stop");
       halt.type = "button";
-      halt.setAttribute("aria-label", `Stop the run in ${each.sessionId}`);
+      halt.setAttribute("aria-label", `Stop the run in ${short(each.sessionId)}`);
       halt.onclick = () => stop("now", each.runId);
       item.append(halt);
     }
@@ -406,9 +420,10 @@ async function refreshRuns() {
 }
 
 async function newSession() {
+  const move = ++moves;
   const made = await send(sessionPath(), {});
-  await refreshSessions();
-  await open(made.id);
+  refreshSessions();
+  if (move === moves) await open(made.id);
 }
 
 function choose(name) {
@@ -418,11 +433,11 @@ function choose(name) {
 }
 
 async function openApp(name, id) {
+  const move = ++moves;
   app = name;
   localStorage.setItem("app", name);
-  await refreshSessions();
-  await refreshRuns();
-  await open(id ?? at("sessions").querySelector(".item")?.title ?? "");
+  await Promise.all([refreshSessions(), refreshRuns()]);
+  if (move === moves) await open(id ?? at("sessions").querySelector(".item")?.title ?? "");
 }
 
 // -- what people do ---------------------------------------------------------------------------------------------------
@@ -479,11 +494,11 @@ async function start() {
   for (const element of document.querySelectorAll(".user")) element.hidden = Boolean(mine);
   const apps = await read("list-apps");
   at("app").replaceChildren(...apps.map((name) => make("option", "", name)));
-  const [app, id] = decodeURIComponent(location.hash.slice(1)).split("/");
-  const name = [app, localStorage.getItem("app"), apps[0]].find((each) => apps.includes(each));
+  const [wanted, id] = decodeURIComponent(location.hash.slice(1)).split("/");
+  const name = [wanted, localStorage.getItem("app"), apps[0]].find((each) => apps.includes(each));
   if (!name) return complain(new Error("This server serves no app."));
   at("app").value = name;
-  await openApp(name, id);
+  await openApp(name, name === wanted ? id : undefined);
 }
 
 start().catch(complain);
