@@ -10,10 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPResponse
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +148,7 @@ class ServerProcess:
 
     @contextmanager
     def stream(
-        self, session: str, text: str, headers: Mapping[str, str] | None = None, **more: object
+        self, session: str, text: str, headers: Mapping[str, str] | None = None, **more: Any
     ) -> Generator[Frames]:
         """`/run_sse` with partials; leaving the block closes the connection."""
         with self.open_stream("POST", "/run_sse", message(session, text, streaming=True, **more), headers) as frames:
@@ -208,12 +208,17 @@ class Frames:
 
 
 class Later:
-    """A call in a thread, and its answer once that is there."""
+    """A call in a thread, and its answer once that is there. A server that was killed gives none."""
 
-    def __init__(self, call: Any) -> None:  # Any: a callable without arguments
+    def __init__(self, call: Callable[[], Any]) -> None:  # Any: an answer, or nothing that anybody reads
         self._answers: list[Answer] = []
-        self._thread = threading.Thread(target=lambda: self._answers.append(call()), daemon=True)
+        self._call = call
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        with suppress(OSError, HTTPException):
+            self._answers.append(self._call())
 
     def answer(self) -> Answer:
         self._thread.join(PATIENCE)

@@ -1,4 +1,4 @@
-"""SIGTERM under load: nothing is lost, all are told, the process leaves with 0 in time, and the next one goes on."""
+"""SIGTERM under load: nothing is lost, everybody is told, the process leaves in time, and the next one goes on."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ import pytest
 from tests.server.server_process import PATIENCE, ServerProcess, calls_and_results, message, texts
 
 CLIENTS = 20
-PARTING = 5.0  # on top of the seconds that runs are given: answers, records, a loaded machine
+PARTING = 10.0  # on top of the seconds that runs are given: answers, records, a loaded machine
 
 
 class Watcher:
     """A client with a stream, to its last frame."""
 
-    def __init__(self, server: ServerProcess, session: str, text: str, **more: Any) -> None:
-        self.session = session
+    def __init__(self, server: ServerProcess, session: str, text: str, if_busy: str = "reject") -> None:
         self.events: list[dict[str, Any]] = []  # Any: JSON
         self.error: Exception | None = None
-        self._thread = threading.Thread(target=self._watch, args=(server, text, more), daemon=True)
+        self._thread = threading.Thread(target=self._watch, args=(server, session, text, if_busy), daemon=True)
         self._thread.start()
 
-    def _watch(self, server: ServerProcess, text: str, more: dict[str, Any]) -> None:
+    def _watch(self, server: ServerProcess, session: str, text: str, if_busy: str) -> None:
         try:
-            with server.stream(self.session, text, **more) as frames:
+            with server.stream(session, text, ifBusy=if_busy) as frames:
                 self.events += [event for _, event in frames]
         except (OSError, http.client.HTTPException) as error:
             self.error = error
@@ -68,7 +67,7 @@ def test_twenty_runs_are_stopped_told_and_go_on_in_the_next_process(tmp_path: Pa
         watchers = [Watcher(server, each, f"note {each}; nap {0.4 if each < 's15' else 30}") for each in sessions[:16]]
         until_runs(server, 16, "live")
         server.until_did("nap begins", 16)
-        queued = [Watcher(server, each, f"note {each}-next", ifBusy="queue") for each in sessions[:4]]
+        queued = [Watcher(server, each, f"note {each}-next", if_busy="queue") for each in sessions[:4]]
         until_runs(server, 4, "queued")
         known = {run["runId"]: run["sessionId"] for run in server.get("/runs").body}
         begun = time.monotonic()
@@ -100,6 +99,7 @@ def test_twenty_runs_are_stopped_told_and_go_on_in_the_next_process(tmp_path: Pa
 def test_a_second_signal_forces_and_idle_connections_hold_nothing(tmp_path: Path) -> None:
     with serving(tmp_path, "--shutdown-seconds", "60") as server:
         server.create("s")
+        server.create("other")
         idle = server.connect()
         idle.request("GET", "/health")
         idle.getresponse().read()
@@ -108,8 +108,8 @@ def test_a_second_signal_forces_and_idle_connections_hold_nothing(tmp_path: Path
         assert server.process is not None
         begun = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
-        while server.post("/run", message("nobody", "note never")).status != 503:
-            server.create("nobody") if server.get("/apps/worker/users/ann/sessions/nobody").status == 404 else None
+        while server.post("/run", message("other", "note never")).status != 503:
+            pass
         assert server.process.poll() is None
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(PATIENCE) == 0
@@ -126,7 +126,7 @@ def test_without_resume_on_start_what_was_suspended_stays_so_and_can_be_cancelle
         server.create("s")
         caller = Watcher(server, "s", "nap 30")
         server.until_did("nap begins")
-        waiting = Watcher(server, "s", "note next", ifBusy="queue")
+        waiting = Watcher(server, "s", "note next", if_busy="queue")
         until_runs(server, 1, "queued")
         assert server.terminate() == 0
         assert codes([caller, waiting]) == {"INVOCATION_ABORTED"}
@@ -134,10 +134,7 @@ def test_without_resume_on_start_what_was_suspended_stays_so_and_can_be_cancelle
         assert len(until_runs(server, 2, "suspended")) == 2
         cancelled = server.cancel("s", reason="no longer wanted")
         assert (cancelled.status, cancelled.body["status"], len(cancelled.body["runs"])) == (200, "cancelled", 2)
-        assert {run["outcome"] for run in server.get("/runs").body} == {"cancelled"}
-        server.kill()
-        server.start()
-        assert {run["state"] for run in server.get("/runs").body} == {"ended"}
+        assert {(run["state"], run["outcome"]) for run in server.get("/runs").body} == {("ended", "cancelled")}
         assert "note next" not in server.did()
 
 

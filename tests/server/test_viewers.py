@@ -163,7 +163,7 @@ def test_the_words_so_far_come_as_one_piece(server: ServerProcess) -> None:
     assert last["errorCode"] == "INVOCATION_ABORTED"
 
 
-def test_many_viewers_see_the_same(server: ServerProcess) -> None:
+def test_many_viewers_see_the_same_and_one_more_than_may_is_refused(server: ServerProcess) -> None:
     server.create("many")
     body = message("many", "say one two; stall", streaming=True)
     with server.open_stream("POST", "/run_sse", body) as first, ExitStack() as others:
@@ -171,6 +171,8 @@ def test_many_viewers_see_the_same(server: ServerProcess) -> None:
         run_id = run_of(server, "many")["runId"]
         path = f"/runs/{run_id}/events"
         streams = [others.enter_context(server.open_stream("GET", path)) for _ in range(VIEWERS - 1)]
+        refused = server.get(path)
+        assert (refused.status, str(VIEWERS) in refused.body["detail"]) == (503, True)
         server.cancel("many")
         ends = [list(stream)[-1] for stream in (first, *streams)]
     assert {seq for seq, _ in ends} == {1}

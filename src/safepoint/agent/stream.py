@@ -167,18 +167,18 @@ class Hub:
         keep = not isinstance(event, _PIECES)
         hub: Hub | None = self
         while hub is not None:
-            hub._take(event, keep=keep)
+            if keep and not hub._ended:  # a sub-agent that was abandoned may go on telling, but not here
+                hub._kept.append(event)
+            if hub._readers or hub._listeners:
+                hub._tell(event)
             hub = hub._parent
         if isinstance(event, RunEnded):
             self._ended = True
 
-    def _take(self, event: Event, *, keep: bool) -> None:
-        if not self._ended:  # a sub-agent that was abandoned may go on telling, but not here
-            if keep:
-                self._kept.append(event)
-            if self._readers:
-                for reader in self._live_readers():
-                    reader.put(event)
+    def _tell(self, event: Event) -> None:
+        if not self._ended:
+            for reader in self._live_readers():
+                reader.put(event)
         for listener in self._listeners:
             try:
                 listener(event)

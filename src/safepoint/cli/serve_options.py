@@ -17,6 +17,13 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 class Crashed(StrEnum):
     RESUME = "resume"
     SEAL = "seal"
@@ -58,3 +65,6 @@ class ServeOptions:
     resume_on_start: Annotated[bool, typer.Option(help="Go on with runs that a shutdown stopped.")] = True
     on_crash: Annotated[Crashed, typer.Option(help="What becomes of runs whose process died.")] = Crashed.RESUME
     log_format: Annotated[LogFormat, typer.Option(help="How log lines look.")] = LogFormat.TEXT
+    log_level: Annotated[LogLevel, typer.Option(help="From which level on; requests and runs are info.")] = (
+        LogLevel.INFO
+    )

@@ -39,19 +39,20 @@ _log = logging.getLogger("safepoint.server")
 
 def run_server(options: ServeOptions) -> None:
     """Serve until a signal ends it; returns then, or raises `typer.Exit` if it can't begin."""
-    configure_logging(JsonLines() if options.log_format is LogFormat.JSON else TextLines())
+    lines = JsonLines() if options.log_format is LogFormat.JSON else TextLines()
+    configure_logging(lines, options.log_level.upper())
     catalog = _catalog(options)
     store, book = _stores(options)
-    try:
-        listener = listen(options.host, options.port)
-    except OSError as error:
-        fail(f"can't listen on {options.host} port {options.port}: {_words(error)}; choose another --host or --port")
     try:
         config, keys = _config(options), KeyFile((options.data or DATA) / KEY_FILE)
         check_exposed(f"--host {options.host}", config, keys, exposed=not is_loopback(options.host))
         app = create_app(catalog, store=store, book=book, config=config, keys=keys)
     except ValueError as error:
         fail(str(error))
+    try:
+        listener = listen(options.host, options.port)
+    except OSError as error:
+        fail(f"can't listen on {options.host} port {options.port}: {_words(error)}; choose another --host or --port")
     _announce(options, catalog, address_of(listener))
     serve_on(listener, app)
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from contextvars import copy_context
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from safepoint._core.endings import Touched
@@ -120,7 +119,7 @@ class ChildRun:
             context=copy_context(),
             on_end=record.bell.ring,
         )
-        self.work.on_rung = partial(self._tell_rung)
+        self.work.on_rung = self._tell_rung
         self.work.may_start = lambda: record.node.judge_now() is None
 
     # -- inside its own task -------------------------------------------------------------------------------------------

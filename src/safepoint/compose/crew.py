@@ -38,7 +38,10 @@ class Crew:
 
     @property
     def failed(self) -> ChildRun | None:
-        return next((child for child in self.children if child.failed), None)
+        for child in self.children:
+            if child.failed:
+                return child
+        return None
 
     def _heed_failure(self) -> None:
         failed = self.failed if self._stop_others and not self._has_failed else None
@@ -62,4 +65,4 @@ class Crew:
         return self._limit is None or self._running() < self._limit
 
     def _running(self) -> int:
-        return sum(child.running for child in self.children)
+        return sum([child.running for child in self.children])

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, assert_never
 
 from safepoint.errors import HistoryError
@@ -132,13 +133,18 @@ def notice_text(
     """
     sentences = _sentences(
         "This run was stopped before it was done.",
-        _told("Source:", source),
+        _source(source),
         _told("Asked by:", by),
         _told("Reason:", reason),
         "The answer above is incomplete." if incomplete else "",
         told,
     )
     return remark(sentences)
+
+
+@lru_cache
+def _source(source: str | None) -> str:
+    return _told("Source:", source)
 
 
 def remark(text: str) -> str:

@@ -189,6 +189,7 @@ def run_json(hosted: HostedRun) -> Json:
         "state": str(hosted.state),
         "outcome": hosted.outcome,
         "events": len(hosted.feed.whole),
+        "createdAt": hosted.accepted_at,
     }
     if hosted.reason is not None:
         found["reason"] = reason_json(hosted.reason)

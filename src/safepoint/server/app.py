@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute
 
 from safepoint.agent.base import BaseAgent
 from safepoint.errors import HistoryError, SessionBusy, SessionNotFound, StoreError
+from safepoint.server.access import Access
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
 from safepoint.server.door import check_exposed
@@ -24,7 +25,7 @@ from safepoint.server.ids import BadId, ReservedName
 from safepoint.server.keys import KeyFile
 from safepoint.server.principal import NotAllowed, NotYours
 from safepoint.server.recovery import Recovery
-from safepoint.server.routes import cancel, going_on, live, page, runs, service, sessions, unserved, watching
+from safepoint.server.routes import cancel, going_on, live, operating, page, runs, service, sessions, unserved, watching
 from safepoint.server.starting import NothingToAnswer
 from safepoint.sessions.memory import MemoryStore
 from safepoint.sessions.records import KeyTaken, MemoryRunBook, RunBook
@@ -87,11 +88,23 @@ def create_app(
 
     app = FastAPI(title="Safepoint", lifespan=lifespan)
     app.add_middleware(Guard, config=host.config, keys=keys)
+    app.add_middleware(Access, metrics=host.operations.metrics)
     app.state.host = host
     app.state.keys = keys
     # Middleware is made with the first request; what is wrong with it shall be known before.
     check_exposed("allowed_hosts", host.config, keys, exposed=bool(host.config.allowed_hosts))
-    for part in (service, cancel, going_on, sessions, runs, live, page, watching, unserved):
+    for part in (
+        service,
+        runs,
+        cancel,
+        going_on,
+        sessions,
+        watching,
+        live,
+        page,
+        operating,
+        unserved,
+    ):  # the busiest first
         app.include_router(part.routes)
     for kind, status in _STATUS:
         app.add_exception_handler(kind, _answer_with(status))

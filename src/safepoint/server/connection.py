@@ -18,6 +18,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from safepoint.server.config import Limits
 
+_BAD_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
 
 class Connection(H11Protocol):
     """`request_seconds`: from the first byte to the last of one request, and for the first byte of a connection."""
@@ -45,7 +47,12 @@ class Connection(H11Protocol):
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self._disarm()
-        super().handle_websocket_upgrade(event)
+        limit = self.config.h11_max_incomplete_event_size
+        size = len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers)
+        if limit is not None and size > limit:
+            self._refuse(431, f"the head of a request may have {limit} bytes")
+        else:
+            super().handle_websocket_upgrade(event)
 
     def send_400_response(self, msg: str) -> None:
         """uvicorn calls it where it has caught the error, which knows the better status."""
@@ -100,6 +107,7 @@ class Socket(WebSocketsSansIOProtocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            self.transport.write(_BAD_HANDSHAKE)
             self.transport.close()
 
     def send_receive_event_to_app(self) -> None:

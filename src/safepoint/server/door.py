@@ -181,7 +181,8 @@ class Door:
 
 
 def check_exposed(what: str, config: ServerConfig, keys: KeyFile | None, *, exposed: bool) -> None:
-    """Raises ValueError if others than this machine could reach a server that knows nobody."""
+    """Raises ValueError if others than this machine could reach a server that knows nobody, or a name is none."""
+    Origins.of(config.allowed_hosts, config.allowed_origins)
     if keys is not None:
         keys.refresh()
     has_keys = keys is not None and keys.needed

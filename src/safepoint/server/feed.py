@@ -126,6 +126,10 @@ class Feed:
         self.enter(viewer)
         return viewer
 
+    @property
+    def viewers(self) -> int:
+        return len(self._viewers)
+
     def enter(self, viewer: Viewer) -> None:
         self._viewers.add(viewer)
         if len(self._viewers) == 1 and self._tell_watched is not None:

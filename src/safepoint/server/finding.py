@@ -26,8 +26,8 @@ class Finder:
     async def run(self, who: Principal, run_id: str) -> HostedRun | RunRecord:
         """Raises `BadId`, `NotYours`. Cancellation: nothing has changed."""
         hosted = self._host.runs.get(check_id("run", run_id))
-        if hosted is not None and who.owns(hosted.key.user):
-            return hosted
+        if hosted is not None and who.owns(hosted.key.user) and not (hosted.paused and hosted.over.is_set):
+            return hosted  # but for a pause, which another process may have ended
         return (await self.record(who, run_id))[1]
 
     async def record(self, who: Principal, run_id: str) -> tuple[SessionKey, RunRecord]:
@@ -55,7 +55,7 @@ class Finder:
         feed = Feed(Scene(record.run_id, ""), first_event(record.epoch))
         key = SessionKey.parse(record.session)
         try:
-            session = (await self._host.sender(key)).session if key is not None else None
+            session = await self._host.view(key) if key is not None else None
         except SessionNotFound:
             session = None
         if key is not None and session is not None:
@@ -70,7 +70,7 @@ class Finder:
 
     async def session(self, key: SessionKey) -> Json:
         """With all its events. Raises `SessionNotFound`. Cancellation: nothing has changed."""
-        session = (await self._host.sender(key)).session
+        session = await self._host.view(key)
         return session_json(key, session, await self._beside(key))
 
     async def sessions(self, app: str, user: str, prefix: str) -> list[Json]:

@@ -24,6 +24,7 @@ from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
 from safepoint.server.hosted import AnyRun, HostedRun
 from safepoint.server.ids import SessionKey
+from safepoint.server.operations import Operations
 from safepoint.server.principal import Principal
 from safepoint.server.requests import RunRequest, digest_of
 from safepoint.server.shared_state import bring, changed, drop_temporary, lasting, merge, own, places, shared
@@ -63,9 +64,14 @@ class Host:
         self.book = book
         self.shelf = shelf
         self.config = config
+        self.operations = Operations()
         self.draining = False
         self.owner = str(Owner.this_process())
         self.runs: OrderedDict[str, HostedRun] = OrderedDict()
+        # Those of them that have a task: few, where `runs` has many that are over.
+        self._led: dict[str, HostedRun] = {}
+        # Messages whose record is not stored yet: by which key, and whether they are to wait for their turn.
+        self._arriving: list[tuple[str, bool]] = []
         self._senders: OrderedDict[SessionKey, Sender] = OrderedDict()
         self._patched: set[SessionKey] = set()
 
@@ -101,6 +107,16 @@ class Host:
             return known
         session = await Session.load(self.store, key.stored_as)
         return self._senders.get(key) or self._keep(key, Sender(session))
+
+    async def view(self, key: SessionKey) -> Session:
+        """The session as it is now, to look at, also if another process has changed it since.
+
+        Raises `SessionNotFound`. Cancellation: nothing has changed.
+        """
+        sender = await self.sender(key)
+        if sender.busy or not self.book.durable:
+            return sender.session
+        return Session(self.store, key.stored_as, await self.store.load(key.stored_as))
 
     def _keep(self, key: SessionKey, sender: Sender) -> Sender:
         self._senders[key] = sender
@@ -156,15 +172,21 @@ class Host:
         if (known := await self._repeated(key, request)) is not None:
             return known
         self._admit(who, sender, request.if_busy)
-        begun = start(agent, sender.session, request)
+        # Counted from here on, not from when its record is stored: many may come at once.
+        place = (who.name, sender.busy)
+        self._arriving.append(place)
         try:
-            scene = await self.scene(begun, sender.session, request)
-        except BaseException:
-            begun.run.discard()
-            raise
-        hosted = HostedRun(key, begun.run, begun.prompt, scene, by=who.name)
-        hosted.leaving.policy = request.on_disconnect
-        return await self.accept(hosted, sender, request)
+            begun = start(agent, sender.session, request)
+            try:
+                scene = await self.scene(begun, sender.session, request)
+            except BaseException:
+                begun.run.discard()
+                raise
+            hosted = HostedRun(key, begun.run, begun.prompt, scene, by=who.name)
+            hosted.leaving.policy = request.on_disconnect
+            return await self.accept(hosted, sender, request)
+        finally:
+            self._arriving.remove(place)
 
     async def scene(self, begun: Start, session: Session, request: RunRequest) -> Scene:
         """A run that goes on keeps the name and the marks of the turn that it belongs to. Cancellation: no change."""
@@ -204,7 +226,7 @@ class Host:
             hosted.run.discard()
             await self.book.move(hosted.id, RunState.ENDED, epoch=0, ended_at=now, outcome="refused")
             self._refuse_if_draining()
-        self.give_state(hosted, sender.session, request.state_delta or {})
+        hosted.state_delta = request.state_delta or {}
         self.serve(hosted, sender, request.if_busy)
         return hosted
 
@@ -222,12 +244,12 @@ class Host:
         self._refuse_if_draining()
         if sender.busy and if_busy == "reject":
             raise SessionBusy("a run of this session is live: wait for it, stop it, or send ifBusy")
-        mine = [run for run in self.live() if run.by == who.name]
-        waiting = sum(run.state is RunState.QUEUED for run in mine)
-        limits = self.config.limits
+        queued = [run.state is RunState.QUEUED for run in self.live() if run.by == who.name]
+        queued += [waits for name, waits in self._arriving if name == who.name]
+        limits, waiting = self.config.limits, sum(queued)
         if sender.busy and waiting >= limits.queued_runs:
             raise TooMany(f"{waiting} messages wait for their turn; no more than {limits.queued_runs} may")
-        if not sender.busy and len(mine) - waiting >= limits.live_runs:
+        if not sender.busy and len(queued) - waiting >= limits.live_runs:
             raise TooMany(f"{limits.live_runs} runs are live, and no more may be: wait for one, or stop one")
 
     def _refuse_if_draining(self) -> None:
@@ -236,7 +258,10 @@ class Host:
 
     def serve(self, hosted: HostedRun, sender: Sender, if_busy: IfBusy) -> None:
         """Give an accepted run its task."""
-        self.runs[hosted.id] = hosted
+        hosted.bring_state = partial(self._bring_state, hosted, sender.session)
+        hosted.keep_state = partial(self._keep_state, hosted, sender.session)
+        self.runs[hosted.id] = self._led[hosted.id] = hosted
+        self.operations.accepted(hosted)
         body = self._lead(hosted, sender, if_busy)
         hosted.task = asyncio.create_task(body, name=f"safepoint: {hosted.key.stored_as}")
 
@@ -259,6 +284,8 @@ class Host:
             await hosted.serve(sender, if_busy, self.book, joined)
         finally:
             limit.cancel()
+            self._led.pop(hosted.id, None)
+            self.operations.over(hosted)
             self._forget_old()
         if hosted.key in self._patched and not sender.busy:
             self._patched.discard(hosted.key)
@@ -274,12 +301,6 @@ class Host:
             del self.runs[oldest]
 
     # -- what a turn brings and leaves ---------------------------------------------------------------------------------
-
-    def give_state(self, hosted: HostedRun, session: Session, delta: Mapping[str, Any]) -> None:  # Any: JSON values
-        """What the run is to find in the session's state when its turn comes."""
-        hosted.state_delta = delta
-        hosted.bring_state = partial(self._bring_state, hosted, session)
-        hosted.keep_state = partial(self._keep_state, hosted, session)
 
     async def _bring_state(self, hosted: HostedRun, session: Session) -> None:
         """Its turn has come: the state is as its sessions share it now, with what came with the message.
@@ -311,7 +332,7 @@ class Host:
     # -- finding -------------------------------------------------------------------------------------------------------
 
     def live(self) -> list[HostedRun]:
-        return [run for run in self.runs.values() if run.live]
+        return [run for run in self._led.values() if run.live]
 
     def live_of(self, key: SessionKey) -> list[HostedRun]:
         return [run for run in self.live() if run.key == key]

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -84,6 +85,7 @@ class HostedRun:
         self.delivery: Delivery | None = None
         # Asked to stop while it was waiting for its turn: then there is no run to ask.
         self.withdrawn: Reason | None = None
+        self.accepted_at = time.time()
         self.over = Latch()
         self.task: asyncio.Task[None] | None = None
         self.asks: dict[str, Receipt] = {}
@@ -97,6 +99,7 @@ class HostedRun:
         # The last event of a run that failed, until it is known what the failure was.
         self._last: tuple[int, Json] | None = None
         self._place = 0
+        self._index = 0
         self._mine = False
 
     @property
@@ -183,7 +186,6 @@ class HostedRun:
             stop_listening()
             self.admitted.set()
             if not self._recorded:
-                await self._leave_state()
                 await self.record_end(book)
             self.feed.close(self._error_frame())
             self.over.set()
@@ -210,8 +212,20 @@ class HostedRun:
         error = self.run.result.error
         if isinstance(error, SessionBusy):  # of a run in another process
             self.refused = error
+        if self.run.result.save_error is not None:
+            await self._look_again()
         await self._leave_state()
         await self.record_end(book)
+
+    async def _look_again(self) -> None:
+        """A run that was forced did not wait for its end to be stored, but it may well be. Bounded.
+
+        Cancellation: the session finds out when it is used next.
+        """
+        assert self._session is not None
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                await self._session.save_state()
 
     async def record_end(self, book: RunBook) -> None:
         """Bounded; what fails is owed, and tried again. Cancellation: likewise, by the next start at the latest."""
@@ -243,8 +257,8 @@ class HostedRun:
 
     def withdraw(self, reason: Reason) -> None:
         """Take it out of the queue. Only for a run that has not started."""
-        asked, now = self.run.node.request(), self.run.node.clock.now()
-        if self.withdrawn is not None or (asked is not None and asked.level(now) > Level.SAFE):
+        asked = self.run.node.request()
+        if self.withdrawn is not None or (asked is not None and asked.at.level is not Level.SAFE):
             return  # it was asked already, and ends by itself as soon as it starts
         self.withdrawn = reason
         if self.task is not None and self._session is not None:  # a task that has made no step would never see it
@@ -264,6 +278,7 @@ class HostedRun:
             match fact:
                 case Opened(run_id=run_id) if run_id == self.id:
                     self._mine = True
+                    self._index = fact.index
                     self._said = dict(enumerate(fact.messages, fact.index))
                     self._place = fact.index + len(fact.messages)
                     if self.epoch:
@@ -345,8 +360,10 @@ class HostedRun:
             place, event = self._last
             code, text = failure(result.error)
             self.feed.say(place, {**event, "errorCode": code, "errorMessage": text}, last=True)
-        elif self._mine or not self.feed.whole:
+        elif self._mine:
             self._mine = False
+            self._say_last(_end_of(result, self._index))
+        elif not self.feed.whole:
             code, why = failure(result.save_error or result.error)
             code = ABORTED if result.cancellation is not None else code
             self._tell_abnormal(Abnormal(code, why, result.ledger))
@@ -364,6 +381,12 @@ class HostedRun:
 
     def _error_frame(self) -> Json | None:
         return None if self.error is None else error_frame(*failure(self.error), time.time())
+
+
+def _end_of(result: RunResult[Any], index: int) -> Ended:  # Any: of every output type
+    """The fact that nobody heard of, because it was not waited for."""
+    own, ledger, usage = tuple(result.messages[index:]), result.ledger, result.usage
+    return Ended(result.run_id, result.stop_reason, index, own, ledger, usage, result.checkpoint, time.time())
 
 
 def failure(error: BaseException | None) -> tuple[str, str]:

@@ -42,10 +42,10 @@ class TextLines(logging.Formatter):
         return super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")
 
 
-def configure_logging(lines: logging.Formatter) -> None:
-    """All log lines of the process to stderr, in that form."""
+def configure_logging(lines: logging.Formatter, level: str = "INFO") -> None:
+    """All log lines of the process from that level on to stderr, in that form."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(lines)
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(logging.INFO)
+    root.setLevel(level)

@@ -187,7 +187,8 @@ async def _adopt(host: Host, key: SessionKey, sender: Sender, record: RunRecord,
         hosted.run.discard()
         raise
     hosted.queued = record.state is RunState.QUEUED
-    host.give_state(hosted, sender.session, (request.state_delta or {}) if move is Move.START else {})
+    if move is Move.START:
+        hosted.state_delta = request.state_delta or {}
     host.serve(hosted, sender, "queue")
 
 

@@ -17,7 +17,7 @@ def apply(stored: Stored, change: Change) -> Stored:
         case Opened():
             return _open(stored, change)
         case Said(index, message, at):
-            said = _saying(stored, index, (message,), at)
+            said = _saying(stored, index, (message,), at, runs=stored.runs)
             messages, times = said.messages + stored.messages[index + 1 :], said.times + stored.times[index + 1 :]
             return replace(said, messages=messages, times=times)
         case Called(entry, memory):
@@ -56,7 +56,7 @@ def _open(stored: Stored, opened: Opened) -> Stored:
         state_before=dict(before),
         origin=origin,
     )
-    return replace(_saying(stored, opened.index, opened.messages, opened.at), runs=(*runs, run))
+    return _saying(stored, opened.index, opened.messages, opened.at, runs=(*runs, run))
 
 
 def _end(stored: Stored, ended: Ended) -> Stored:
@@ -67,15 +67,18 @@ def _end(stored: Stored, ended: Ended) -> Stored:
         checkpoint=ended.checkpoint,
         ledger=ended.ledger,
     )
-    return _with_last(_saying(stored, ended.index, ended.messages, ended.at), run)
+    return _saying(stored, ended.index, ended.messages, ended.at, runs=(*stored.runs[:-1], run))
 
 
-def _saying(stored: Stored, index: int, messages: tuple[Message, ...], at: float) -> Stored:
+def _saying(
+    stored: Stored, index: int, messages: tuple[Message, ...], at: float, *, runs: tuple[StoredRun, ...]
+) -> Stored:
     """The conversation up to there, then these. One quick copy of what may be long; `(*a, *b)` makes three."""
     before = zip(stored.messages[index:], stored.times[index:], strict=True)
     known = zip_longest(messages, islice(before, len(messages)), fillvalue=(None, at))
     times = tuple(time if old == new else at for new, (old, time) in known)
-    return replace(stored, messages=stored.messages[:index] + messages, times=stored.times[:index] + times)
+    said = (stored.messages[:index] + messages, stored.times[:index] + times)
+    return Stored(said[0], stored.state, runs, stored.late, stored.epoch, said[1])
 
 
 def _with_last(stored: Stored, run: StoredRun) -> Stored:

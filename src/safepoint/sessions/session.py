@@ -36,6 +36,7 @@ from safepoint.tools.rendering import render_error, render_result
 
 if TYPE_CHECKING:
     from safepoint.agent.checkpoint import Checkpoint
+    from safepoint.agent.result import RunResult
     from safepoint.agent.run import Run
 
 _HAPPENED = frozenset(
@@ -83,6 +84,8 @@ class Session:
         self._unsure = False
         self._appends = 0
         self._listeners: list[Callable[[tuple[Fact, ...]], object]] = []
+        # The end of a run that could not wait until it was stored, as FORCE makes it: written with the next change.
+        self._owed: Ended | None = None
         # How the live run began, in case that is what nobody knows.
         self._opening: list[Change] = []
 
@@ -265,6 +268,8 @@ class Session:
         """The run has ended; what it left behind reports here if it comes back."""
         if self.live is run:
             self.live = None
+            if run.result.save_error is not None and self._has_open_run():
+                self._owed = _end_of(run.result, self._stored.runs[-1].index)
         if self.live is None and not self._changing and self._claimant is not None:
             # The store did not answer in time, or the run was forced and nothing was waited for.
             self._releasing(self._claimant)
@@ -292,7 +297,9 @@ class Session:
             self._see(await self.store.load(self.id))
         self._stored = replace(self._stored, epoch=epoch)
         if self._has_open_run():
-            await self._append(sealed(self._stored, self._stored.runs[-1]))
+            run, owed = self._stored.runs[-1], self._owed
+            await self._append(owed if owed is not None and owed.run_id == run.run_id else sealed(self._stored, run))
+        self._owed = None
 
     async def _give_back(self) -> None:
         """Release what a claim has taken, or may have. Cancellation: put off until that is done, within limits."""
@@ -411,6 +418,11 @@ class SessionJournal:
     async def write(self, *facts: Fact) -> None:
         """Cancellation: written whole or not at all."""
         await self._session.write(*facts)
+
+
+def _end_of(result: RunResult[Any], index: int) -> Ended:  # Any: a run of any agent
+    own, now = tuple(result.messages[index:]), current_clock().wall()
+    return Ended(result.run_id, result.stop_reason, index, own, result.ledger, result.usage, result.checkpoint, at=now)
 
 
 def _late_result(orphan: Orphan) -> LateResult | None:

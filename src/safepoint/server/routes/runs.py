@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from functools import partial
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import JSONResponse, Response
 
+from safepoint.server.direct import DirectRoute
 from safepoint.server.event_stream import EventStream
 from safepoint.server.feed import Feed
 from safepoint.server.finding import Finder
@@ -18,7 +21,9 @@ from safepoint.server.served import Served
 from safepoint.server.wire_events import latest
 from safepoint.sessions.records import RunRecord
 
-routes = APIRouter()
+_A_MOMENT = 0.05
+
+routes = APIRouter(route_class=DirectRoute)
 
 
 @routes.post("/run")
@@ -32,7 +37,7 @@ async def run(host: Served, who: Who, body: RunRequest, request: Request) -> Res
 
 
 @routes.post("/run_sse")
-async def run_sse(host: Served, who: Who, body: RunRequest) -> Response:
+async def run_sse(host: Served, who: Who, body: RunRequest, request: Request) -> Response:
     hosted, feed = await _submit(host, who, body)
     run_id = feed.scene.run_id if hosted is None else hosted.id
     return EventStream(feed, host.config, partials=body.streaming, run_id=run_id)
@@ -54,14 +59,33 @@ async def _submit(host: Host, who: Principal, body: RunRequest) -> tuple[HostedR
 
 async def _until_gone(request: Request, hosted: HostedRun) -> None:
     """Until the run is over or its caller has left. Cancellation: only the waiting ends."""
-    over = asyncio.ensure_future(hosted.over.wait())
-    gone = asyncio.ensure_future(_disconnected(request))
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[None] = loop.create_future()
+    hosted.over.when_set(partial(_finish, woken))
+    # A run that takes no longer than this costs no task that watches its caller.
+    later = loop.call_later(_A_MOMENT, _finish, woken)
     try:
-        await asyncio.wait({over, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await woken
     finally:
-        over.cancel()
-        gone.cancel()
-        await asyncio.wait({over, gone}, timeout=1.0)
+        later.cancel()
+    if not hosted.over.is_set:
+        await _until_one(hosted.over.wait(), _disconnected(request))
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+async def _until_one(*waits: Coroutine[None, None, None]) -> None:
+    """Cancellation: of both, which are waited for."""
+    tasks = {asyncio.ensure_future(wait) for wait in waits}
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=1.0)
 
 
 async def _disconnected(request: Request) -> None:
