@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from safepoint import Agent
+from safepoint import Agent, ToolContext, tool
 from safepoint._core.reasons import Reason
 from safepoint.errors import StoreError
 from safepoint.server.apps import Catalog
-from safepoint.server.cancelling import cancel_all
+from safepoint.server.cancelling import cancel_all, clear_pause
 from safepoint.server.config import ServerConfig
 from safepoint.server.host import Host
 from safepoint.server.hosted import HostedRun
@@ -25,7 +27,7 @@ from safepoint.server.wish import Wish
 from safepoint.sessions import MemoryStore
 from safepoint.sessions.records import MemoryRunBook, RunRecord, RunState
 from safepoint.sessions.shelf import MemoryShelf
-from safepoint.testing import RuleModel, say
+from safepoint.testing import RuleModel, call, say
 from tests.server.server_process import message
 from tests.virtual import virtual
 
@@ -33,9 +35,22 @@ GONE = f"{socket.gethostname()}|999999999|never"
 SESSION = "worker/ann/s"
 
 
+@tool
+async def ask(ctx: ToolContext) -> str:
+    """Ask a person."""
+    return str(await ctx.interrupt("why?"))
+
+
 class Book(MemoryRunBook):
     durable = True
     broken = False
+    before_move: Callable[[], Awaitable[None]] | None = None
+
+    async def move(self, run_id: str, state: RunState, *, epoch: int, **changes: Any) -> RunRecord:  # Any: its fields
+        first, self.before_move = self.before_move, None
+        if first is not None:
+            await first()
+        return await super().move(run_id, state, epoch=epoch, **changes)
 
     async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
         if self.broken:
@@ -52,7 +67,7 @@ class World:
     book: Book = field(default_factory=Book)
 
     def __post_init__(self) -> None:
-        agent = Agent("worker", model=RuleModel({}, otherwise=say("done")))
+        agent = Agent("worker", model=RuleModel({"ask": call("ask")}, otherwise=say("done")), tools=[ask])
         self.host = Host(Catalog.of({"worker": agent}), self.store, self.book, MemoryShelf(), self.config)
         self.recovery = Recovery(self.host)
 
@@ -164,3 +179,21 @@ async def test_a_run_that_is_cancelled_before_its_task_has_made_a_step_is_over_a
     [record] = await there.book.find()
     assert (record.state, record.outcome) == (RunState.ENDED, "cancelled")
     assert await there.said() == []
+
+
+@virtual
+async def test_a_pause_that_a_new_message_has_closed_meanwhile_is_not_told_as_stopped_by_the_cancel() -> None:
+    there = await world()
+    host, key = there.host, SessionKey("worker", "ann", "s")
+    paused = await host.submit(LOCAL, key, RunRequest.model_validate(message("s", "ask")))
+    assert isinstance(paused, HostedRun)
+    await paused.over.wait()
+    [record] = await there.book.find()
+    assert record.state is RunState.PAUSED
+
+    clearing = asyncio.create_task(clear_pause(host, key, record, Reason("enough")))
+    there.book.before_move = lambda: there.left("next", created_at=record.created_at + 1, owner=host.owner)
+    assert await clearing is None
+    known = await there.book.get(record.run_id)
+    assert known is not None
+    assert (known.state, known.outcome) == (RunState.ENDED, "interrupted")
