@@ -33,6 +33,7 @@ from safepoint.sessions.memory import MemoryStore
 from safepoint.sessions.records import KeyTaken, MemoryRunBook, RunBook
 from safepoint.sessions.shelf import MemoryShelf, SqliteShelf
 from safepoint.sessions.sqlite import SqliteStore
+from safepoint.sessions.sqlite_records import SqliteRunBook
 from safepoint.sessions.store import Store
 
 _log = logging.getLogger("safepoint")
@@ -68,13 +69,15 @@ def create_app(
 ) -> FastAPI:
     """The ASGI app that serves these agents by name. Without a store everything is kept in memory.
 
+    `book`: the records of runs; without one they are kept where a `SqliteStore` keeps its sessions, or in memory.
     `keys`: who may call. Without any, it serves this machine only. Raises ValueError for a configuration that would
     let others in unknown.
     """
     catalog = agents if isinstance(agents, Catalog) else Catalog.of(agents)
     kept = store or MemoryStore()
     shelf = SqliteShelf(kept) if isinstance(kept, SqliteStore) else MemoryShelf()
-    host = Host(catalog, kept, book or MemoryRunBook(), shelf, config or ServerConfig())
+    book = book or (SqliteRunBook(kept) if isinstance(kept, SqliteStore) else MemoryRunBook())
+    host = Host(catalog, kept, book, shelf, config or ServerConfig())
 
     recovery = Recovery(host)
 
