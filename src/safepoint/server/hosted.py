@@ -173,6 +173,8 @@ class HostedRun:
             self.delivery = sent.delivery
             if self.refused is None:
                 self._tell_end(sent.result)
+            else:
+                self._tell_abnormal(Abnormal(type(self.refused).__name__, str(self.refused)))
         except SessionBusy as error:
             self.refused = error
         except StoreError as error:

@@ -288,7 +288,7 @@ class NoRecords(MemoryRunBook):
     async def find(self, *, session: str | None = None, prefix: str = "", limit: int = 1000) -> list[RunRecord]:
         return []
 
-    async def still_open(self, session: str | None = None) -> list[RunRecord]:
+    async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
         return []
 
 
