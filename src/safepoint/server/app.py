@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
@@ -22,6 +23,7 @@ from safepoint.server.door import check_exposed
 from safepoint.server.guard import Guard
 from safepoint.server.host import Draining, Host, NoSuchApp, TooMany
 from safepoint.server.ids import BadId, ReservedName
+from safepoint.server.invalid import answer_invalid
 from safepoint.server.keys import KeyFile
 from safepoint.server.principal import NotAllowed, NotYours
 from safepoint.server.recovery import Recovery
@@ -98,6 +100,7 @@ def create_app(
     check_exposed("allowed_hosts", host.config, keys, exposed=bool(host.config.allowed_hosts))
     for part in (service, runs, cancel, going_on, sessions, watching, operating, unserved):  # the busiest first
         app.include_router(part.routes)
+    app.add_exception_handler(RequestValidationError, answer_invalid)
     for kind, status in _STATUS:
         app.add_exception_handler(kind, _answer_with(status))
     check_routes(app)

@@ -139,7 +139,7 @@ async def clear_pause(host: Host, key: SessionKey, paused: RunRecord, reason: Re
     sender = await host.sender(key)
     session = sender.session
     try:
-        await session.save_state()  # also learns what other processes have written
+        await sender.between(session.save_state)  # also learns what other processes have written
         record = await host.book.take(paused.run_id, host.owner, epoch=paused.epoch, at=time.time())
     except (SessionBusy, RecordMoved):
         return None

@@ -157,6 +157,16 @@ class Viewer:
                 return frame
             await self._woken.wait()
 
+    async def all(self) -> list[Json]:
+        """Every whole event, once the last one is there. Cancellation: nothing is lost."""
+        self.partials = False
+        try:
+            while await self.next() is not None:
+                pass
+            return self.feed.whole
+        finally:
+            self.leave()
+
     def follow(self, feed: Feed) -> None:
         """Read on there, from where that feed is now."""
         self.feed.leave(self)

@@ -19,7 +19,7 @@ from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import Receipt
 from safepoint.agent.checkpoint import Question
-from safepoint.agent.events import Event, ModelCallEnded, ReasoningStreamed, TextStreamed
+from safepoint.agent.events import Event, ModelCallEnded, ModelCallStarted, ReasoningStreamed, TextStreamed
 from safepoint.agent.journal import Ended, Fact, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.result import RunResult, StopReason
@@ -173,6 +173,8 @@ class HostedRun:
             self.delivery = sent.delivery
             if self.refused is None:
                 self._tell_end(sent.result)
+            else:
+                self._tell_abnormal(Abnormal(type(self.refused).__name__, str(self.refused)))
         except SessionBusy as error:
             self.refused = error
         except StoreError as error:
@@ -325,12 +327,24 @@ class HostedRun:
         """The words of the run itself, or of a child that speaks for it, as they come."""
         if event.run_id not in self.run.hub.speakers:
             return
+        if isinstance(event, ModelCallStarted) and event.run_id == self.id:
+            self._tell_results()
         if isinstance(event, TextStreamed | ReasoningStreamed):
             thought, voice = isinstance(event, ReasoningStreamed), self._voice(event)
             self.feed.whisper(self._place, event.text, time.time(), thought=thought, voice=voice)
         elif isinstance(event, ModelCallEnded) and self.feed.scene.voice is not None:
             # The children's messages are the conversation itself: a reply with calls, and then their results.
             self._place += 2 if event.message is not None and event.message.tool_calls else 0
+
+    def _tell_results(self) -> None:
+        """The results of calls are stored one by one; the message they make is stored with the next reply.
+
+        It is told before that reply's first words, which would have its place otherwise.
+        """
+        record, now = self.run.record, time.time()
+        messages = record.messages if record is not None and self._mine else []
+        for place in range(self._place, len(messages)):
+            self._say(place, messages[place], now)
 
     def _voice(self, event: Event) -> str | None:
         """Who speaks, where agents hand one conversation on: their node is named after them, with a number."""

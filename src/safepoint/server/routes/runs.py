@@ -32,9 +32,9 @@ routes = APIRouter(route_class=DirectRoute)
 @routes.post("/run")
 async def run(host: Served, who: Who, body: RunRequest, request: Request) -> Response:
     hosted, feed = await _submit(host, who, body)
-    if hosted is None:
-        return JSONResponse(latest(feed.whole))
     viewer = feed.view()
+    if hosted is None:
+        return JSONResponse(latest(await viewer.all()))
     try:
         await _until_gone(request, hosted)
     finally:
