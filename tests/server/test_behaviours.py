@@ -108,20 +108,20 @@ def test_b03_errors_have_the_statuses_and_texts_of_adk(server: ServerProcess) ->
     assert server.http("PUT", "/run").status == 405
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        {"newMessage": {"role": "user", "parts": [{"txt": "hi"}]}},
-        {"newMessage": {"role": "user", "parts": [{"text": "hi"}], "more": 1}},
-        {"newMessage": {"parts": [{"functionCall": {"id": "c", "name": "note", "args": {}}}]}},
-        {"newMessage": {"parts": [{"text": "hi"}, {"functionResponse": {"id": "c", "name": "n", "response": {}}}]}},
-        {"newMessage": {"parts": "hi"}},
-        {"userId": None},
-        {"streaming": "maybe"},
-        {"ifBusy": "perhaps"},
-        {"onDisconnect": {"cancelAfter": -1}},
-    ],
-)
+NO_REQUESTS: list[dict[str, object]] = [
+    {"newMessage": {"role": "user", "parts": [{"txt": "hi"}]}},
+    {"newMessage": {"role": "user", "parts": [{"text": "hi"}], "more": 1}},
+    {"newMessage": {"parts": [{"functionCall": {"id": "c", "name": "note", "args": {}}}]}},
+    {"newMessage": {"parts": [{"text": "hi"}, {"functionResponse": {"id": "c", "name": "n", "response": {}}}]}},
+    {"newMessage": {"parts": "hi"}},
+    {"userId": None},
+    {"streaming": "maybe"},
+    {"ifBusy": "perhaps"},
+    {"onDisconnect": {"cancelAfter": -1}},
+]
+
+
+@pytest.mark.parametrize("broken", NO_REQUESTS)
 def test_b03_what_is_no_request_is_422_and_stores_nothing(server: ServerProcess, broken: dict[str, object]) -> None:
     server.post(session_path("b03-broken"))
     for path in ("/run", "/run_sse"):
@@ -200,13 +200,13 @@ def test_b06_a_running_a_queued_and_a_paused_run_can_be_cancelled(server: Server
 def test_b06_a_run_that_was_resumed_can_be_cancelled(server: ServerProcess) -> None:
     server.post(session_path("b06-again", app="handy"))
     caller = server.run_in_thread("b06-again", "pause 20; note b06-again", appName="handy")
-    server.until_did("pause")
+    server.until_did("pause note b06-again")
     server.post(f"{session_path('b06-again', app='handy')}:cancel")
     caller.answer()
     run_id = only_run(server, "b06-again")["runId"]
     resumed = server.post(f"/runs/{run_id}:resume").body
     assert (resumed["continues"], resumed["runId"] == run_id) == (run_id, False)
-    server.until_did("pause", 2)
+    server.until_did("pause note b06-again", 2)
     assert server.post(f"/runs/{resumed['runId']}:cancel").body["status"] == "cancelled"
     assert until_over(server, resumed["runId"])["outcome"] == "cancelled"
     assert "note b06-again" not in server.did()
@@ -329,8 +329,8 @@ def test_b15_the_model_stream_is_closed_and_no_more_is_paid_for(server: ServerPr
 
 def test_b16_nothing_starts_after_the_cancel_is_accepted(server: ServerProcess) -> None:
     server.post(session_path("b16", app="handy"))
-    caller = server.run_in_thread("b16", "pause 0.4; note b16", appName="handy")
-    server.until_did("pause")
+    caller = server.run_in_thread("b16", "pause 3; note b16", appName="handy")
+    server.until_did("pause note b16")
     prompts = len(server.prompts())
     server.post(f"{session_path('b16', app='handy')}:cancel", {"at": "after_model", "waitSeconds": 5})
     caller.answer()
@@ -344,8 +344,10 @@ def test_b16_nothing_starts_after_the_cancel_is_accepted(server: ServerProcess) 
 
 def test_b17_the_caller_of_a_cancelled_run_gets_the_events_so_far_and_no_error(server: ServerProcess) -> None:
     server.create("b17")
+    naps = server.did().count("nap begins")
     caller = server.run_in_thread("b17", "note b17; nap 30")
     server.until_did("note b17")
+    server.until_did("nap begins", naps + 1)
     server.cancel("b17", reason="enough of b17")
     answer = caller.answer()
     assert answer.status == 200
@@ -364,7 +366,10 @@ def test_b18_finished_failed_paused_and_cancelled_can_be_told_apart(server: Serv
         with server.stream(session, text) as frames:
             seen = [event for _, event in frames]
         whole = [event for event in seen if "error" not in event]
-        last[session], errors[session] = whole[-1], next((event for event in seen if "error" in event), {})
+        last[session], errors[session] = (
+            whole[-1],
+            next((event for event in seen if "error" in event), dict[str, Any]()),
+        )
         assert server.events(session)[-1] == last[session]
     assert "errorCode" not in last["b18-ok"]
     assert (last["b18-fail"]["errorCode"], last["b18-fail"]["errorMessage"]) == ("RuntimeError", "at last")

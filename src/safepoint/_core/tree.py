@@ -182,14 +182,17 @@ class Node:
 
     def evaluate(self) -> None:
         """Look at the log: push work that NOW or FORCE concerns, arm the deadline, tell the children."""
-        self._evaluate(self._inherited())
+        self._evaluate(self._inherited(), acted_on=False)
 
-    def _evaluate(self, inherited: Request | None) -> None:
+    def _evaluate(self, inherited: Request | None, *, acted_on: bool) -> None:
+        """`acted_on`: the parent has acted on what it hands down, so nobody can take that back any more."""
         if self.state in _NOT_LIVE:
             return
-        pressing = join(self.log.standing().pressing, inherited)
-        hard = self._settled(pressing, self._pressing, None) if self._level(pressing) > self.pushed else None
-        self._arm()
+        own = self.log.standing().pressing
+        pressing, hard = join(own, inherited), None
+        if self._level(pressing) > self.pushed:
+            hard = pressing if acted_on and own is None else self._settled(pressing, self._pressing, None)
+        self._arm(own)
         self.on_change()  # the ask is told before anything that it brings about
         level = self._level(hard)
         if hard is not None and level > self.pushed:
@@ -201,7 +204,7 @@ class Node:
             self.on_push(level)
         for child in tuple(self.children):
             if child._loop is self._loop:
-                child._evaluate(self._handed_to(child, hard or self._pressing()))
+                child._evaluate(self._handed_to(child, hard or self._pressing()), acted_on=hard is not None)
             else:
                 child.wake()  # a run that a thread tool started, on a loop of its own
 
@@ -311,11 +314,10 @@ class Node:
             node = node.parent
         return not unmarked
 
-    def _arm(self) -> None:
+    def _arm(self, request: Request | None) -> None:
         """One timer, for the earliest deadline of this node's own asks; children hear of it from here."""
         if self._timer is not None:
             self._timer.cancel()
-        request = self.log.standing().pressing
         if request is None or request.deadline is None or request.at.level is not Level.SAFE:
             return
         if not request.expired(self.clock.now()):

@@ -87,7 +87,8 @@ class Family:
         path, touched = self._record.node.path, list[Touched]()
         children = [ChildResult(key, f"{path}/{key}", result) for key, result in self._before.items()]
         for key, run in self._runs.items():
-            run.give_up()
+            if not run.over:
+                run.give_up()
             left = run.left()
             opened[key] = left.open
             touched.append(left.touched)

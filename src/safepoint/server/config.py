@@ -27,7 +27,7 @@ class Limits:
     body_bytes: int = 8_000_000
     header_bytes: int = 32_000
     json_depth: int = 64
-    json_values: int = 100_000
+    json_values: int = 50_000
     request_seconds: float = 30.0
     live_runs: int = 16
     queued_runs: int = 64

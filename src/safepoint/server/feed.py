@@ -223,6 +223,13 @@ class Viewer:
         await self._woken.wait()
         self._woken.clear()
 
+    async def all(self) -> list[Json]:
+        """Every whole event, once the last one is there. Cancellation: nothing is lost."""
+        with self:
+            while not self.feed.closed:
+                await self.wait()
+            return self.feed.whole
+
     def follow(self, feed: Feed) -> None:
         """Read on there, from where that feed is now."""
         self.feed.leave(self)

@@ -149,7 +149,7 @@ class Host:
         if sender.busy:
             self._patched.add(key)  # a live run writes it with its next step; one that has written its last, nobody
         else:
-            await sender.session.save_state()
+            await sender.between(sender.session.save_state)
         await self._share(key, kept)
         now = time.time()
         await self.shelf.note(key.stored_as, Note(now, {"id": f"p-{uuid.uuid4()}", "stateDelta": kept}))
@@ -290,7 +290,7 @@ class Host:
         if hosted.key in self._patched and not sender.busy:
             self._patched.discard(hosted.key)
             with suppress(StoreError):  # then the next run saves it
-                await sender.session.save_state()
+                await sender.between(sender.session.save_state)
 
     def _forget_old(self) -> None:
         """Runs that are over stay for a while, for viewers that come back; then the store has what they left."""

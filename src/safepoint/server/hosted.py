@@ -173,6 +173,8 @@ class HostedRun:
             self.delivery = sent.delivery
             if self.refused is None:
                 self._tell_end(sent.result)
+            else:
+                self._tell_abnormal(Abnormal(type(self.refused).__name__, str(self.refused)))
         except SessionBusy as error:
             self.refused = error
         except StoreError as error:
@@ -326,6 +328,8 @@ class HostedRun:
         """The words of the run itself, or of a child that speaks for it, as they come."""
         if event.run_id not in self.run.hub.speakers:
             return
+        if isinstance(event, ModelCallStarted) and event.run_id == self.id:
+            self._tell_results()
         if isinstance(event, TextStreamed | ReasoningStreamed):
             thought, voice = isinstance(event, ReasoningStreamed), self._voice(event)
             self.feed.whisper(self._place, event.text, time.time(), thought=thought, voice=voice)
@@ -344,6 +348,16 @@ class HostedRun:
             for place in range(self._place, len(record.messages)):
                 self._say(place, record.messages[place], time.time())
         self.feed.begin()
+
+    def _tell_results(self) -> None:
+        """The results of calls are stored one by one; the message they make is stored with the next reply.
+
+        It is told before that reply's first words, which would have its place otherwise.
+        """
+        record, now = self.run.record, time.time()
+        messages = record.messages if record is not None and self._mine else []
+        for place in range(self._place, len(messages)):
+            self._say(place, messages[place], now)
 
     def _voice(self, event: Event) -> str | None:
         """Who speaks, where agents hand one conversation on: their node is named after them, with a number."""

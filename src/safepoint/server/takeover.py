@@ -131,7 +131,8 @@ async def settle(host: Host, record: RunRecord) -> bool:
     try:
         sender = await host.sender(key)
         if not sender.busy:
-            await sender.session.save_state()  # learns what others have written, and seals what they left open
+            # Learns what others have written, and seals what they left open.
+            await sender.between(sender.session.save_state)
     except SessionNotFound:
         await _end(host, record, Verdict(Move.END, reason=Reason("its session was deleted", Source.POLICY)))
         return True

@@ -30,7 +30,7 @@ routes = APIRouter(route_class=DirectRoute)
 async def run(host: Served, who: Who, body: RunRequest, request: Request) -> Response:
     hosted, feed = await _submit(host, who, body)
     if hosted is None:
-        return JSONResponse(latest(feed.whole))
+        return JSONResponse(latest(await feed.view().all()))
     with feed.view() as viewer:
         await _until_gone(request, hosted)
     return JSONResponse(latest(viewer.rest()))
