@@ -27,7 +27,7 @@ from safepoint.server.invalid import answer_invalid
 from safepoint.server.keys import KeyFile
 from safepoint.server.principal import NotAllowed, NotYours
 from safepoint.server.recovery import Recovery
-from safepoint.server.routes import cancel, going_on, operating, runs, service, sessions, unserved, watching
+from safepoint.server.routes import cancel, going_on, live, operating, page, runs, service, sessions, unserved, watching
 from safepoint.server.starting import NothingToAnswer
 from safepoint.sessions.memory import MemoryStore
 from safepoint.sessions.records import KeyTaken, MemoryRunBook, RunBook
@@ -98,7 +98,18 @@ def create_app(
     app.state.keys = keys
     # Middleware is made with the first request; what is wrong with it shall be known before.
     check_exposed("allowed_hosts", host.config, keys, exposed=bool(host.config.allowed_hosts))
-    for part in (service, runs, cancel, going_on, sessions, watching, operating, unserved):  # the busiest first
+    for part in (
+        service,
+        runs,
+        cancel,
+        going_on,
+        sessions,
+        watching,
+        live,
+        page,
+        operating,
+        unserved,
+    ):  # the busiest first
         app.include_router(part.routes)
     app.add_exception_handler(RequestValidationError, answer_invalid)
     for kind, status in _STATUS:

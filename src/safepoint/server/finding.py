@@ -83,7 +83,7 @@ class Finder:
                 if record.state not in _UNDER_WAY or self._host.draining:
                     break
                 await asyncio.sleep(_LOOK)
-                if not feed.watched:
+                if not feed.viewers:
                     break
         except StoreError as error:
             _log.error("the run %s can't be watched any more: %s", record.run_id, error)

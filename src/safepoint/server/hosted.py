@@ -28,7 +28,7 @@ from safepoint.errors import SessionBusy, StoreError
 from safepoint.history.parts import Message, Prompt
 from safepoint.server.feed import Feed
 from safepoint.server.ids import SessionKey
-from safepoint.server.requests import OnDisconnect
+from safepoint.server.leaving import Leaving
 from safepoint.server.wire_events import (
     ABORTED,
     Abnormal,
@@ -71,8 +71,8 @@ class HostedRun:
         self.run = run
         self.prompt = prompt
         self.by = by
-        self.feed = Feed(scene, first_event(epoch))
-        self.on_disconnect: OnDisconnect = "cancel"
+        self.leaving = Leaving(self.ask)
+        self.feed = Feed(scene, first_event(epoch), self.leaving)
         self.queued = False
         self.epoch = epoch
         self.admitted = Latch()
@@ -191,6 +191,7 @@ class HostedRun:
                 await self.record_end(book)
             self.feed.close(self._error_frame())
             self.over.set()
+            self.leaving.end()
 
     async def _begin(self, book: RunBook) -> None:
         """Cancellation: the record says that it is queued, and the run does not start."""
@@ -321,7 +322,7 @@ class HostedRun:
         if ended.stop_reason is StopReason.ERROR:
             self._last = (place, event)
         else:
-            self.feed.say(place, event)
+            self.feed.say(place, event, last=True)
 
     def _overhear(self, event: Event) -> None:
         """The words of the run itself, or of a child that speaks for it, as they come."""
@@ -335,6 +336,18 @@ class HostedRun:
         elif isinstance(event, ModelCallEnded) and self.feed.scene.voice is not None:
             # The children's messages are the conversation itself: a reply with calls, and then their results.
             self._place += 2 if event.message is not None and event.message.tool_calls else 0
+        elif isinstance(event, ModelCallStarted):
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Results go into the conversation with the next message, and are durable before that, each by itself: so they
+        are told before the words that answer them. Words of an attempt that failed are no part of the next.
+        """
+        record = self.run.record
+        if record is not None and self._mine and self.feed.scene.voice is None:
+            for place in range(self._place, len(record.messages)):
+                self._say(place, record.messages[place], time.time())
+        self.feed.begin()
 
     def _tell_results(self) -> None:
         """The results of calls are stored one by one; the message they make is stored with the next reply.
@@ -360,7 +373,7 @@ class HostedRun:
         if self._last is not None:
             place, event = self._last
             code, text = failure(result.error)
-            self.feed.say(place, {**event, "errorCode": code, "errorMessage": text})
+            self.feed.say(place, {**event, "errorCode": code, "errorMessage": text}, last=True)
         elif self._mine:
             self._mine = False
             self._say_last(_end_of(result, self._index))
@@ -378,7 +391,7 @@ class HostedRun:
     def _tell_abnormal(self, abnormal: Abnormal) -> None:
         """The end of a run that had no turn, or whose end could not be stored."""
         event = empty_event(self.feed.scene, self._place, time.time())
-        self.feed.say(self._place, abnormal_event(event, abnormal))
+        self.feed.say(self._place, abnormal_event(event, abnormal), last=True)
 
     def _error_frame(self) -> Json | None:
         return None if self.error is None else error_frame(*failure(self.error), time.time())

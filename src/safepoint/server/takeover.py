@@ -180,7 +180,7 @@ async def _adopt(host: Host, key: SessionKey, sender: Sender, record: RunRecord,
         begun.run.discard()
         raise
     hosted = HostedRun(key, begun.run, begun.prompt, scene, by=record.by, epoch=record.epoch)
-    hosted.on_disconnect = "detach"
+    hosted.leaving.policy = "detach"
     try:
         if record.state is RunState.SUSPENDED:
             record = await host.book.move(record.run_id, RunState.QUEUED, epoch=record.epoch)
