@@ -154,6 +154,7 @@ def test_a_repeated_key_gives_the_same_run_live_or_over_and_another_body_is_409(
 def test_an_answer_resumes_the_run_that_waits_under_its_old_invocation(server: ServerProcess) -> None:
     server.create("ask")
     events = server.run("ask", "ask name").body
+    assert len({event["id"] for event in events}) == len(events), "each event once, in its last form"
     waits = next(event for event in events if event.get("longRunningToolIds"))
     answer = {"functionResponse": {"id": waits["longRunningToolIds"][0], "name": "ask", "response": {"result": "Eve"}}}
     body = message("ask", "", newMessage={"role": "user", "parts": [answer]})

@@ -206,8 +206,8 @@ def test_a_key_is_sent_as_a_bearer_and_a_refusal_says_where_to_put_one(tmp_path:
     assert without.exit_code == 4
     assert "SAFEPOINT_KEY" in without.stderr
     assert b"uthorization" not in heard[0]
-    assert b"Bearer sp_of_the_environment\r\n" in heard[1]
-    assert b"Bearer sp_of_a_file\r\n" in heard[2]
+    assert b"Authorization: Bearer sp_of_the_environment\r\n" in heard[1]
+    assert b"Authorization: Bearer sp_of_a_file\r\n" in heard[2]
 
 
 def test_serve_says_in_one_line_what_is_wrong_and_exits_with_2(server: ServerProcess, tmp_path: Path) -> None:
