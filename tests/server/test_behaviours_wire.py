@@ -154,6 +154,7 @@ def test_a_repeated_key_gives_the_same_run_live_or_over_and_another_body_is_409(
 def test_an_answer_resumes_the_run_that_waits_under_its_old_invocation(server: ServerProcess) -> None:
     server.create("ask")
     events = server.run("ask", "ask name").body
+    assert len({event["id"] for event in events}) == len(events), "each event once, in its last form"
     waits = next(event for event in events if event.get("longRunningToolIds"))
     answer = {"functionResponse": {"id": waits["longRunningToolIds"][0], "name": "ask", "response": {"result": "Eve"}}}
     body = message("ask", "", newMessage={"role": "user", "parts": [answer]})
@@ -197,7 +198,7 @@ def test_a_run_goes_on_only_by_the_invocation_that_was_stopped_last(server: Serv
 
 def test_an_ask_can_be_withdrawn_until_it_is_acted_on(server: ServerProcess) -> None:
     server.post(handy("withdraw"))
-    caller = server.run_in_thread("withdraw", "pause 1; note withdraw", **HANDY)
+    caller = server.run_in_thread("withdraw", "pause 2; note withdraw", **HANDY)
     server.until_did("pause note withdraw")
     asked = server.post(f"{handy('withdraw')}:cancel", {"at": "after_model", "waitSeconds": 0}).body["runs"][0]
     path = f"/runs/{asked['runId']}/asks/{asked['askId']}:withdraw"
@@ -210,7 +211,7 @@ def test_an_ask_can_be_withdrawn_until_it_is_acted_on(server: ServerProcess) -> 
 
 def test_a_steering_message_says_whether_it_joined(server: ServerProcess) -> None:
     server.create("steer")
-    caller = server.run_in_thread("steer", "note steer; nap 0.5")
+    caller = server.run_in_thread("steer", "note steer; nap 2")
     server.until_did("note steer")
     run_id = only_run(server, "steer")["runId"]
     steered = {"newMessage": {"parts": [{"text": "say steered"}]}}
@@ -229,6 +230,16 @@ def streamed(server: ServerProcess, session: str, text: str, app: str) -> list[d
     server.post(session_path(session, app=app))
     with server.stream(session, text, appName=app) as frames:
         return [event for _, event in frames]
+
+
+def test_words_and_the_message_they_become_share_an_id_also_after_a_call(server: ServerProcess) -> None:
+    seen = streamed(server, "shared", "say first; note shared", "worker")
+    whole = [event for event in seen if "partial" not in event]
+    assert [event["id"] for event in whole] == [event["id"] for event in server.events("shared")[1:]]
+    said = {event["id"]: "".join(texts([event])) for event in whole}
+    for piece in [event for event in seen if "partial" in event]:
+        assert texts([piece])[0] in said[piece["id"]]
+    assert [bool(event.get("partial")) for event in seen] == [True, False, False, True, False]
 
 
 def test_a_sequence_streams_the_words_of_its_last_agent_as_its_own(server: ServerProcess) -> None:

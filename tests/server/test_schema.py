@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode
+from schemathesis.core.result import Ok
 
 from tests.server.guarded import Guarded
 from tests.server.server_process import session_path
@@ -30,7 +31,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         yield guarded
 
 
-def aim(case: Case, runs: list[str], *, at_what_is_there: bool) -> Case:
+def aim(case: Case[Any], runs: list[str], *, at_what_is_there: bool) -> Case[Any]:
     """Most ids that somebody makes up are of nothing; some of them shall be of something."""
     if not at_what_is_there:
         return case
@@ -49,7 +50,7 @@ def try_all(world: Guarded, examples: int) -> Counter[int]:
     seen: Counter[int] = Counter()
     failures: list[str] = []
 
-    def send(case: Case) -> None:
+    def send(case: Case[Any]) -> None:
         answer = case.call(base_url=world.origin, headers=world.bearer("boss"), timeout=20)
         seen[answer.status_code] += 1
         if (answer.status_code >= 500 and answer.status_code not in (501, 503)) or "Traceback" in answer.text:
@@ -58,6 +59,7 @@ def try_all(world: Guarded, examples: int) -> Counter[int]:
             failures.append(f"{answer.status_code} without JSON: {answer.text[:100]}\n{case.as_curl_command()[:500]}")
 
     for found in schema.get_all_operations():
+        assert isinstance(found, Ok)
         operation = found.ok()
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
             cases = operation.as_strategy(generation_mode=mode)
@@ -65,7 +67,7 @@ def try_all(world: Guarded, examples: int) -> Counter[int]:
             @seed(1)
             @settings(max_examples=examples, database=None, deadline=None, suppress_health_check=list(HealthCheck))
             @given(cases, st.booleans())
-            def attempt(case: Case, at_what_is_there: bool) -> None:
+            def attempt(case: Case[Any], at_what_is_there: bool) -> None:
                 send(aim(case, runs, at_what_is_there=at_what_is_there))
 
             # There is no wrong request where there is nothing to send.

@@ -87,6 +87,11 @@ def test_queued_and_paused_runs_of_the_other_process_are_cancelled_too(
     assert there.post("/runs:cancel", {"sessionId": "waiting"}).body["status"] == "cancelled"
     assert "note never-run" not in here.did()
 
+    here.create("many")
+    here.run("many", "ask why")
+    several = here.post("/runs:cancel", {"sessionId": "many"}).body
+    assert [run["outcome"] for run in several["runs"]] == ["stopped"]
+
     here.create("paused")
     here.run("paused", "ask why")
     paused = run_of(here, "paused", "paused")

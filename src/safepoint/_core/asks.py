@@ -93,7 +93,7 @@ class Request:
         return Level.NOW if self.expired(now) else self.at.level
 
     def mildest(self) -> Level:
-        return min([ask.at.level for ask in self.asks])
+        return self.at.level if len(self.asks) == 1 else min([ask.at.level for ask in self.asks])
 
     def hits(self, place: str | None, now: float) -> bool:
         """Would a node that stands at this place stop here? None is no safe point: only NOW and FORCE count there."""

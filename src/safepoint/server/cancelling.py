@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason
 from safepoint._core.receipts import Outcome, Receipt
+from safepoint.agent.result import StopReason
 from safepoint.agent.resume import Resume
 from safepoint.errors import SessionBusy, StoreError
 from safepoint.server.host import Host
@@ -157,6 +158,6 @@ async def clear_pause(host: Host, key: SessionKey, paused: RunRecord, reason: Re
     hosted.queued = True
     host.serve(hosted, sender, "reject")
     await hosted.over.wait()
-    if hosted.refused is not None:
+    if hosted.outcome != StopReason.CANCELLED:  # a new message came first, which closes the pause too
         return None
     return Cancelled(paused.run_id, True, str(Outcome.STOPPED), durable)

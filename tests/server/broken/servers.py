@@ -224,7 +224,7 @@ class Hoarding(Viewer):
     """Has a queue of its own, without a bound."""
 
     def __init__(self, feed: Feed, after: int) -> None:
-        super().__init__(feed, after)
+        super().__init__(feed, after, partials=True, several=None)
         self.hoard: list[Frame] = []
 
     def wake(self) -> None:
@@ -255,8 +255,11 @@ def d11(folder: Path) -> FastAPI:
         hosted.feed.enter(viewer)
 
         async def frames() -> AsyncIterator[str]:
-            while (frame := await viewer.next()) is not None:
-                yield f"data: {json.dumps(frame.event)}\n\n"
+            while not viewer.over or viewer.hoard:
+                while (frame := viewer.take()) is not None:
+                    yield f"data: {json.dumps(frame.event)}\n\n"
+                if not viewer.over:
+                    await viewer.wait()
 
         return StreamingResponse(frames(), media_type="text/event-stream")
 
