@@ -1,6 +1,11 @@
-"""Safepoint: run LLM agents that can be stopped."""
+"""Safepoint: run LLM agents that can be stopped.
+
+Composites and loops of turns are loaded when they are first named: a program with one agent does not wait for them.
+"""
 
 import logging
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from safepoint._core.asks import Ask
 from safepoint._core.endings import Cancellation
@@ -23,18 +28,20 @@ from safepoint.agent.resume import Resume
 from safepoint.agent.run import Run
 from safepoint.agent.trim import keep_last, keep_tokens
 from safepoint.agent.usage import Usage
-from safepoint.compose.handoff import Handoff
-from safepoint.compose.loop import Loop, loop_done
-from safepoint.compose.moves import Finished
-from safepoint.compose.parallel import Branch, Parallel
-from safepoint.compose.sequential import Sequential
 from safepoint.errors import CtrlC, HistoryError, Retry, RunFailed, SafepointError
 from safepoint.history.check import check_history
 from safepoint.history.parts import File, Image, Message, Notice, Reasoning, Text, ToolCall, ToolResult
 from safepoint.history.states import LedgerState
 from safepoint.tools.context import ToolContext
 from safepoint.tools.function import Tool, tool
-from safepoint.turns.loop import TurnLoop
+
+if TYPE_CHECKING:
+    from safepoint.compose.handoff import Handoff
+    from safepoint.compose.loop import Loop, loop_done
+    from safepoint.compose.moves import Finished
+    from safepoint.compose.parallel import Branch, Parallel
+    from safepoint.compose.sequential import Sequential
+    from safepoint.turns.loop import TurnLoop
 
 logging.getLogger("safepoint").addHandler(logging.NullHandler())  # silent until a program asks for more
 
@@ -99,3 +106,22 @@ __all__ = [
     "loop_done",
     "tool",
 ]
+
+_HOMES = {
+    "Branch": "compose.parallel",
+    "Finished": "compose.moves",
+    "Handoff": "compose.handoff",
+    "Loop": "compose.loop",
+    "Parallel": "compose.parallel",
+    "Sequential": "compose.sequential",
+    "TurnLoop": "turns.loop",
+    "loop_done": "compose.loop",
+}
+
+if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one that exists
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return value

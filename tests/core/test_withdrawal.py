@@ -101,6 +101,28 @@ async def test_an_ask_that_a_child_has_acted_on_cannot_be_taken_back() -> None:
 
 
 @virtual
+async def test_a_child_that_begins_under_an_ask_its_parent_has_not_heard_of_acts_on_it() -> None:
+    root = run("root")
+    receipt = root.cancel()
+    tool = call("tool", root)
+    assert (root.stop, tool.pushed) == (None, Level.NOW)
+    assert not receipt.withdraw()
+    end(tool, root)
+
+
+@virtual
+async def test_an_ask_of_the_child_itself_is_acted_on_together_with_what_is_handed_down() -> None:
+    root = run("root")
+    tool = call("tool", root)
+    own, above = tool.cancel(), root.cancel()
+    root.evaluate()
+    assert tool.stop is not None
+    assert {ask.id for ask in tool.stop.request.asks} == {own.asked.id, above.asked.id}
+    assert not own.withdraw()
+    end(tool, root)
+
+
+@virtual
 async def test_of_two_asks_the_one_that_was_not_taken_back_stands() -> None:
     node = run()
     one, other = node.cancel(SafePoint.AFTER_MODEL, recursive=True), node.cancel(SAFE)
@@ -181,6 +203,20 @@ async def test_a_withdrawal_that_crosses_a_decision_is_either_refused_or_nothing
         node.evaluate()
         consistent(node, ask)
     end(node)
+
+
+@virtual
+@pytest.mark.parametrize("after", READINGS)
+async def test_a_withdrawal_that_crosses_a_look_is_the_same_for_what_is_below(after: int) -> None:
+    ask, root = Ask(SafePoint.NOW), run("root")
+    tool = call("tool", root)
+    root.log = CrossedLog(after=after, write=Withdrawn(ask.id))
+    root.log.append(ask)
+    root.evaluate()
+    consistent(root, ask)
+    assert (tool.stop is None) is (root.stop is None)
+    assert tool.pushed is root.pushed
+    end(tool, root)
 
 
 @virtual

@@ -24,6 +24,7 @@ from safepoint.history import (
     estimate_messages,
     estimate_tokens,
 )
+from safepoint.history.estimate import price_messages
 from tests.history.conversations import PATIENT
 
 DATA = json.loads((Path(__file__).parent / "data" / "token_counts.json").read_text())
@@ -190,13 +191,13 @@ def test_a_ruler_is_cheap_whatever_it_is_made_of(ruler: str) -> None:
 
 
 def test_every_part_of_a_message_is_counted() -> None:
-    words = "seven words are in this very text"
+    words = "strawberry blackberry elderberry"  # two whole tokens each: texts are counted together, and rounded once
     one = estimate_tokens(words)
 
     def cost(*parts: Part) -> int:
         return estimate_messages([Message("user", parts)]) - 4
 
-    assert one == 8
+    assert one == 6
     assert cost(Text(words)) == one
     assert cost(Notice(words)) == one
     assert cost(Text(words), Text(words)) == 2 * one
@@ -212,15 +213,24 @@ def test_every_part_of_a_message_is_counted() -> None:
 
 
 def test_messages_instructions_and_tools_add_up() -> None:
-    message = Message("user", (Text("hello"),))
-    assert estimate_messages([message]) == 5
-    assert estimate_messages([message, message]) == 10
-    assert estimate_messages([message], "hello") == 10
-    assert estimate_messages([message], "") == 5
+    message = Message("user", (Text("strawberry"),))
+    assert estimate_messages([message]) == 6
+    assert estimate_messages([message, message]) == 12
+    assert estimate_messages([message], "strawberry") == 12
+    assert estimate_messages([message], "") == 6
     tool = Tool("search", "find things", {"type": "object"})
-    told = estimate_tokens('search find things {"type": "object"}')
-    assert estimate_messages([message], None, [tool]) == 5 + 60 + 20 + told
-    assert estimate_messages([message], None, [tool, tool]) == 5 + 60 + 2 * (20 + told)
+    told = 'search find things {"type": "object"}'
+    assert estimate_messages([message], None, [tool]) == 6 + 60 + 20 + estimate_tokens(told)
+    twice = estimate_tokens(f"{told}\0{told}") - 1
+    assert estimate_messages([message], None, [tool, tool]) == 6 + 60 + 20 + 20 + twice
+
+
+@PATIENT
+@given(st.lists(st.text(max_size=20), max_size=8), st.lists(st.text(max_size=20), max_size=8))
+def test_the_prices_of_messages_add_up_exactly(some: list[str], others: list[str]) -> None:
+    one, other = (Message("user", tuple(map(Text, texts))) for texts in (some, others))
+    assert price_messages([one, other]) == price_messages([one]) + price_messages([other])
+    assert price_messages([one]) == 400 + sum(price_messages([Message("user", (Text(text),))]) - 400 for text in some)
 
 
 def test_arguments_that_are_no_plain_json_are_estimated_all_the_same() -> None:

@@ -9,6 +9,9 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from importlib.metadata import packages_distributions, requires
 
+import pytest
+
+import safepoint
 from tests.house.test_layering import RINGS
 from tests.house.tree import ROOT
 
@@ -75,6 +78,21 @@ def test_importing_safepoint_loads_no_outer_ring_and_no_other_package() -> None:
     loaded = done.stdout.split()
     assert "safepoint" in loaded
     assert heavy_modules(loaded, with_their_own_dependencies(["anyio", "pydantic"]), packages_distributions()) == []
+
+
+def test_composites_and_loops_of_turns_are_loaded_by_those_who_name_them() -> None:
+    program = f"{LIST_WHAT_THE_IMPORT_LOADED}print('then', safepoint.Parallel, safepoint.TurnLoop, *sys.modules)"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    first, _, then = done.stdout.partition("then ")
+    late = {"safepoint.compose.parallel", "safepoint.turns.loop"}
+    assert not late & set(first.split())
+    assert late <= set(then.split())
+
+
+def test_a_misspelt_name_is_no_name_of_safepoint() -> None:
+    with pytest.raises(AttributeError, match=r"^module 'safepoint' has no attribute 'Paralel'$"):
+        getattr(safepoint, "Paralel")  # noqa: B009  # a type checker knows it too
 
 
 def test_a_heavy_import_is_named() -> None:

@@ -10,6 +10,7 @@ from tests.house.tree import Source, sources
 RINGS = {
     "_core": 1,
     "errors": 1,
+    "__main__": 3,
     "history": 2,
     "agent": 2,
     "tools": 2,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tests.house.tree import Source, sources
 
-WHOLE_PROCESS = "tests/process/"
+WHOLE_PROCESS = ("tests/process/", "tests/server/")
 
 
 def sleeps_with_a_number(source: Source) -> Iterator[str]:

@@ -179,8 +179,11 @@ class SlowStore:
     async def delete(self, session_id: str) -> None:
         await self._slowly(lambda: self._store.delete(session_id))
 
-    async def list_ids(self) -> list[str]:
-        return await self._store.list_ids()
+    async def list_ids(self, prefix: str = "") -> list[str]:
+        return await self._store.list_ids(prefix)
+
+    async def states(self, prefix: str = "") -> dict[str, Mapping[str, Any]]:  # Any: JSON values
+        return await self._store.states(prefix)
 
     async def aclose(self) -> None:
         await self._store.aclose()

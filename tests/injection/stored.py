@@ -14,8 +14,10 @@ from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import SessionBusy
 from safepoint.history.parts import Message, Text, ToolCall, user_message
 from safepoint.history.states import LedgerState
-from safepoint.sessions import LateResult, Sender, Session, Store
+from safepoint.sessions import LateResult, Sender, Session, SqliteStore, Store
 from safepoint.sessions.busy import IfBusy
+from safepoint.sessions.records import MemoryRunBook, RunBook, RunRecord, RunState
+from safepoint.sessions.sqlite_records import SqliteRunBook
 from safepoint.testing import call, say
 from tests.injection.parts import A_MOMENT, A_WHILE, LONG, SlowHooks, agent, look, pages, post
 from tests.injection.resuming import asks
@@ -166,6 +168,7 @@ async def late_results_kept(store: Store) -> None:
     await store.create("s", {})
     await store.add_late("s", LateResult("c1", "post", "posted"))
     await store.list_ids()
+    await store.states()
     session = await Session.load(store, "s")
     await agent(say("done")).run("go", session=session)
 
@@ -209,3 +212,37 @@ async def sent_while_busy_and_rolling_back(store: Store) -> None:
 
 async def sent_while_busy_and_refused(store: Store) -> None:
     await _sent_while_busy(store, "reject")
+
+
+async def delivered_by_hand(store: Store) -> None:
+    """Runs that somebody else has made, each told when its turn has come."""
+    one = agent(call("post"), say("done"), say("more"), tools=[post])
+    session = await Session.create(store, "s")
+    sender = Sender(session)
+
+    async def on_turn() -> None:
+        await asyncio.sleep(A_MOMENT)
+
+    async with asyncio.TaskGroup() as group:
+        for prompt in ("first", "second"):
+            run = one.start(prompt, session=session)
+            group.create_task(sender.deliver(run, prompt, if_busy="queue", on_turn=on_turn))
+
+
+async def recorded_runs(store: Store) -> None:
+    """Every method of a book of runs."""
+    await store.create("s", {})
+    book: RunBook = SqliteRunBook(store) if isinstance(store, SqliteStore) else MemoryRunBook()
+    record = RunRecord("run_1", "s", RunState.QUEUED, 1.0, "here|1|1", key="k", digest="d")
+    await book.accept(record, since=0.0)
+    await book.accept(record, since=0.0)
+    assert await book.by_key("s", "k", since=0.0) == record
+    await book.intend("run_1", {"at": ["now"]})
+    await book.beat("here|1|1", at=2.0, after=0)
+    taken = await book.take("run_1", "there|2|2", epoch=0, at=3.0)
+    await book.move("run_1", RunState.LIVE, epoch=taken.epoch)
+    assert [await book.get("run_1")] == await book.find(session="s") == await book.still_open()
+    await book.intents("run_1")
+    await book.touch("s", 4.0)
+    await book.touched("s")
+    await book.forget("s")

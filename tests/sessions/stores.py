@@ -78,8 +78,11 @@ class Wrapped:
         await self._pass("delete")
         await self.inner.delete(session_id)
 
-    async def list_ids(self) -> list[str]:
-        return await self.inner.list_ids()
+    async def list_ids(self, prefix: str = "") -> list[str]:
+        return await self.inner.list_ids(prefix)
+
+    async def states(self, prefix: str = "") -> dict[str, Mapping[str, Any]]:  # Any: JSON values
+        return await self.inner.states(prefix)
 
     async def aclose(self) -> None:
         await self.inner.aclose()

@@ -77,9 +77,20 @@ class MakesSessionsUp(MemoryStore):
 class ListsAsItCame(MemoryStore):
     """the ids are complete and sorted"""
 
-    async def list_ids(self) -> list[str]:
-        await super().list_ids()
+    async def list_ids(self, prefix: str = "") -> list[str]:
+        await super().list_ids(prefix)
         return list(self._sessions)
+
+
+class ListsOldStates(MemoryStore):
+    """states are listed as they are stored"""
+
+    async def create(self, session_id: str, state: Mapping[str, Any]) -> None:
+        await super().create(session_id, state)
+        self._first = {**getattr(self, "_first", {}), session_id: dict(state)}
+
+    async def states(self, prefix: str = "") -> dict[str, Mapping[str, Any]]:
+        return {id: self._first[id] for id in await self.list_ids(prefix)}
 
 
 class OneStateForAll(MemoryStore):
@@ -178,13 +189,23 @@ class SortsPlacesAsText(Applying):
         return replace(stored, messages=tuple(stored.messages[place] for place in order))
 
 
+class WritesTheTimeAgain(Applying):
+    """messages keep when they were said"""
+
+    def applied(self, stored: Stored, change: Change) -> Stored:
+        after = apply(stored, change)
+        if not isinstance(change, Ended):
+            return after
+        return replace(after, times=after.times[: change.index] + (change.at,) * len(change.messages))
+
+
 class LosesHalfWords(Applying):
     """every part of a message comes back as it was"""
 
     def applied(self, stored: Stored, change: Change) -> Stored:
         if isinstance(change, Said):
             parts = (Text(part.text) if isinstance(part, Text) else part for part in change.message.parts)
-            change = Said(change.index, Message(change.message.role, tuple(parts)))
+            change = replace(change, message=Message(change.message.role, tuple(parts)))
         return apply(stored, change)
 
 
@@ -415,6 +436,7 @@ BROKEN: list[type[MemoryStore]] = [
     Overwrites,
     MakesSessionsUp,
     ListsAsItCame,
+    ListsOldStates,
     OneStateForAll,
     KeepsTheCallersState,
     HasManyClaimants,
@@ -426,6 +448,7 @@ BROKEN: list[type[MemoryStore]] = [
     AppendsOneByOne,
     ReadsWaitsAndWrites,
     SortsPlacesAsText,
+    WritesTheTimeAgain,
     LosesHalfWords,
     ForgetsWhyItEnded,
     ForgetsMemories,

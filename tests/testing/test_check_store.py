@@ -94,7 +94,7 @@ def test_every_rule_is_broken_by_some_store() -> None:
 
 def test_every_broken_rule_is_in_one_report() -> None:
     class Hopeless(MemoryStore):
-        async def list_ids(self) -> list[str]:
+        async def list_ids(self, prefix: str = "") -> list[str]:
             raise RuntimeError("no idea")
 
         async def release(self, session_id: str, claimant: str) -> None:

@@ -13,7 +13,7 @@ from enum import Enum, auto
 from functools import reduce
 from typing import NamedTuple, TypeAlias
 
-from safepoint._core.asks import Ask, Request, fold, join
+from safepoint._core.asks import Ask, Request, alone, fold, join
 from safepoint._core.points import Level, SafePoint
 
 
@@ -73,10 +73,11 @@ class Standing(NamedTuple):
             return self._replace(refused=self.refused | {ask.id})
         if any(ask.id == each.id for each in (self.late if self.answered else self.asks)):
             return self
-        pressing = join(self.pressing, fold([ask]))
+        request = alone(ask)
+        pressing = join(self.pressing, request)
         if self.answered:
             return self._replace(late=(*self.late, ask), pressing=pressing)
-        return self._replace(asks=(*self.asks, ask), request=join(self.request, fold([ask])), pressing=pressing)
+        return self._replace(asks=(*self.asks, ask), request=join(self.request, request), pressing=pressing)
 
     def _taken_back(self, ask_id: str) -> Standing:
         asks, late = _without(self.asks, ask_id), _without(self.late, ask_id)

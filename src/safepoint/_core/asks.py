@@ -39,7 +39,8 @@ class Ask:
         at = self.at if level <= Level.SAFE else (SafePoint.FORCE if level is Level.FORCE else SafePoint.NOW)
         if at is self.at and self.reason.source is Source.PARENT:
             return self  # two levels down it looks as it does one level down
-        return replace(self, at=at, reason=replace(self.reason, source=Source.PARENT))
+        why = Reason(self.reason.text, Source.PARENT, self.reason.by)
+        return Ask(at, why, self.deadline, self.recursive, self.asked_at, self.id)
 
 
 def make_ask(
@@ -92,7 +93,7 @@ class Request:
         return Level.NOW if self.expired(now) else self.at.level
 
     def mildest(self) -> Level:
-        return min([ask.at.level for ask in self.asks])
+        return self.at.level if len(self.asks) == 1 else min([ask.at.level for ask in self.asks])
 
     def hits(self, place: str | None, now: float) -> bool:
         """Would a node that stands at this place stop here? None is no safe point: only NOW and FORCE count there."""
@@ -102,7 +103,7 @@ class Request:
         """The asks that would stop it there, each by itself; none if they do not even together."""
         if len(self.asks) == 1:
             return self.asks if self.hits(place, now) else ()
-        return tuple(ask for ask in self.asks if Request(ask.at, ask.deadline, ask.recursive, (ask,)).hits(place, now))
+        return tuple(ask for ask in self.asks if alone(ask).hits(place, now))
 
 
 def join(one: Request | None, other: Request | None) -> Request | None:
@@ -125,9 +126,16 @@ def fold(asks: Iterable[Ask]) -> Request | None:
     distinct = tuple(by_id.values())
     if not distinct:
         return None
+    if len(distinct) == 1:
+        return alone(distinct[0])
     at = reduce(_stronger_at, (ask.at for ask in distinct))
     deadlines = [ask.deadline for ask in distinct if ask.deadline is not None]
     return Request(at, min(deadlines, default=None), any(ask.recursive for ask in distinct), distinct)
+
+
+def alone(ask: Ask) -> Request:
+    """What one ask amounts to by itself."""
+    return Request(ask.at, ask.deadline, ask.recursive, (ask,))
 
 
 def _stronger_at(one: SafePoint, other: SafePoint) -> SafePoint:

@@ -11,6 +11,7 @@ import asyncio
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 
@@ -36,22 +37,20 @@ _UNCOUNTED = _Uncounted()
 
 
 class Clock:
-    """A loop's time. Without a loop, the machine's. It does not keep its loop alive."""
+    """A loop's time. Without a loop, the machine's. It does not keep its loop alive.
 
-    __slots__ = ("_loop",)
+    `now()`: monotonic seconds. `wall()`: seconds since the epoch, for records that people read. Both in any thread.
+    """
+
+    __slots__ = ("_loop", "now", "wall")
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        self._loop: Callable[[], asyncio.AbstractEventLoop | None] = _no_loop if loop is None else weakref.ref(loop)
-
-    def now(self) -> float:
-        """Monotonic seconds; safe in any thread."""
-        loop = self._loop()
-        return time.monotonic() if loop is None else loop.time()
-
-    def wall(self) -> float:
-        """Seconds since the epoch, for records that people read."""
-        wall: Callable[[], float] = getattr(self._loop(), "wall", time.time)
-        return wall()
+        reference = _no_loop if loop is None else weakref.ref(loop)
+        self._loop: Callable[[], asyncio.AbstractEventLoop | None] = reference
+        # Read many times in every stop. Loops of asyncio's own go by the machine's time: no need to ask them for it.
+        by_machine = loop is None or type(loop).time is asyncio.BaseEventLoop.time
+        self.now: Callable[[], float] = time.monotonic if by_machine else partial(_time_of, reference)
+        self.wall: Callable[[], float] = partial(_wall_of, reference) if hasattr(loop, "wall") else time.time
 
     def call_at(self, when: float, call: Callable[[], object]) -> asyncio.TimerHandle:
         loop = self._loop()
@@ -69,6 +68,16 @@ class Clock:
 
 def _no_loop() -> None:
     return None
+
+
+def _time_of(reference: Callable[[], asyncio.AbstractEventLoop | None]) -> float:
+    loop = reference()
+    return time.monotonic() if loop is None else loop.time()
+
+
+def _wall_of(reference: Callable[[], asyncio.AbstractEventLoop | None]) -> float:
+    wall: Callable[[], float] = getattr(reference(), "wall", time.time)
+    return wall()
 
 
 def current_clock() -> Clock:

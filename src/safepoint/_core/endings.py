@@ -1,8 +1,12 @@
-"""What is known about a node's stop when it is decided, and about its end when everything is recorded."""
+"""What is known about a node's stop when it is decided, and about its end when everything is recorded.
+
+`Stop` and `Ending` are tuples and no dataclasses: they are made while somebody waits for the stop.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from safepoint._core.asks import Ask, Request
 from safepoint._core.orphans import Orphan
@@ -10,8 +14,7 @@ from safepoint._core.points import Level
 from safepoint._core.reasons import Reason
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(NamedTuple):
     """Why, where and how hard a node stops. `at` is the clock's time of the decision."""
 
     request: Request
@@ -77,8 +80,7 @@ class Touched:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(NamedTuple):
     """How a node ended, as its receipts tell it. `cancelled` is false for a node that ended by itself."""
 
     cancelled: bool

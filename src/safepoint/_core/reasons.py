@@ -45,9 +45,12 @@ class Reason:
         return _STRENGTH[self.source]
 
 
+_NO_REASON = Reason()
+
+
 def as_reason(reason: str | Reason | None) -> Reason:
     if reason is None:
-        return Reason()
+        return _NO_REASON
     if isinstance(reason, str):
         return Reason(reason)
     if isinstance(reason, Reason):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
@@ -57,6 +56,11 @@ _MOVES: dict[NodeState, frozenset[NodeState]] = {
     NodeState.SEALED: frozenset({NodeState.ENDED}),
     NodeState.ENDED: frozenset(),
 }
+
+
+_NOT_LIVE = frozenset({NodeState.NEW, NodeState.SEALED, NodeState.ENDED})
+# Where a node stops that stops for no safe point.
+_HARD = {Level.NOW: "now", Level.FORCE: "force"}
 
 
 class Node:
@@ -134,14 +138,16 @@ class Node:
 
     def hands_down(self, child: Node) -> Request | None:
         """What stands for this node, as that child is to take it."""
-        request = self._pressing()
+        return self._handed_to(child, self._pressing())
+
+    def _handed_to(self, child: Node, request: Request | None) -> Request | None:
         if request is None:
             return None
         now = self.clock.now()
         level = request.level(now)
         # A mild ask that stands beside NOW is not what stops the child: it is not acted on there, and stays mild.
         asks = request.hitting(None, now) if level >= Level.NOW else self._let_through(request, child)
-        return self._handed(asks, level)
+        return self._handed(request, asks, level)
 
     def _let_through(self, request: Request, child: Node) -> tuple[Ask, ...]:
         """Which asks of a safe-point request go on to that child."""
@@ -153,11 +159,12 @@ class Node:
         own = self.log.standing().request if self.kind == "tool_call" else None
         return own.asks if own is not None else ()
 
-    def _handed(self, asks: tuple[Ask, ...], level: Level) -> Request | None:
+    def _handed(self, request: Request, asks: tuple[Ask, ...], level: Level) -> Request | None:
         """Folded once for all children: while these very asks stand at this level, it is the same request."""
         last_asks, last_level, handed = self._last_handed
         if asks is not last_asks or level is not last_level:
-            handed = fold(ask.handed_down(level) for ask in asks)
+            lowered = tuple([ask.handed_down(level) for ask in asks])
+            handed = request if lowered == request.asks else fold(lowered)
             self._last_handed = (asks, level, handed)
         return handed
 
@@ -175,23 +182,29 @@ class Node:
 
     def evaluate(self) -> None:
         """Look at the log: push work that NOW or FORCE concerns, arm the deadline, tell the children."""
-        if self.state in (NodeState.NEW, NodeState.SEALED, NodeState.ENDED):
+        self._evaluate(self._inherited(), acted_on=False)
+
+    def _evaluate(self, inherited: Request | None, *, acted_on: bool) -> None:
+        """`acted_on`: the parent has acted on what it hands down, so nobody can take that back any more."""
+        if self.state in _NOT_LIVE:
             return
-        level = self._level(pressing := self._pressing())
-        if level > self.pushed:
-            level = self._level(pressing := self._settled(self._pressing, None))
-        self._arm()
+        own = self.log.standing().pressing
+        pressing, hard = join(own, inherited), None
+        if self._level(pressing) > self.pushed:
+            hard = pressing if acted_on and own is None else self._settled(pressing, self._pressing, None)
+        self._arm(own)
         self.on_change()  # the ask is told before anything that it brings about
-        if pressing is not None and level > self.pushed:
+        level = self._level(hard)
+        if hard is not None and level > self.pushed:
             self.pushed = level
             if self.log.standing().late:  # they press, but they are no part of the stop
                 self._commit(None)
             else:
-                self._stop_for(pressing, None)
+                self._stop_for(hard, None)
             self.on_push(level)
         for child in tuple(self.children):
             if child._loop is self._loop:
-                child.evaluate()
+                child._evaluate(self._handed_to(child, hard or self._pressing()), acted_on=hard is not None)
             else:
                 child.wake()  # a run that a thread tool started, on a loop of its own
 
@@ -209,7 +222,7 @@ class Node:
 
     def may_start(self) -> bool:
         """May a piece of its work start? Not once NOW or FORCE is recorded, also if that was after the answer."""
-        return self.judge_now() is None and self._settled(self._pressing, None) is None
+        return self.judge_now() is None and self._settled(self._pressing(), self._pressing, None) is None
 
     def pause(self) -> Stop | None:
         """The node waits for a person: it ends by itself here, unless any ask at all stands. Then the ask wins."""
@@ -247,7 +260,7 @@ class Node:
             child.parent = None
 
     def _commit(self, place: str | None) -> None:
-        request = self._settled(self.request, place) if not self.answered else None
+        request = self._settled(self.request(), self.request, place) if not self.answered else None
         if request is not None:
             self._stop_for(request, place)
 
@@ -257,28 +270,29 @@ class Node:
         now = self.clock.now()
         level = request.level(now)
         if self.stop is None:
-            where = place if place is not None and level is Level.SAFE else level.name.lower()
+            where = place if place is not None and level is Level.SAFE else _HARD[level]
             self.stop = Stop(request, where, level, timed_out=request.expired(now), at=now)
             self._move(NodeState.STOPPING)
         elif level > self.stop.level:
             timed_out = self.stop.timed_out or request.expired(now)
-            self.stop = replace(self.stop, request=request, level=level, timed_out=timed_out)
+            self.stop = self.stop._replace(request=request, level=level, timed_out=timed_out)
 
     def _level(self, request: Request | None) -> Level:
         return request.level(self.clock.now()) if request is not None else Level.NONE
 
-    def _settled(self, read: Callable[[], Request | None], place: str | None) -> Request | None:
-        """The request that hits this place, marked as acted on; None if there is none, or it was taken back."""
+    def _settled(
+        self, request: Request | None, read: Callable[[], Request | None], place: str | None
+    ) -> Request | None:
+        """The request, as read, if it hits this place, marked as acted on; None if it does not, or was taken back."""
         # A withdrawal may slip in from another thread between reading and marking: mark, then read again.
-        while True:
-            request = read()
-            if request is None or not (asks := request.hitting(place, self.clock.now())):
-                return None
+        while request is not None and (asks := request.hitting(place, self.clock.now())):
             if self._mark_acted({ask.id for ask in asks}):
                 return request
             again = read()
             if again is not None and again.ids == request.ids:
                 return request
+            request = again
+        return None
 
     def _mark_acted(self, ids: set[str]) -> bool:
         """Mark each ask in the log it lives in: it can't be taken back, and nothing new starts for it anywhere.
@@ -289,21 +303,21 @@ class Node:
         node: Node | None = self
         while node is not None:
             standing = node.log.standing()
-            unmarked -= standing.acted
-            own = standing.pressing.asks if standing.pressing is not None else ()
-            fresh = [ask.id for ask in own if ask.id in ids and ask.id not in standing.acted]
-            for ask_id in fresh:
-                node.log.append(ActedOn(ask_id))
-            if fresh and node is not self:
-                node.wake()
+            if standing.pressing is not None:
+                unmarked -= standing.acted
+                own = standing.pressing.asks
+                fresh = [ask.id for ask in own if ask.id in ids and ask.id not in standing.acted]
+                for ask_id in fresh:
+                    node.log.append(ActedOn(ask_id))
+                if fresh and node is not self:
+                    node.wake()
             node = node.parent
         return not unmarked
 
-    def _arm(self) -> None:
+    def _arm(self, request: Request | None) -> None:
         """One timer, for the earliest deadline of this node's own asks; children hear of it from here."""
         if self._timer is not None:
             self._timer.cancel()
-        request = self.log.standing().pressing
         if request is None or request.deadline is None or request.at.level is not Level.SAFE:
             return
         if not request.expired(self.clock.now()):

@@ -143,7 +143,8 @@ class BaseDriver(ABC, Generic[OwnT]):
                 )
         record.join(entered.value, resumed=resume is not None)
         new = tuple(record.messages[record.started_at :])
-        opened = Opened(record.node.id, record.agent.name, record.started_at, new, continues, tuple(record.ledger))
+        ledger, now = tuple(record.ledger), self._node.clock.wall()
+        opened = Opened(record.node.id, record.agent.name, record.started_at, new, continues, ledger, now)
         saved = await self.stage.perform_due(partial(record.note, opened, *self._carried()), "journal")
         if not isinstance(saved, Failed):
             return None
@@ -209,7 +210,8 @@ class BaseDriver(ABC, Generic[OwnT]):
     def _ended(self, result: RunResult[str]) -> Ended:
         start, checkpoint = self._record.started_at, result.checkpoint
         tail = tuple(result.messages[start:])
-        return Ended(result.run_id, result.stop_reason, start, tail, result.ledger, result.usage, checkpoint)
+        now = self._node.clock.wall()
+        return Ended(result.run_id, result.stop_reason, start, tail, result.ledger, result.usage, checkpoint, now)
 
     def _seal(self, closed: Closed) -> None:
         """From here on nothing is written by this run; told and known without a pause in between."""

@@ -85,8 +85,8 @@ class Batch:
     def remains(self, reason: str | None) -> Remains:
         """What is left of the calls, now that none of them runs."""
         return Remains(
-            tuple(self.closed(reason)),
             {call.call.id: call.opened() for call in self.calls},
+            tuple(self.closed(reason)),
             tuple(Touched(call.path, call.call.name, call.entry.state) for call in self.calls),
             tuple(call.call.name for call in self.calls if call.entry.state is LedgerState.NOT_STARTED),
         )

@@ -26,7 +26,7 @@ from safepoint.agent.result import NO_VALUE, StopReason
 from safepoint.agent.resume import Resume
 from safepoint.agent.steps import BackOff, CallModel, Close, OwnStep, RunTools, Settle, Step
 from safepoint.agent.trim import trimmed
-from safepoint.agent.usage import Usage
+from safepoint.agent.usage import NO_USAGE, Usage
 from safepoint.errors import AskPerson, ModelError, ModelMisbehaved, ModelUnavailable
 from safepoint.history.closing import close_history
 from safepoint.history.parts import Message, Text
@@ -193,7 +193,7 @@ class Driver(BaseDriver[OwnStep]):
                 error = misbehaved
         # A call that failed before its first token may never have reached the model: nothing is known to be spent.
         unsent = isinstance(outcome, NeverRan) or (error is not None and incoming.empty)
-        usage = Usage() if unsent else usage_of(request, incoming)
+        usage = NO_USAGE if unsent else usage_of(request, incoming)
         record.spend(usage)
         for meter in record.payers():
             meter.spent(self._agent.models[step.model].name, usage)
@@ -311,7 +311,7 @@ class Driver(BaseDriver[OwnStep]):
 
     def _remains(self, reason: str | None) -> Remains:
         if self.batch is None:
-            return Remains()
+            return Remains({})
         self.batch.end()
         return self.batch.remains(reason)
 

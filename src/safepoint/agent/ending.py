@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
-from safepoint._core.endings import Ending, Stop
+from safepoint._core.endings import Cancellation, Ending
 from safepoint._core.reasons import Source
 from safepoint._core.work import Done, Failed, Outcome
 from safepoint.agent.checkpoint import Checkpoint, OpenCall
+from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.record import Record
 from safepoint.agent.remains import Remains
 from safepoint.agent.result import NO_VALUE, RunResult, StopReason
@@ -20,8 +22,7 @@ from safepoint.history.parts import Message
 from safepoint.tools.rendering import render_error
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(NamedTuple):
     """The result, and what receipts say of it."""
 
     result: RunResult[str]
@@ -32,58 +33,68 @@ class Closed:
         if isinstance(outcome, Done):
             return self
         error = outcome.error if isinstance(outcome, Failed) else StoreError("the end of the run was not saved in time")
-        return Closed(replace(self.result, save_error=error), replace(self.ending, save_error=error))
+        return Closed(replace(self.result, save_error=error), self.ending._replace(save_error=error))
 
 
 def close(record: Record, step: Close, remains: Remains, value_of: Callable[[str], object]) -> Closed:
     """Everything that is left of a run, computed from what was recorded. `value_of`: the typed answer of a text."""
+    now = record.node.clock.wall()
     stop = record.node.stop if step.stop_reason is StopReason.CANCELLED else None
+    cancellation = stop.recorded(now) if stop is not None else None
+    messages = _closed_messages(record, step, remains, cancellation)
+    text = _last_words(messages)
+    why = step.stop_reason
+    if cancellation is not None and cancellation.reason.source is Source.BUDGET:
+        why = StopReason.BUDGET
+    ledger, orphans = tuple(record.ledger), tuple(record.orphans)
+    result = RunResult(
+        record.node.id,
+        why,
+        text,
+        messages,
+        ledger,
+        record.usage,
+        cancellation,
+        _checkpoint(record, why, remains, tuple(messages), ledger),
+        orphans,
+        step.error,
+        value=value_of(text) if why is StopReason.END_TURN else NO_VALUE,
+        children=remains.children,
+    )
+    cancelled = cancellation is not None
+    return Closed(result, Ending(cancelled, now, remains.touched, remains.queued, orphans, record.usage))
+
+
+def _closed_messages(record: Record, step: Close, remains: Remains, cancellation: Cancellation | None) -> list[Message]:
     draft = remains.draft
     if step.incoming is not None:
         draft = Draft(step.incoming.kept_text, step.incoming.kept_reasoning)
     messages = list(record.messages if remains.messages is None else remains.messages)
     # What came before this run is closed already, and may be long. A session that has moved on may be longer still.
     start = min(record.started_at, len(messages) - 1) if remains.messages is None else 0
-    calls, said = remains.calls, messages[start:]
-    if record.pending:
-        calls, said = (), joined(list(close_history(said, batch=calls)), list(record.pending))
-    notice = _notice(step, stop, remains.told, incomplete=draft is not None and draft.incomplete)
+    calls, said, pending = remains.calls, messages[start:], record.pending
+    if pending:
+        calls, said = (), joined(list(close_history(said, batch=calls)), list(pending))
+    notice = _notice(step, cancellation, remains.told, incomplete=draft is not None and draft.incomplete)
     messages[start:] = close_history(said, batch=calls, draft=draft, notice=notice)
-    now = record.node.clock.wall()
-    budget = stop is not None and stop.reason.source is Source.BUDGET
-    text = _last_words(messages)
-    result = RunResult(
-        record.node.id,
-        StopReason.BUDGET if budget else step.stop_reason,
-        text,
-        messages,
-        tuple(record.ledger),
-        record.usage,
-        cancellation=stop.recorded(now) if stop is not None else None,
-        checkpoint=_checkpoint(record, step, remains, messages, budget=budget),
-        value=value_of(text) if step.stop_reason is StopReason.END_TURN else NO_VALUE,
-        orphans=tuple(record.orphans),
-        error=step.error,
-        children=remains.children,
-    )
-    return Closed(result, _ending(result, remains, now, cancelled=stop is not None))
+    return messages
 
 
 def _checkpoint(
-    record: Record, step: Close, remains: Remains, closed: list[Message], *, budget: bool
+    record: Record, why: StopReason, remains: Remains, closed: tuple[Message, ...], ledger: tuple[LedgerEntry, ...]
 ) -> Checkpoint | None:
     """From where the run can go on; None if there is nothing left to do."""
-    if step.stop_reason is StopReason.END_TURN:
+    if why is StopReason.END_TURN:
         return None
     stop = record.node.stop
     return Checkpoint(
         f"checkpoint_of_{record.node.id}",  # a run ends once
         record.agent.name,
         record.node.id,
-        StopReason.BUDGET if budget else step.stop_reason,
-        tuple(closed),
+        why,
+        closed,
         tuple(record.messages),
-        tuple(record.ledger),
+        ledger,
         remains.open,
         record.steps_done,
         record.spent,
@@ -94,21 +105,10 @@ def _checkpoint(
     )
 
 
-def _ending(result: RunResult[str], remains: Remains, now: float, *, cancelled: bool) -> Ending:
-    return Ending(
-        cancelled,
-        now,
-        touched=remains.touched,
-        queued=remains.queued,
-        orphans=result.orphans,
-        usage=result.usage,
-    )
-
-
-def _notice(step: Close, stop: Stop | None, told: str, *, incomplete: bool) -> str | None:
+def _notice(step: Close, cancellation: Cancellation | None, told: str, *, incomplete: bool) -> str | None:
     """What the next model call is told, if the run did not end with an answer."""
-    if stop is not None:
-        why = stop.reason
+    if cancellation is not None:
+        why = cancellation.reason
         return notice_text(reason=why.text, source=why.source, by=why.by, incomplete=incomplete, told=told)
     if step.stop_reason is StopReason.ERROR:
         error = quoted(render_error(step.error or Exception("unknown")))

@@ -29,7 +29,8 @@ from safepoint.tools.memory import CallMemory
 class Opened:
     """A run begins: from `index` on the conversation is `messages`, and nothing else.
 
-    `continues`: the id of the checkpoint it goes on from, with the calls that are settled already.
+    `continues`: the id of the checkpoint it goes on from, with the calls that are settled already. `at`: when, in
+    seconds since 1970, as in every fact.
     """
 
     run_id: str
@@ -38,6 +39,7 @@ class Opened:
     messages: tuple[Message, ...]
     continues: str | None = None
     ledger: tuple[LedgerEntry, ...] = ()
+    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Said:
 
     index: int
     message: Message
+    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class Ended:
     ledger: tuple[LedgerEntry, ...]
     usage: Usage
     checkpoint: Checkpoint | None
+    at: float = 0.0
 
 
 Fact: TypeAlias = Opened | Said | Called | Ended

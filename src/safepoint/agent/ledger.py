@@ -60,11 +60,36 @@ class Ledger:
             raise InternalError(f"the call {entry.call_id} is in the ledger already")
         self._entries[entry.call_id] = entry
 
-    def move(self, call_id: str, state: LedgerState, **changes: Any) -> LedgerEntry:  # Any: the entry's own fields
-        entry = self._entries[call_id]
-        if state not in _MOVES.get(entry.state, frozenset()):
-            raise InternalError(f"{entry.name} ({call_id}): {entry.state} → {state} is not a move")
-        entry = self._entries[call_id] = replace(entry, state=state, **changes)
+    def move(
+        self,
+        call_id: str,
+        state: LedgerState,
+        *,
+        content: str | None = None,
+        error: str | None = None,
+        still_running: bool = False,
+        point: str | None = None,
+        started_at: float | None = None,
+        ended_at: float | None = None,
+    ) -> LedgerEntry:
+        """The call is in that state from now on; what is not said stays as it was."""
+        old = self._entries[call_id]
+        if state not in _MOVES.get(old.state, frozenset()):
+            raise InternalError(f"{old.name} ({call_id}): {old.state} → {state} is not a move")
+        entry = self._entries[call_id] = LedgerEntry(
+            call_id,
+            old.name,
+            old.args,
+            state,
+            old.effect,
+            old.content if content is None else content,
+            old.error if error is None else error,
+            old.still_running or still_running,
+            old.point if point is None else point,
+            old.started_at if started_at is None else started_at,
+            old.ended_at if ended_at is None else ended_at,
+            old.remote,
+        )
         return entry
 
     def note(self, call_id: str, *, error: str) -> LedgerEntry:

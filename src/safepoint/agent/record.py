@@ -23,7 +23,7 @@ from safepoint.agent.journal import Fact, Journal, Said
 from safepoint.agent.ledger import Ledger
 from safepoint.agent.steering import Steering, SteerOutcome, SteerReceipt, joined
 from safepoint.agent.stream import Hub
-from safepoint.agent.usage import Usage
+from safepoint.agent.usage import NO_USAGE, Usage
 from safepoint.errors import StoreError
 from safepoint.history.parts import Message
 
@@ -52,8 +52,8 @@ class Record:
         self.ladder = ladder
         self.bell = Bell()
         self.ledger = Ledger()
-        self.usage = Usage()
-        self.spent_before = Usage()
+        self.usage: Usage = NO_USAGE
+        self.spent_before: Usage = NO_USAGE
         self.orphans: list[Orphan] = []
         # What the hooks before the run, and before the model call under way, remember and ask, by the hook's name.
         self.hooked: dict[str, OpenCall] = {}
@@ -103,7 +103,8 @@ class Record:
 
     def unsaved(self) -> list[Fact]:
         """The messages that the journal has not seen, in the form it takes them; they count as seen from now on."""
-        facts: list[Fact] = [Said(place, self.messages[place]) for place in range(self._saved, len(self.messages))]
+        new, now = range(self._saved, len(self.messages)), self.node.clock.wall()
+        facts: list[Fact] = [Said(place, self.messages[place], now) for place in new]
         self._saved = len(self.messages)
         return facts
 
@@ -143,7 +144,7 @@ class Record:
     @property
     def pending(self) -> tuple[Message, ...]:
         """Messages that were added to a resumed run and have not joined the conversation."""
-        return tuple(one.message for one in self.amendments if one.outcome is not SteerOutcome.JOINED)
+        return tuple([one.message for one in self.amendments if one.outcome is not SteerOutcome.JOINED])
 
     @property
     def spent(self) -> Usage:

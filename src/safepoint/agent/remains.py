@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from safepoint._core.endings import Touched
 from safepoint.agent.checkpoint import OpenCall
@@ -12,16 +12,15 @@ from safepoint.history.closing import ClosedCall, Draft
 from safepoint.history.parts import Message
 
 
-@dataclass(frozen=True, slots=True)
-class Remains:
+class Remains(NamedTuple):
     """`calls` have no result in the conversation yet; `open` is what they, or children, need to go on.
 
     `told`: what the notice says of children. `draft`: an unfinished answer of a child that speaks for the run.
     `messages`: the conversation, if a child has carried it on; otherwise it is the run's own.
     """
 
+    open: Mapping[str, OpenCall]
     calls: tuple[ClosedCall, ...] = ()
-    open: Mapping[str, OpenCall] = field(default_factory=dict[str, OpenCall])
     touched: tuple[Touched, ...] = ()
     queued: tuple[str, ...] = ()
     children: tuple[ChildResult, ...] = ()

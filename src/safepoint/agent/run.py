@@ -11,7 +11,7 @@ import uuid
 import warnings
 from collections.abc import Sequence
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -71,6 +71,8 @@ class RunOptions(Generic[DepsT]):
     # For a child of a composite: what it is called there, and the run that it is a part of.
     label: str | None = None
     above: Record | None = None
+    # For a run that goes on in another process: the id by which everybody knows it.
+    id: str | None = None
 
     @staticmethod
     def opening(prompt: Prompt | None, history: Sequence[Message], resume: Resume | None) -> list[Message]:
@@ -100,7 +102,7 @@ class Run(Generic[DepsT, OutT]):
         self.agent = agent
         self.deps = options.deps
         self.session = options.session
-        self.id = f"run_{uuid.uuid4().hex}"
+        self.id = options.id or f"run_{uuid.uuid4().hex}"
         parent = options.parent
         self.node = Node(self.id, options.label or agent.name, "run", parent=parent, passing=agent.passing)
         self._options = options
@@ -247,6 +249,15 @@ class Run(Generic[DepsT, OutT]):
         self._task = supervisor.spawn(driver.drive(), self.node.path, copy_context())
         self._task.add_done_callback(driver.task_done)
         self.node.task = self._task
+
+    def discard(self) -> None:
+        """It will not be started, and that is no oversight. Does nothing to a run that has started."""
+        self._tried = True
+
+    def under(self, id: str) -> Run[DepsT, OutT]:
+        """The same run, not started, under the id that it had in another process; this handle is discarded."""
+        self.discard()
+        return Run(self.agent, replace(self._options, id=id))
 
     async def drive_inside(self) -> RunResult[OutT]:
         """Run in the calling task, as a sub-agent does. Cancellation: the run closes itself and returns."""

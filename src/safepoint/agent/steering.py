@@ -106,13 +106,14 @@ class Steering:
 
     def _take(self, outcome: SteerOutcome) -> list[SteerReceipt]:
         taken: list[SteerReceipt] = []
-        while True:
+        while self._waiting:
             try:
                 receipt = self._waiting.pop(0)
-            except IndexError:
-                return taken
+            except IndexError:  # another thread has emptied the list with us
+                break
             receipt.settle(outcome)
             taken.append(receipt)
+        return taken
 
 
 def joined(messages: list[Message], new: list[Message]) -> list[Message]:

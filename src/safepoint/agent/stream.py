@@ -133,6 +133,7 @@ class Hub:
     def __init__(self, run_id: str, parent: Hub | None) -> None:
         self.run_id = run_id
         self._parent = parent
+        self._top: Hub = parent._top if parent is not None else self
         self._kept: list[Event] = []
         self._readers: list[weakref.ref[Reader]] = []
         self._listeners: list[Callable[[Event], object]] = []
@@ -158,25 +159,26 @@ class Hub:
 
     def number(self) -> int:
         """The next sequence number of the whole tree."""
-        if self._parent is not None:
-            return self._parent.number()
-        self._last += 1
-        return self._last
+        self._top._last += 1
+        return self._top._last
 
     def emit(self, event: Event) -> None:
+        """Tell it here and in every run above."""
+        keep = not isinstance(event, _PIECES)
         hub: Hub | None = self
         while hub is not None:
-            hub._take(event)
+            if keep and not hub._ended:  # a sub-agent that was abandoned may go on telling, but not here
+                hub._kept.append(event)
+            if hub._readers or hub._listeners:
+                hub._tell(event)
             hub = hub._parent
+        if isinstance(event, RunEnded):
+            self._ended = True
 
-    def _take(self, event: Event) -> None:
-        if not self._ended:  # a sub-agent that was abandoned may go on telling, but not here
-            if not isinstance(event, _PIECES):
-                self._kept.append(event)
-            if self._readers:
-                for reader in self._live_readers():
-                    reader.put(event)
-            self._ended = isinstance(event, RunEnded) and event.run_id == self.run_id
+    def _tell(self, event: Event) -> None:
+        if not self._ended:
+            for reader in self._live_readers():
+                reader.put(event)
         for listener in self._listeners:
             try:
                 listener(event)

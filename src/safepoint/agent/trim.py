@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from safepoint.errors import HistoryError
 from safepoint.history.check import check_history
-from safepoint.history.estimate import estimate_messages
+from safepoint.history.estimate import price_messages
 from safepoint.history.parts import Message
 
 Trim: TypeAlias = Callable[[list[Message]], Sequence[Message] | Awaitable[Sequence[Message]]]
@@ -40,7 +40,7 @@ def keep_tokens(tokens: int) -> Trim:
     """
     if not _is_count(tokens):
         raise ValueError(f"keep_tokens({tokens!r}): write a number of tokens, from 1 up")
-    return lambda conversation: _kept(conversation, tokens, estimate_messages)
+    return lambda conversation: _kept(conversation, 100 * tokens + 49, price_messages)  # what rounds to as many
 
 
 def checked_trim(trim: Trim | None) -> Trim | None:

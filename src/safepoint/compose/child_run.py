@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from contextvars import copy_context
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from safepoint._core.endings import Touched
 from safepoint._core.ladder import CUT_AT_ONCE, Manner, Rung, WorkKind
@@ -40,6 +39,14 @@ from safepoint.tools.rendering import render_error, render_result
 _CHILD = Manner(WorkKind.CHILD)
 
 
+class Left(NamedTuple):
+    """`open`: what it needs to go on, or what it has left, for the composite's checkpoint."""
+
+    open: OpenCall
+    touched: Touched
+    told: ChildResult | None
+
+
 class ChildRun:
     """Nothing here waits but the body of its own task; `harvest` takes it further after every change."""
 
@@ -50,7 +57,9 @@ class ChildRun:
         self.result: RunResult[Any] | None = None  # Any: likewise
         self.over = False
         self._error: BaseException | None = None
-        self._saved: str | None = None
+        # Kept in the checkpoint: the whole result, once it has finished.
+        self._memory = CallMemory()
+        self._left: Left | None = None
         self._record = record
         self._restored = restored
         if child.key not in record.ledger:
@@ -110,7 +119,7 @@ class ChildRun:
             context=copy_context(),
             on_end=record.bell.ring,
         )
-        self.work.on_rung = partial(self._tell_rung)
+        self.work.on_rung = self._tell_rung
         self.work.may_start = lambda: record.node.judge_now() is None
 
     # -- inside its own task -------------------------------------------------------------------------------------------
@@ -156,14 +165,15 @@ class ChildRun:
     async def _make_durable(self, **changes: Any) -> None:  # Any: the entry's own fields
         """Write the entry, with these changes, if there is a journal. Cancellation: it is written whole or not."""
         if self._record.journal is not None:
-            await self._record.note(Called(replace(self.entry, **changes), self._memory()))
+            await self._record.note(Called(replace(self.entry, **changes), self._memory))
 
     def _keep(self, result: RunResult[Any]) -> None:  # Any: of any output type
         self.result = result
         self._record.orphans.extend(result.orphans)
         if result.stop_reason is StopReason.END_TURN:
-            self._saved = dump_result(result)  # once, and not in the way of a stop
+            self._memory.saved = dump_result(result)  # once, and not in the way of a stop
             self._settle(LedgerState.FINISHED, content=render_result(result.text).text)
+            self.left()  # likewise
         elif result.stop_reason is StopReason.INTERRUPTED:
             self._settle(LedgerState.WAITING)
         elif result.stop_reason is StopReason.ERROR:
@@ -218,26 +228,23 @@ class ChildRun:
 
     # -- what is left --------------------------------------------------------------------------------------------------
 
-    def opened(self) -> OpenCall:
-        """What this child needs to go on, or what it has left, for the composite's checkpoint."""
-        question = self._restored.question if self._restored is not None and self.work is None else None
-        return OpenCall(self.child.key, "", self._memory(), question, self._checkpoint())
+    def left(self) -> Left:
+        """What is left of it, now that nothing of it will change. Made once."""
+        if self._left is None:
+            path = f"{self._record.node.path}/{self.child.key}"
+            self._left = Left(
+                self._opened(),
+                Touched(path, self.child.key, self.entry.state),
+                ChildResult(self.child.key, path, self.result) if self.result is not None else None,
+            )
+        return self._left
 
-    def _memory(self) -> CallMemory:
-        return CallMemory(saved=self._saved)
+    def _opened(self) -> OpenCall:
+        question = self._restored.question if self._restored is not None and self.work is None else None
+        return OpenCall(self.child.key, "", self._memory, question, self._checkpoint())
 
     def _checkpoint(self) -> Checkpoint | None:
         if self.result is not None:
             return self.result.checkpoint
         resume = self._restored.resume if self._restored is not None else None
         return resume.checkpoint if resume is not None and not self.running else None
-
-    @property
-    def path(self) -> str:
-        return f"{self._record.node.path}/{self.child.key}"
-
-    def told(self) -> ChildResult | None:
-        return None if self.result is None else ChildResult(self.child.key, self.path, self.result)
-
-    def touched(self) -> Touched:
-        return Touched(self.path, self.child.key, self.entry.state)

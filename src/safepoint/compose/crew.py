@@ -38,11 +38,14 @@ class Crew:
 
     @property
     def failed(self) -> ChildRun | None:
-        return next((child for child in self.children if child.failed), None)
+        for child in self.children:
+            if child.failed:
+                return child
+        return None
 
     def _heed_failure(self) -> None:
-        failed = self.failed
-        if failed is None or not self._stop_others or self._has_failed:
+        failed = self.failed if self._stop_others and not self._has_failed else None
+        if failed is None:
             return
         self._has_failed = True
         why = Reason(f"the branch {failed.child.key!r} has failed", Source.POLICY)
@@ -62,4 +65,4 @@ class Crew:
         return self._limit is None or self._running() < self._limit
 
     def _running(self) -> int:
-        return sum(child.running for child in self.children)
+        return sum([child.running for child in self.children])

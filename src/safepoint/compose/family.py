@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from safepoint.agent.checkpoint import Checkpoint, OpenCall
+from safepoint._core.endings import Touched
+from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.journal import Called, Fact
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.record import Record
@@ -82,18 +83,25 @@ class Family:
 
     def remains(self, draft: Draft | None) -> Remains:
         """What is left of the children, now that nothing waits for any of them."""
-        for run in self._runs.values():
-            run.give_up()
-        path, ended = self._record.node.path, self.ended()
-        before: Mapping[str, OpenCall] = self._resume.checkpoint.calls if self._resume is not None else {}
+        opened = dict(self._resume.checkpoint.calls) if self._resume is not None else {}
+        path, touched = self._record.node.path, list[Touched]()
+        children = [ChildResult(key, f"{path}/{key}", result) for key, result in self._before.items()]
+        for key, run in self._runs.items():
+            if not run.over:
+                run.give_up()
+            left = run.left()
+            opened[key] = left.open
+            touched.append(left.touched)
+            if left.told is not None:
+                children.append(left.told)
         return Remains(
-            open={**before, **{key: run.opened() for key, run in self._runs.items()}},
-            touched=tuple(run.touched() for run in self._runs.values()),
-            queued=tuple(entry.call_id for entry in self._record.ledger if entry.state is LedgerState.NOT_STARTED),
-            children=tuple(ChildResult(key, f"{path}/{key}", result) for key, result in ended.items()),
+            opened,
+            touched=tuple(touched),
+            queued=tuple([entry.call_id for entry in self._record.ledger if entry.state is LedgerState.NOT_STARTED]),
+            children=tuple(children),
             told=self._sentences(),
             draft=draft or self._unfinished_words(),
-            messages=self._agent.conversation(ended),
+            messages=self._agent.conversation(self.ended()),
         )
 
     def _unfinished_words(self) -> Draft | None:
@@ -109,7 +117,7 @@ class Family:
         told: dict[str, list[str]] = {}
         for entry in self._record.ledger:
             told.setdefault(_WORDS.get(entry.state, _BEGUN), []).append(_named(entry.call_id))
-        return " ".join(f"{what}: {', '.join(told[what])}." for what in (_FINISHED, _BEGUN, _NEVER) if what in told)
+        return " ".join([f"{what}: {', '.join(told[what])}." for what in (_FINISHED, _BEGUN, _NEVER) if what in told])
 
 
 _FINISHED, _BEGUN, _NEVER = "Finished", "Begun, not finished", "Not started"

@@ -149,7 +149,7 @@ class Handoff(Composite[DepsT, OutT]):
         if last.stop_reason is StopReason.END_TURN:
             return tuple(last.messages) if _target(self.member(key), last) is None else _handed_over(last)
         *before, closing = last.messages
-        parts = tuple(part for part in closing.parts if not isinstance(part, Notice))  # the composite has its own
+        parts = tuple([part for part in closing.parts if not isinstance(part, Notice)])  # the composite has its own
         return (*before, Message(closing.role, parts)) if parts else tuple(before)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, assert_never
 
 from safepoint.errors import HistoryError
@@ -83,10 +84,10 @@ def close_history(
     results = _results(closed[-1].tool_calls if closed else (), batch)
     if results:
         closed.append(Message("tool", results))
-    parts = (*_draft_parts(draft), *_notice_parts(notice))
-    if any(not isinstance(part, Reasoning) for part in parts):
+    spoken = (*_words(draft), *_notice_parts(notice))
+    if spoken:  # sealed thoughts alone are no message
         said = closed.pop().parts if closed[-1].role == "assistant" else ()
-        fresh = [part for part in parts if part not in said]
+        fresh = [part for part in (*_thoughts(draft), *spoken) if part not in said]
         closed.append(Message("assistant", tuple(sorted([*said, *fresh], key=part_rank))))
     return tuple(closed)
 
@@ -132,13 +133,18 @@ def notice_text(
     """
     sentences = _sentences(
         "This run was stopped before it was done.",
-        _told("Source:", source),
+        _source(source),
         _told("Asked by:", by),
         _told("Reason:", reason),
         "The answer above is incomplete." if incomplete else "",
         told,
     )
     return remark(sentences)
+
+
+@lru_cache
+def _source(source: str | None) -> str:
+    return _told("Source:", source)
 
 
 def remark(text: str) -> str:
@@ -204,6 +210,8 @@ def _or_else(text: str | None, otherwise: str) -> str:
 
 
 def _results(open_calls: Sequence[ToolCall], batch: Sequence[ClosedCall]) -> tuple[ToolResult, ...]:
+    if not open_calls and not batch:
+        return ()
     entries = {entry.call.id: entry for entry in batch}
     open_ids = [call.id for call in open_calls]
     if len(entries) < len(batch) or not entries.keys() <= set(open_ids):
@@ -221,11 +229,12 @@ def _entry_of(call: ToolCall, entry: ClosedCall | None) -> ClosedCall:
     return entry if entry.call is call else replace(entry, call=call)
 
 
-def _draft_parts(draft: Draft | None) -> tuple[Part, ...]:
-    if draft is None:
-        return ()
-    text = (Text(well_formed(draft.text), incomplete=True),) if draft.incomplete else ()
-    return (*(block for block in draft.reasoning if _is_sealed(block)), *text)
+def _words(draft: Draft | None) -> tuple[Part, ...]:
+    return (Text(well_formed(draft.text), incomplete=True),) if draft is not None and draft.incomplete else ()
+
+
+def _thoughts(draft: Draft | None) -> list[Part]:
+    return [block for block in draft.reasoning if _is_sealed(block)] if draft is not None else []
 
 
 def _is_sealed(block: Reasoning) -> bool:

@@ -91,6 +91,8 @@ _OTHER_PRICES: Final = {b"e": 83, b"g": 60, b"y": 27, b"h": 57, b"r": 44, b"i": 
 _ALL_PRICES: Final = _ASCII_PRICES | _OTHER_PRICES
 _WORD_PRICE: Final = 70
 
+_as_json: Final = json.JSONEncoder(ensure_ascii=False, default=repr).encode
+
 
 def _letters(classes: Mapping[str, Iterable[int]], otherwise: str) -> bytes:
     table = bytearray(otherwise.encode() * 256)
@@ -117,52 +119,86 @@ class ToolDescription(Protocol):
 
 def estimate_tokens(text: str) -> int:
     """About how many tokens the text is. None for an empty one, else at least one."""
-    if not text:
-        return 0
+    return max(1, _rounded(_price(text))) if text else 0
+
+
+def _price(text: str) -> int:
+    """In hundredths of a token."""
     line = text.encode("utf-8", "surrogatepass").translate(_TABLE, _CONTINUATION)
     prices = _ASCII_PRICES if text.isascii() else _ALL_PRICES
     hundredths: int = sum(map(mul, map(line.count, prices), prices.values()))
-    hundredths += _WORD_PRICE * (b" " + line.translate(_WORDS)).count(b" x")
-    return max(1, (hundredths + 50) // 100)
+    return hundredths + _WORD_PRICE * (b" " + line.translate(_WORDS)).count(b" x")
+
+
+def _rounded(hundredths: int) -> int:
+    return (hundredths + 50) // 100
 
 
 def estimate_messages(
     messages: Sequence[Message], instructions: str | None = None, tools: Sequence[ToolDescription] = ()
 ) -> int:
     """About how many tokens a request with all this costs before the model has said a word."""
-    total = sum(MESSAGE_TOKENS + sum(map(_part_tokens, message.parts)) for message in messages)
+    return _rounded(price_messages(messages, instructions, tools))
+
+
+def price_messages(
+    messages: Sequence[Message], instructions: str | None = None, tools: Sequence[ToolDescription] = ()
+) -> int:
+    """The same in hundredths of a token, so that the prices of parts add up to the price of the whole."""
+    bill = _Bill()
+    for message in messages:
+        bill.tokens += MESSAGE_TOKENS
+        for part in message.parts:
+            bill.add(part)
     if instructions:
-        total += MESSAGE_TOKENS + estimate_tokens(instructions)
+        bill.tokens += MESSAGE_TOKENS
+        bill.texts.append(instructions)
     if tools:
-        total += TOOLS_TOKENS
+        bill.tokens += TOOLS_TOKENS
     for tool in tools:
-        total += TOOL_TOKENS + estimate_tokens(f"{tool.name} {tool.description} {_json(tool.parameters)}")
-    return total
+        bill.tokens += TOOL_TOKENS
+        bill.texts.append(f"{tool.name} {tool.description} {_json(tool.parameters)}")
+    return bill.total()
 
 
-def _part_tokens(part: Part) -> int:
-    match part:
-        case Text() | Notice():
-            return estimate_tokens(part.text)
-        case Image():
-            return IMAGE_TOKENS
-        case File():
-            return _file_tokens(part)
-        case Reasoning():
-            return estimate_tokens(part.text) if part.signature else 0
-        case ToolCall():
-            return CALL_TOKENS + estimate_tokens(f"{part.name} {_json(part.args)}")
-        case ToolResult():
-            return CALL_TOKENS + estimate_tokens(part.content)
-        case _:
-            assert_never(part)
+class _Bill:
+    """Tokens that are certain, and texts. They are counted together, because a stop waits for the estimate."""
 
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.texts: list[str] = []
 
-def _file_tokens(part: File) -> int:
-    if part.data is None or not part.media_type.startswith("text/"):
-        return FILE_TOKENS
-    return estimate_tokens(part.data.decode("utf-8", "replace"))
+    def add(self, part: Part) -> None:
+        match part:
+            case Text() | Notice():
+                self.texts.append(part.text)
+            case Image():
+                self.tokens += IMAGE_TOKENS
+            case File():
+                self._add_file(part)
+            case Reasoning():
+                if part.signature:
+                    self.texts.append(part.text)
+            case ToolCall():
+                self.tokens += CALL_TOKENS
+                self.texts.append(f"{part.name} {_json(part.args)}")
+            case ToolResult():
+                self.tokens += CALL_TOKENS
+                self.texts.append(part.content)
+            case _:
+                assert_never(part)
+
+    def _add_file(self, part: File) -> None:
+        if part.data is None or not part.media_type.startswith("text/"):
+            self.tokens += FILE_TOKENS
+        else:
+            self.texts.append(part.data.decode("utf-8", "replace"))
+
+    def total(self) -> int:
+        # The separator costs a whole token, and next to it no text looks different from what it is alone.
+        separators = max(0, len(self.texts) - 1)
+        return 100 * (self.tokens - separators) + _price("\0".join(self.texts))
 
 
 def _json(value: Mapping[str, Any]) -> str:  # Any: decoded JSON
-    return json.dumps(dict(value), ensure_ascii=False, default=repr)
+    return _as_json(dict(value)) if value else "{}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice, zip_longest
 
 from safepoint.agent.journal import Called, Ended, Opened, Said
 from safepoint.errors import CheckpointError
@@ -15,8 +16,10 @@ def apply(stored: Stored, change: Change) -> Stored:
     match change:
         case Opened():
             return _open(stored, change)
-        case Said(index, message):
-            return replace(stored, messages=_with(stored, index, (message,)) + stored.messages[index + 1 :])
+        case Said(index, message, at):
+            said = _saying(stored, index, (message,), at, runs=stored.runs)
+            messages, times = said.messages + stored.messages[index + 1 :], said.times + stored.times[index + 1 :]
+            return replace(said, messages=messages, times=times)
         case Called(entry, memory):
             run = stored.runs[-1]
             ledger = {**{old.call_id: old for old in run.ledger}, entry.call_id: entry}
@@ -26,7 +29,7 @@ def apply(stored: Stored, change: Change) -> Stored:
             return _end(stored, change)
         case Truncated(index):
             runs = tuple(run for run in stored.runs if run.index < index)
-            return replace(stored, messages=stored.messages[:index], runs=runs)
+            return replace(stored, messages=stored.messages[:index], times=stored.times[:index], runs=runs)
         case StateSet(state):
             return replace(stored, state=dict(state))
         case LateSet(late):
@@ -35,8 +38,7 @@ def apply(stored: Stored, change: Change) -> Stored:
 
 def _open(stored: Stored, opened: Opened) -> Stored:
     """A run begins; one that continues takes the place of the run it continues."""
-    before = stored.state
-    runs = stored.runs
+    before, origin, runs = stored.state, opened.run_id, stored.runs
     if opened.continues is not None:
         last = runs[-1] if runs else None
         if last is None or last.checkpoint is None or last.checkpoint.id != opened.continues:
@@ -44,11 +46,17 @@ def _open(stored: Stored, opened: Opened) -> Stored:
                 f"the session has moved on from the checkpoint {opened.continues}: it was continued already, "
                 "or a new message came after it"
             )
-        before, runs = last.state_before, runs[:-1]
+        before, origin, runs = last.state_before, last.origin, runs[:-1]
     run = StoredRun(
-        opened.run_id, opened.agent, opened.index, ended=False, ledger=opened.ledger, state_before=dict(before)
+        opened.run_id,
+        opened.agent,
+        opened.index,
+        ended=False,
+        ledger=opened.ledger,
+        state_before=dict(before),
+        origin=origin,
     )
-    return replace(stored, messages=_with(stored, opened.index, opened.messages), runs=(*runs, run))
+    return _saying(stored, opened.index, opened.messages, opened.at, runs=(*runs, run))
 
 
 def _end(stored: Stored, ended: Ended) -> Stored:
@@ -59,12 +67,18 @@ def _end(stored: Stored, ended: Ended) -> Stored:
         checkpoint=ended.checkpoint,
         ledger=ended.ledger,
     )
-    return _with_last(replace(stored, messages=_with(stored, ended.index, ended.messages)), run)
+    return _saying(stored, ended.index, ended.messages, ended.at, runs=(*stored.runs[:-1], run))
 
 
-def _with(stored: Stored, index: int, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+def _saying(
+    stored: Stored, index: int, messages: tuple[Message, ...], at: float, *, runs: tuple[StoredRun, ...]
+) -> Stored:
     """The conversation up to there, then these. One quick copy of what may be long; `(*a, *b)` makes three."""
-    return stored.messages[:index] + messages
+    before = zip(stored.messages[index:], stored.times[index:], strict=True)
+    known = zip_longest(messages, islice(before, len(messages)), fillvalue=(None, at))
+    times = tuple(time if old == new else at for new, (old, time) in known)
+    said = (stored.messages[:index] + messages, stored.times[:index] + times)
+    return Stored(said[0], stored.state, runs, stored.late, stored.epoch, said[1])
 
 
 def _with_last(stored: Stored, run: StoredRun) -> Stored:

@@ -13,9 +13,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Generic, Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from safepoint._core.latch import Latch
 from safepoint._core.points import SafePoint
@@ -29,6 +30,7 @@ from safepoint.history.parts import Prompt
 from safepoint.sessions.session import Session
 from safepoint.tools.context import DepsT
 
+T = TypeVar("T")
 IfBusy: TypeAlias = Literal["reject", "queue", "steer", "preempt", "interrupt", "rollback"]
 _STOPS = {"preempt": SafePoint.ANY, "interrupt": SafePoint.NOW, "rollback": SafePoint.NOW}
 _POLICIES = ("reject", "queue", "steer", "preempt", "interrupt", "rollback")
@@ -53,9 +55,10 @@ class Sent(Generic[OutT]):
 
 @dataclass(eq=False, slots=True)
 class _Place:
-    """A message that waits for its turn. `at`: where whatever runs before it is asked to stop, if it is."""
+    """A message, or a change, that waits for its turn. `at`: where what runs before it is asked to stop, if it is."""
 
     at: SafePoint | None = None
+    is_change: bool = False
     granted: Latch = field(default_factory=Latch)
 
 
@@ -70,6 +73,7 @@ class Sender:
         # Those that preempt come first, in their order, then those that wait.
         self._queue: deque[_Place] = deque()
         self._held = False
+        self._changing = False
         self._run: Run[Any, Any] | None = None  # Any: a run of any agent
 
     async def send(
@@ -79,36 +83,86 @@ class Sender:
 
         Cancellation: a message that waits is taken out of the queue; a run that answers it is stopped NOW.
         """
-        if if_busy not in _POLICIES:
-            raise ValueError(f"if_busy={if_busy!r}: write one of {', '.join(map(repr, _POLICIES))}")
-        delivery = Delivery.RAN
-        if self._busy:
-            live = self._live
-            if if_busy == "reject":
-                raise SessionBusy(f"a run of the session {self.session.id!r} is live")
-            if if_busy == "steer" and live is not None and await live.steer(prompt).wait() is SteerOutcome.JOINED:
-                return Sent(Delivery.JOINED, unless_failed(await live.wait()))
-            at = _STOPS.get(if_busy)
-            delivery = Delivery.QUEUED if at is None else Delivery.PREEMPTED
-            await self._turn(_Place(at))
-        else:
-            self._held = True
+        _check(if_busy)
+        sent = await self.deliver(agent.start(prompt, session=self.session, deps=deps), prompt, if_busy=if_busy)
+        unless_failed(sent.result)
+        return sent
+
+    async def deliver(
+        self,
+        run: Run[DepsT, OutT],
+        prompt: Prompt,
+        *,
+        if_busy: IfBusy = "reject",
+        on_turn: Callable[[], Awaitable[object]] | None = None,
+        on_over: Callable[[], Awaitable[object]] | None = None,
+        on_joined: Callable[[Run[Any, Any]], object] | None = None,  # Any: as above
+    ) -> Sent[OutT]:
+        """As `send`, for a run of this session that was made and not started; its result also if it failed.
+
+        `on_turn` is awaited before the run starts, `on_over` when it has ended and before anybody else has the turn;
+        `on_joined` is told which run the message has joined instead.
+        Cancellation: as for `send`. A run that never had its turn is discarded.
+        """
+        _check(if_busy)
         try:
-            if delivery is Delivery.PREEMPTED and if_busy == "rollback":
-                await self.session.rewind()
-            return Sent(delivery, await self._answer(agent.start(prompt, session=self.session, deps=deps)))
+            delivery = Delivery.RAN
+            if self.busy:
+                live = self._live
+                if if_busy == "reject":
+                    raise SessionBusy(f"a run of the session {self.session.id!r} is live")
+                if if_busy == "steer" and live is not None and await live.steer(prompt).wait() is SteerOutcome.JOINED:
+                    if on_joined is not None:
+                        on_joined(live)
+                    return Sent(Delivery.JOINED, await live.wait())
+                at = _STOPS.get(if_busy)
+                delivery = Delivery.QUEUED if at is None else Delivery.PREEMPTED
+                await self._turn(_Place(at))
+            elif self._changing:
+                await self._turn(_Place())
+            else:
+                self._held = True
+            try:
+                if delivery is Delivery.PREEMPTED and if_busy == "rollback":
+                    await self.session.rewind()
+                if on_turn is not None:
+                    await on_turn()
+                result = await self._answer(run)
+                if on_over is not None:
+                    await on_over()
+                return Sent(delivery, result)
+            finally:
+                self._held = False
+                self._next()
         finally:
-            self._held = False
+            run.discard()
+
+    async def between(self, change: Callable[[], Awaitable[T]]) -> T:
+        """Change the session while no run of it can begin; messages that come meanwhile wait, and none is refused.
+
+        Raises `SessionBusy` if one is live or waits. Cancellation: as of the change, which may not have begun.
+        """
+        if self.busy:
+            raise SessionBusy(f"a run of the session {self.session.id!r} is live")
+        if self._changing:
+            await self._turn(_Place(is_change=True))
+        self._held = self._changing = True
+        try:
+            return await change()
+        finally:
+            self._held = self._changing = False
             self._next()
+
+    @property
+    def busy(self) -> bool:
+        """Would a message have to wait for a run now?"""
+        held = self._held and not self._changing
+        return held or self.session.live is not None or not all(place.is_change for place in self._queue)
 
     @property
     def _live(self) -> Run[Any, Any] | None:  # Any: as above
         """The run that holds the session, also if it came another way, or has only just been sent."""
         return self._run or self.session.live
-
-    @property
-    def _busy(self) -> bool:
-        return self._held or bool(self._queue) or self.session.live is not None
 
     async def _answer(self, run: Run[DepsT, OutT]) -> RunResult[OutT]:
         """Cancellation: stops the run NOW, waits for it to close itself, then goes on."""
@@ -120,7 +174,7 @@ class Sender:
             await run.join()
         finally:
             self._run = None
-        return unless_failed(run.result)
+        return run.result
 
     async def _turn(self, place: _Place) -> None:
         """Wait in line. Cancellation: leaves the line, or hands on the turn that has just come."""
@@ -137,14 +191,20 @@ class Sender:
             if place in self._queue:
                 self._queue.remove(place)
             else:
-                self._held = False
+                self._held = self._changing = False
                 self._next()
             raise
 
     def _next(self) -> None:
         if self._queue and not self._held and self.session.live is None:
-            self._held = True
-            self._queue.popleft().granted.set()
+            place = self._queue.popleft()
+            self._held, self._changing = True, place.is_change
+            place.granted.set()
+
+
+def _check(if_busy: IfBusy) -> None:
+    if if_busy not in _POLICIES:
+        raise ValueError(f"if_busy={if_busy!r}: write one of {', '.join(map(repr, _POLICIES))}")
 
 
 def _stop(run: Run[Any, Any], place: _Place) -> None:  # Any: a run of any agent

@@ -61,9 +61,14 @@ class MemoryStore:
         self._sessions.pop(session_id, None)
         self._claimed.pop(session_id, None)
 
-    async def list_ids(self) -> list[str]:
+    async def list_ids(self, prefix: str = "") -> list[str]:
         self._refuse_closed()
-        return sorted(self._sessions)
+        return sorted(id for id in self._sessions if id.startswith(prefix))
+
+    async def states(self, prefix: str = "") -> dict[str, Mapping[str, Any]]:  # Any: JSON values
+        self._refuse_closed()
+        found = sorted(id for id in self._sessions if id.startswith(prefix))
+        return {id: deepcopy(dict(self._sessions[id].state)) for id in found}
 
     async def aclose(self) -> None:
         self._sessions.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
+from safepoint._core.clock import current_clock
 from safepoint._core.reasons import Reason, Source
 from safepoint.agent.checkpoint import Checkpoint, OpenCall
 from safepoint.agent.journal import Ended
@@ -58,10 +59,9 @@ def sealed(stored: Stored, run: StoredRun) -> Ended:
         _steps(own),
         reason=CRASH,
     )
-    entries = tuple(ledger.values())
-    return Ended(
-        run.run_id, StopReason.CANCELLED, run.index, closed[run.index :], entries, Usage(estimated=True), checkpoint
-    )
+    own, entries = closed[run.index :], tuple(ledger.values())
+    usage, now = Usage(estimated=True), current_clock().wall()
+    return Ended(run.run_id, StopReason.CANCELLED, run.index, own, entries, usage, checkpoint, now)
 
 
 def _settled(entry: LedgerEntry) -> LedgerEntry:

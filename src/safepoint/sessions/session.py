@@ -16,24 +16,27 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from safepoint._core.border import outlast
+from safepoint._core.clock import current_clock
 from safepoint._core.orphans import Orphan
 from safepoint._core.supervisor import Supervisor
 from safepoint.agent.conversation import Entered
 from safepoint.agent.journal import Ended, Fact, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import CutShort, SessionBusy, SessionNotFound, StopTool
+from safepoint.history.check import check_history
 from safepoint.history.closing import quoted
 from safepoint.history.encoding import decode_value, encode_values
 from safepoint.history.parts import Message, Notice
 from safepoint.history.states import LedgerState
 from safepoint.sessions.applying import apply
 from safepoint.sessions.recovery import sealed
-from safepoint.sessions.store import Change, LateResult, LateSet, StateSet, Store, Stored, Truncated
+from safepoint.sessions.store import Change, LateResult, LateSet, StateSet, Store, Stored, StoredRun, Truncated
 from safepoint.tools.options import Effect
 from safepoint.tools.rendering import render_error, render_result
 
 if TYPE_CHECKING:
     from safepoint.agent.checkpoint import Checkpoint
+    from safepoint.agent.result import RunResult
     from safepoint.agent.run import Run
 
 _HAPPENED = frozenset(
@@ -63,7 +66,7 @@ class Session:
     """Use `await Session.create(store)` or `await Session.load(store, id)`; then `agent.run(…, session=session)`.
 
     `state` is a plain dict for the user and for tools. Changes made during a run are saved with the run's facts, others
-    by `save_state`.
+    by `save_state`. What has a name that begins with `temp:` is never saved.
     """
 
     def __init__(self, store: Store, id: str, stored: Stored) -> None:
@@ -80,18 +83,36 @@ class Session:
         # An append was begun and nobody knows yet whether it happened; the store is asked before the next one.
         self._unsure = False
         self._appends = 0
+        self._listeners: list[Callable[[tuple[Fact, ...]], object]] = []
+        # The end of a run that could not wait until it was stored, as FORCE makes it: written with the next change.
+        self._owed: Ended | None = None
         # How the live run began, in case that is what nobody knows.
         self._opening: list[Change] = []
 
     # -- making, loading, ending ---------------------------------------------------------------------------------------
 
     @staticmethod
-    async def create(store: Store, id: str | None = None, *, state: Mapping[str, Any] | None = None) -> Session:
-        """A new session. Cancellation: it is made or it is not."""
+    async def create(
+        store: Store,
+        id: str | None = None,
+        *,
+        state: Mapping[str, Any] | None = None,  # Any: JSON values
+        history: Sequence[Message] = (),
+    ) -> Session:
+        """A new session; with a `history` from elsewhere, which no run of it has said.
+
+        Cancellation: it is made or it is not; with a history it may be there without.
+        """
+        check_history(history)
         id = id or f"session_{uuid.uuid4().hex}"
-        plain = _plain(state or {})
+        plain = _lasting(state or {})
         await store.create(id, plain)
-        return Session(store, id, Stored((), plain))
+        session = Session(store, id, Stored((), plain))
+        if history:
+            now = current_clock().wall()
+            await session._change(lambda: [Said(place, message, now) for place, message in enumerate(history)])
+            session._call_ids = _call_ids(session.messages)
+        return session
 
     @staticmethod
     async def load(store: Store, id: str) -> Session:
@@ -113,7 +134,8 @@ class Session:
         """A session of its own with the same messages and state. Cancellation: it may exist, empty."""
         self._refuse_live("fork")
         other = await Session.create(self.store, id, state=self.state)
-        await other._change(lambda: [Said(place, message) for place, message in enumerate(self.messages)])
+        said = [Said(place, *each) for place, each in enumerate(zip(self.messages, self._stored.times, strict=True))]
+        await other._change(lambda: [*said])
         other._call_ids = set(self._call_ids)
         return other
 
@@ -158,6 +180,11 @@ class Session:
         return self._stored.messages
 
     @property
+    def times(self) -> tuple[float, ...]:
+        """When each message was said, in seconds since 1970."""
+        return self._stored.times
+
+    @property
     def checkpoint(self) -> Checkpoint | None:
         """From where the last run can go on, if it was stopped: `agent.resume(session.checkpoint, session=session)`."""
         checkpoint = self._stored.runs[-1].checkpoint if self._stored.runs else None
@@ -165,6 +192,11 @@ class Session:
             return checkpoint
         came = {(late.call_id, late.name): late.content for late in self.late}
         return replace(checkpoint, ledger=tuple(_completed(entry, came) for entry in checkpoint.ledger))
+
+    @property
+    def runs(self) -> tuple[StoredRun, ...]:
+        """The turns so far, oldest first; the last one may be live."""
+        return self._stored.runs
 
     @property
     def late(self) -> tuple[LateResult, ...]:
@@ -208,9 +240,20 @@ class Session:
             if isinstance(facts[0], Opened):  # the run ends without ever having begun here, and writes nothing more
                 await self._give_back()
             raise
+        else:
+            for listener in self._listeners:
+                listener(facts)
         finally:
             if isinstance(last, Ended):
                 await self._give_back()
+
+    def listen(self, listener: Callable[[tuple[Fact, ...]], object]) -> Callable[[], None]:
+        """Call it with the facts of every run of this session, once they are stored. Call what it returns to end that.
+
+        It must not wait and must not raise.
+        """
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     def _still_needed(self, changes: list[Change]) -> list[Change]:
         """Nobody knew whether an earlier write had happened: the beginning of a run is written once, and not never."""
@@ -225,6 +268,8 @@ class Session:
         """The run has ended; what it left behind reports here if it comes back."""
         if self.live is run:
             self.live = None
+            if run.result.save_error is not None and self._has_open_run():
+                self._owed = _end_of(run.result, self._stored.runs[-1].index)
         if self.live is None and not self._changing and self._claimant is not None:
             # The store did not answer in time, or the run was forced and nothing was waited for.
             self._releasing(self._claimant)
@@ -252,7 +297,9 @@ class Session:
             self._see(await self.store.load(self.id))
         self._stored = replace(self._stored, epoch=epoch)
         if self._has_open_run():
-            await self._append(sealed(self._stored, self._stored.runs[-1]))
+            run, owed = self._stored.runs[-1], self._owed
+            await self._append(owed if owed is not None and owed.run_id == run.run_id else sealed(self._stored, run))
+        self._owed = None
 
     async def _give_back(self) -> None:
         """Release what a claim has taken, or may have. Cancellation: put off until that is done, within limits."""
@@ -305,7 +352,7 @@ class Session:
         return bool(self._stored.runs) and not self._stored.runs[-1].ended
 
     def _state_change(self) -> list[Change]:
-        state = _plain(self.state)
+        state = _lasting(self.state)
         return [StateSet(state)] if state != dict(self._stored.state) else []
 
     def _refuse_live(self, what: str) -> None:
@@ -322,7 +369,7 @@ class Session:
             return [LateSet(left)] if left != self.late else []
         if not self.late or not self.messages or self.messages[-1].role != "assistant":
             return []
-        return [Said(opened.index - 1, self._with_late_notes()[-1]), LateSet(())]
+        return [Said(opened.index - 1, self._with_late_notes()[-1], opened.at), LateSet(())]
 
     def _with_late_notes(self) -> Sequence[Message]:
         """The conversation, its last remark completed with what came back late."""
@@ -373,6 +420,11 @@ class SessionJournal:
         await self._session.write(*facts)
 
 
+def _end_of(result: RunResult[Any], index: int) -> Ended:  # Any: a run of any agent
+    own, now = tuple(result.messages[index:]), current_clock().wall()
+    return Ended(result.run_id, result.stop_reason, index, own, result.ledger, result.usage, result.checkpoint, at=now)
+
+
 def _late_result(orphan: Orphan) -> LateResult | None:
     """What it brought, if it is a tool call and has come back."""
     call_id = orphan.path.rpartition(f"/{orphan.name}:")[2]
@@ -385,6 +437,10 @@ def _late_result(orphan: Orphan) -> LateResult | None:
 def _plain(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of the user's own
     """A copy, in values that every store can keep; what has no such form becomes its description."""
     return cast("dict[str, Any]", decode_value(encode_values(state)))
+
+
+def _lasting(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above
+    return _plain({name: value for name, value in state.items() if not str(name).startswith("temp:")})
 
 
 def _call_ids(messages: tuple[Message, ...]) -> set[str]:

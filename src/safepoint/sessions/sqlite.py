@@ -41,18 +41,25 @@ CREATE TABLE IF NOT EXISTS sessions (
     id TEXT PRIMARY KEY, state TEXT NOT NULL, epoch INTEGER NOT NULL DEFAULT 0, owner TEXT, claimant TEXT,
     renewed REAL);
 CREATE TABLE IF NOT EXISTS messages (
-    session TEXT NOT NULL, place INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (session, place)) WITHOUT ROWID;
+    session TEXT NOT NULL, place INTEGER NOT NULL, body TEXT NOT NULL, at REAL NOT NULL DEFAULT 0,
+    PRIMARY KEY (session, place)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS runs (
     session TEXT NOT NULL, number INTEGER NOT NULL, run_id TEXT NOT NULL, agent TEXT NOT NULL, place INTEGER NOT NULL,
     ended INTEGER NOT NULL, stop_reason TEXT, checkpoint_id TEXT, checkpoint BLOB, state_before TEXT NOT NULL,
-    PRIMARY KEY (session, number));
+    origin TEXT NOT NULL DEFAULT '', PRIMARY KEY (session, number));
 CREATE TABLE IF NOT EXISTS calls (
     session TEXT NOT NULL, run_id TEXT NOT NULL, number INTEGER PRIMARY KEY AUTOINCREMENT, call_id TEXT NOT NULL,
     entry TEXT NOT NULL, memory TEXT, UNIQUE (session, run_id, call_id));
 CREATE TABLE IF NOT EXISTS late (
     session TEXT NOT NULL, number INTEGER PRIMARY KEY AUTOINCREMENT, call_id TEXT, name TEXT, content TEXT);
 """
-_VERSION = 1
+# What a file of version 1 lacks.
+_SINCE_1 = """
+ALTER TABLE messages ADD COLUMN at REAL NOT NULL DEFAULT 0;
+ALTER TABLE runs ADD COLUMN origin TEXT NOT NULL DEFAULT '';
+UPDATE runs SET origin = run_id;
+"""
+_VERSION = 2
 
 
 class SqliteStore:
@@ -68,7 +75,9 @@ class SqliteStore:
         self._timeout = timeout
         _make_private(self._path)
         self._owner = str(Owner.this_process())
-        self._worker = Worker(self._connect, f"sqlite {self._path.name}")
+        # Also of whatever else is kept in this file: one writer.
+        # Also the writer of whatever else is kept in this file: there is one.
+        self.worker = Worker(self._connect, f"sqlite {self._path.name}")
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None)
@@ -90,16 +99,16 @@ class SqliteStore:
             except sqlite3.IntegrityError:
                 raise SessionExists(f"the session {session_id!r} is there already: load it") from None
 
-        await self._worker.call(work)
+        await self.worker.call(work)
 
     async def load(self, session_id: str) -> Stored:
-        return await self._worker.call(lambda db: _load(db, session_id))
+        return await self.worker.call(lambda db: _load(db, session_id))
 
     async def claim(self, session_id: str, claimant: str) -> int:
-        return await self._worker.call(lambda db: _claim(db, session_id, self._owner, claimant))
+        return await self.worker.call(lambda db: _claim(db, session_id, self._owner, claimant))
 
     async def release(self, session_id: str, claimant: str) -> None:
-        await self._worker.call(lambda db: _release(db, session_id, claimant))
+        await self.worker.call(lambda db: _release(db, session_id, claimant))
 
     async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
         def work(db: sqlite3.Connection) -> None:
@@ -108,14 +117,14 @@ class SqliteStore:
                 _apply(db, session_id, change)
             db.execute("UPDATE sessions SET renewed = ? WHERE id = ?", (time.time(), session_id))
 
-        await self._worker.call(work)
+        await self.worker.call(work)
 
     async def add_late(self, session_id: str, late: LateResult) -> None:
         def work(db: sqlite3.Connection) -> None:
             _row(db, session_id)
             _insert_late(db, session_id, late)
 
-        await self._worker.call(work)
+        await self.worker.call(work)
 
     async def delete(self, session_id: str) -> None:
         def work(db: sqlite3.Connection) -> None:
@@ -123,26 +132,44 @@ class SqliteStore:
             for table in ("messages", "runs", "calls", "late"):
                 db.execute(f"DELETE FROM {table} WHERE session = ?", (session_id,))
 
-        await self._worker.call(work)
+        await self.worker.call(work)
 
-    async def list_ids(self) -> list[str]:
-        rows = await self._worker.call(lambda db: db.execute("SELECT id FROM sessions ORDER BY id").fetchall())
-        return [str(id) for (id,) in rows]
+    async def list_ids(self, prefix: str = "") -> list[str]:
+        return [str(id) for id, _ in await self._listed(prefix)]
+
+    async def states(self, prefix: str = "") -> dict[str, Mapping[str, Any]]:  # Any: JSON values
+        return {str(id): _read_state(state) for id, state in await self._listed(prefix)}
+
+    async def _listed(self, prefix: str) -> list[tuple[str, str]]:
+        """Cancellation: nothing has changed."""
+        query = "SELECT id, state FROM sessions WHERE id >= ? AND substr(id, 1, ?) = ? ORDER BY id"
+        given = (prefix, len(prefix), prefix)
+        return await self.worker.call(lambda db: db.execute(query, given).fetchall())
 
     async def aclose(self) -> None:
-        await self._worker.aclose()
+        await self.worker.aclose()
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    """The file as this version needs it. One of another version is left alone."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version not in (0, _VERSION):
-        raise StoreError(f"the session store has version {version}, this Safepoint reads {_VERSION}")
+    """The file as this version needs it, an older one brought up to it. One of a later version is left alone."""
+    version = _version(connection)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
-    if version == 0:
-        connection.executescript(_SCHEMA)
-        connection.execute(f"PRAGMA user_version={_VERSION}")
+    if version == _VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")  # of several processes that find an old file, one changes it
+    script = {0: _SCHEMA, 1: _SINCE_1, _VERSION: ""}[_version(connection)]
+    for statement in script.split(";"):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA user_version={_VERSION}")
+    connection.execute("COMMIT")  # after an error the connection is closed, which takes it all back
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version not in range(_VERSION + 1):
+        raise StoreError(f"the session store has version {version}, this Safepoint reads {_VERSION}")
+    return int(version)
 
 
 def _make_private(path: Path) -> None:
@@ -197,8 +224,8 @@ def _apply(db: sqlite3.Connection, session_id: str, change: Change) -> None:
     match change:
         case Opened():
             _open(db, session_id, change)
-        case Said(index, message):
-            _insert_messages(db, session_id, index, [message])
+        case Said(index, message, at):
+            _insert_messages(db, session_id, index, [message], at)
         case Called(entry, memory):
             _insert_call(db, session_id, _last_run(db, session_id)[1], entry, memory)
         case Ended():
@@ -216,7 +243,7 @@ def _apply(db: sqlite3.Connection, session_id: str, change: Change) -> None:
 
 
 def _open(db: sqlite3.Connection, session_id: str, opened: Opened) -> None:
-    state = _row(db, session_id)[0]
+    state, origin = _row(db, session_id)[0], opened.run_id
     last = _last_run(db, session_id)
     number = (last[0] if last is not None else 0) + 1
     if opened.continues is not None:
@@ -225,20 +252,20 @@ def _open(db: sqlite3.Connection, session_id: str, opened: Opened) -> None:
                 f"the session has moved on from the checkpoint {opened.continues}: it was continued already, "
                 "or a new message came after it"
             )
-        state = last[3]
+        state, origin = last[3], last[4]
         _forget_run(db, session_id, last[1])
-    _truncate(db, session_id, opened.index)
-    _insert_messages(db, session_id, opened.index, opened.messages)
-    columns = "session, number, run_id, agent, place, ended, state_before"
-    row = (session_id, number, opened.run_id, opened.agent, opened.index, 0, state)
-    db.execute(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    _insert_messages(db, session_id, opened.index, opened.messages, opened.at)
+    _truncate(db, session_id, opened.index + len(opened.messages))
+    columns = "session, number, run_id, agent, place, ended, state_before, origin"
+    row = (session_id, number, opened.run_id, opened.agent, opened.index, 0, state, origin)
+    db.execute(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
     for entry in opened.ledger:
         _insert_call(db, session_id, opened.run_id, entry, None)
 
 
 def _end(db: sqlite3.Connection, session_id: str, ended: Ended) -> None:
-    _truncate(db, session_id, ended.index)
-    _insert_messages(db, session_id, ended.index, ended.messages)
+    _insert_messages(db, session_id, ended.index, ended.messages, ended.at)
+    _truncate(db, session_id, ended.index + len(ended.messages))
     checkpoint = ended.checkpoint
     columns = "ended = 1, stop_reason = ?, checkpoint_id = ?, checkpoint = ?"
     id, data = (checkpoint.id, checkpoint.to_bytes()) if checkpoint is not None else (None, None)
@@ -249,7 +276,7 @@ def _end(db: sqlite3.Connection, session_id: str, ended: Ended) -> None:
 
 
 def _last_run(db: sqlite3.Connection, session_id: str) -> Any:  # Any: a row, or None
-    columns = "number, run_id, checkpoint_id, state_before"
+    columns = "number, run_id, checkpoint_id, state_before, origin"
     return db.execute(
         f"SELECT {columns} FROM runs WHERE session = ? ORDER BY number DESC LIMIT 1", (session_id,)
     ).fetchone()
@@ -268,9 +295,16 @@ def _truncate(db: sqlite3.Connection, session_id: str, index: int) -> None:
     db.execute("DELETE FROM messages WHERE session = ? AND place >= ?", (session_id, index))
 
 
-def _insert_messages(db: sqlite3.Connection, session_id: str, index: int, messages: Sequence[Message]) -> None:
-    rows = [(session_id, index + offset, _dump(encode_message(message))) for offset, message in enumerate(messages)]
-    db.executemany("INSERT OR REPLACE INTO messages (session, place, body) VALUES (?, ?, ?)", rows)
+def _insert_messages(
+    db: sqlite3.Connection, session_id: str, index: int, messages: Sequence[Message], at: float
+) -> None:
+    """A message that stands there already keeps its time."""
+    rows = [(session_id, place, _dump(encode_message(message)), at) for place, message in enumerate(messages, index)]
+    db.executemany(
+        "INSERT INTO messages (session, place, body, at) VALUES (?, ?, ?, ?) ON CONFLICT (session, place) "
+        "DO UPDATE SET body = excluded.body, at = excluded.at WHERE body != excluded.body",
+        rows,
+    )
 
 
 def _insert_call(
@@ -295,26 +329,27 @@ def _insert_late(db: sqlite3.Connection, session_id: str, late: LateResult) -> N
 
 def _load(db: sqlite3.Connection, session_id: str) -> Stored:
     state, epoch, _, _ = _row(db, session_id)
-    rows = db.execute("SELECT place, body FROM messages WHERE session = ? ORDER BY place", (session_id,)).fetchall()
-    columns = "run_id, agent, place, ended, stop_reason, checkpoint, state_before"
+    rows = db.execute("SELECT place, body, at FROM messages WHERE session = ? ORDER BY place", (session_id,)).fetchall()
+    columns = "run_id, agent, place, ended, stop_reason, checkpoint, state_before, origin"
     runs = db.execute(f"SELECT {columns} FROM runs WHERE session = ? ORDER BY number", (session_id,)).fetchall()
     late = db.execute("SELECT call_id, name, content FROM late WHERE session = ? ORDER BY number", (session_id,))
     try:
-        if [place for place, _ in rows] != list(range(len(rows))):
+        if [place for place, _, _ in rows] != list(range(len(rows))):
             raise ValueError("a message is missing")
         return Stored(
-            tuple(decode_message(json.loads(body)) for _, body in rows),
+            tuple(decode_message(json.loads(body)) for _, body, _ in rows),
             _read_state(state),
             tuple(_read_run(db, session_id, row) for row in runs),
             tuple(LateResult(*row) for row in late.fetchall()),
             epoch,
+            tuple(float(at) for _, _, at in rows),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StoreCorrupt(f"the session {session_id!r} can't be read: {error!r}; it was left as it is") from error
 
 
 def _read_run(db: sqlite3.Connection, session_id: str, row: tuple[Any, ...]) -> StoredRun:  # Any: a row
-    run_id, agent, place, ended, stop_reason, checkpoint, state_before = row
+    run_id, agent, place, ended, stop_reason, checkpoint, state_before, origin = row
     calls = db.execute(
         "SELECT entry, memory FROM calls WHERE session = ? AND run_id = ? ORDER BY number", (session_id, run_id)
     ).fetchall()
@@ -329,6 +364,7 @@ def _read_run(db: sqlite3.Connection, session_id: str, row: tuple[Any, ...]) -> 
         tuple(entry for entry, _ in entries),
         {entry.call_id: decode_memory(json.loads(memory)) for entry, memory in entries if memory is not None},
         _read_state(state_before),
+        origin,
     )
 
 

@@ -30,7 +30,8 @@ class LateResult:
 class StoredRun:
     """The last run of a session. `ended` is false for one that is live, or whose process died.
 
-    `index`: where its part of the conversation begins. `state_before`: the session's state at that time.
+    `index`: where its part of the conversation begins. `state_before`: the session's state at that time. `origin`:
+    the run that began this turn; another one than `run_id` if that was stopped and continued.
     """
 
     run_id: str
@@ -42,17 +43,22 @@ class StoredRun:
     ledger: tuple[LedgerEntry, ...] = ()
     memories: Mapping[str, CallMemory] = field(default_factory=dict[str, CallMemory])
     state_before: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: JSON values
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A session as it is stored. `runs`: all turns that can be rewound, oldest first. `epoch`: of its last claim."""
+    """A session as it is stored. `runs`: all turns that can be rewound, oldest first. `epoch`: of its last claim.
+
+    `times`: when each message was said. One that is written again as it was keeps its time.
+    """
 
     messages: tuple[Message, ...]
     state: Mapping[str, Any]  # Any: JSON values
     runs: tuple[StoredRun, ...] = ()
     late: tuple[LateResult, ...] = ()
     epoch: int = 0
+    times: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +116,12 @@ class Store(Protocol):
         """Forget it. Deleting what is not there is no error."""
         ...
 
-    async def list_ids(self) -> list[str]:
-        """The ids of all sessions, sorted."""
+    async def list_ids(self, prefix: str = "") -> list[str]:
+        """The ids of all sessions that begin so, sorted."""
+        ...
+
+    async def states(self, prefix: str = "") -> dict[str, Mapping[str, Any]]:  # Any: JSON values
+        """The state of every session whose id begins so, in the order of `list_ids`, without its conversation."""
         ...
 
     async def aclose(self) -> None:

@@ -48,6 +48,20 @@ async def _listed(maker: StoreMaker) -> None:
             await store.create(id, {})
         found = await store.list_ids()
         assert list(found) == ["a", "b", "c"], f"after create of b, a, c, list_ids() gives {found!r}"
+        for id in ("b/1", "b_", "B/2"):
+            await store.create(id, {})
+        found = await store.list_ids("b/")
+        assert list(found) == ["b/1"], f"of b, b/1, b_ and B/2, list_ids('b/') gives {found!r}"
+
+
+@RULES.rule("states are listed as they are stored", "states() gives what load() gives, for the ids of list_ids()")
+async def _states(maker: StoreMaker) -> None:
+    async with maker.claimed(StateSet({"x": [1]})) as (store, _):
+        for id in ("t", "s2"):
+            await store.create(id, {"is": id})
+        found = await store.states("s")
+        assert {id: dict(state) for id, state in found.items()} == {"s": {"x": [1]}, "s2": {"is": "s2"}}, f"{found!r}"
+        assert list(await store.states()) == ["s", "s2", "t"], "they are not in the order of list_ids()"
 
 
 @RULES.rule("sessions do not touch each other", "keep everything by session id")

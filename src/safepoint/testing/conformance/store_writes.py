@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from copy import deepcopy
+from dataclasses import replace
 
 from safepoint.agent.journal import Called, Said
 from safepoint.agent.ledger import LedgerEntry
@@ -38,6 +39,15 @@ async def _overlapping(maker: StoreMaker) -> None:
 async def _places(maker: StoreMaker) -> None:
     changes = [*(Said(n, said(f"message {n}")) for n in range(12)), Said(2, said("another 2"))]
     await compare(maker, changes, "messages")
+
+
+@RULES.rule("messages keep when they were said", "store `at` of the fact; a message that is said again keeps its time")
+async def _times(maker: StoreMaker) -> None:
+    asked, *rest = sample.EVERYTHING
+    opened, ended = replace(sample.opening(), at=10.0), replace(sample.ending(), at=20.0)
+    later: list[Change] = [Said(1, rest[0], 11.5), Said(2, said("to be replaced"), 12.0), ended, Said(0, asked, 30.0)]
+    await compare(maker, [opened, *later], "messages", "times")
+    await compare(maker, [opened, *later, Truncated(1), replace(sample.opening("run_2", 1), at=40.0)], "times")
 
 
 @RULES.rule("every part of a message comes back as it was", "encode all fields of all parts; see history.encoding")
@@ -76,7 +86,8 @@ async def _checkpoint(maker: StoreMaker) -> None:
 
 
 @RULES.rule(
-    "a continued run takes the place of the one before", "replace the last run; it keeps that run's state_before"
+    "a continued run takes the place of the one before",
+    "replace the last run; it keeps that run's state_before and origin",
 )
 async def _continued(maker: StoreMaker) -> None:
     stopped: list[Change] = [

@@ -1,0 +1,241 @@
+"""What operators do to a running server: look at runs, stop them, steer them, let them go on.
+
+Every command asks over HTTP and shows a table, or with `--json` the server's own answer. Exit codes: 0 it is done, 1
+the server said no, 2 wrong use, 3 no server there, 4 not allowed, 5 asked to stop and not over yet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from safepoint.cli.client import ServerClient, Trouble
+from safepoint.cli.options import STILL_STOPPING, T, fail, takes
+from safepoint.cli.showing import age, event_line, plain, show_table
+
+_A_RUN = 3600.0  # a message joins before the next model call, and a tool may take its time until then
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """Which server, and how to answer. A key is never an option: other users of the machine could read it there."""
+
+    url: Annotated[str, typer.Option(envvar="SAFEPOINT_URL", help="Where the server is.")] = "http://127.0.0.1:8000"
+    key_file: Annotated[
+        Path | None, typer.Option(help="A file with the API key; without it, SAFEPOINT_KEY is looked at.")
+    ] = None
+    json: Annotated[bool, typer.Option("--json", help="The server's answer as JSON.")] = False
+
+    def client(self) -> ServerClient:
+        key = os.environ.get("SAFEPOINT_KEY") or None
+        if self.key_file is not None:
+            try:
+                key = self.key_file.read_text().strip()
+            except (OSError, UnicodeDecodeError) as error:
+                fail(f"can't read the key in {self.key_file}: {getattr(error, 'strerror', None) or 'it is no text'}")
+        return ServerClient(self.url, key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfRun(Common):
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Its id; `safepoint ps` lists them.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ps(Common):
+    all: Annotated[bool, typer.Option("--all", "-a", help="Also runs that have ended.")] = False
+    app: Annotated[str | None, typer.Option(help="Only runs of this app.")] = None
+    user: Annotated[str | None, typer.Option(help="Only runs of this user.")] = None
+
+
+def ps(options: Ps) -> None:
+    """List runs: those that are queued, live, paused or suspended."""
+    found = options.client().get("runs", app=options.app, user=options.user)
+    runs = [run for run in found if options.all or run["state"] != "ended"]
+    if options.json:
+        return _print_json(runs)
+    show_table(("RUN", "STATE", "APP", "USER", "SESSION", "AGE", "OUTCOME", "REASON"), map(_run_row, runs))
+
+
+def _run_row(run: Mapping[str, Any]) -> Sequence[object]:  # Any: JSON
+    reason: Mapping[str, Any] = run.get("reason") or {}  # Any: as above
+    names = [run.get(name) for name in ("runId", "state", "appName", "userId", "sessionId")]
+    return *names, age(run.get("createdAt")), run.get("outcome"), reason.get("text")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop(Common):
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Its id; `safepoint ps` lists them.")] = None
+    session: Annotated[str | None, typer.Option(metavar="APP/USER/SESSION", help="The runs of this session.")] = None
+    all: Annotated[bool, typer.Option("--all", help="Every run that this key may stop.")] = False
+    at: Annotated[
+        list[str],
+        typer.Option(help="now, force, after_model, after_tool, after_tools, before_effect, any, point:NAME; repeat."),
+    ] = field(default_factory=lambda: ["now"])
+    within: Annotated[float | None, typer.Option(help="Seconds after which it becomes now.")] = None
+    recursive: Annotated[bool, typer.Option("--recursive", help="A safe point of sub-agents will do too.")] = False
+    reason: Annotated[str | None, typer.Option(help="Why, for the record and for the model.")] = None
+    wait: Annotated[float, typer.Option(min=0, max=60, help="Seconds to wait for the end.")] = 5.0
+
+    def body(self) -> dict[str, object]:
+        body: dict[str, object] = {"at": self.at, "waitSeconds": self.wait, "recursive": self.recursive}
+        if self.within is not None:
+            body["withinSeconds"] = self.within
+        return body if self.reason is None else {**body, "reason": self.reason}
+
+
+def stop(options: Stop) -> None:
+    """Stop a run, the runs of a session, or all. Exits with 5 if it is asked and not over when the wait ends."""
+    answer = _stop(options)
+    if options.json:
+        _print_json(answer)
+    elif "runs" not in answer:
+        typer.echo(plain(f"{answer['runId']} is over already: {answer.get('outcome', 'ended')}"))
+    elif not answer["runs"]:
+        typer.echo("no run is live")
+    else:
+        show_table(("RUN", "OUTCOME", "DURABLE", "LEFT BEHIND"), map(_stopped_row, answer["runs"]))
+    if answer["status"] == "cancelling":
+        raise typer.Exit(STILL_STOPPING)
+
+
+def _stop(options: Stop) -> Any:  # Any: JSON
+    if [options.run is not None, options.session is not None, options.all].count(True) != 1:
+        fail("which runs? write RUN, --session APP/USER/SESSION or --all, and one of them only")
+    client, body = options.client(), options.body()
+    if options.run is not None:
+        return client.post("runs", options.run, action="cancel", body=body, wait=options.wait)
+    if options.session is None:
+        return client.post("runs", action="cancel", body={**body, "all": True}, wait=options.wait)
+    match options.session.split("/"):
+        case [app, user, session] if app and user and session:
+            path = ("apps", app, "users", user, "sessions", session)
+            return client.post(*path, action="cancel", body=body, wait=options.wait)
+        case _:
+            fail(f"--session {options.session!r}: write APP/USER/SESSION")
+
+
+def _stopped_row(run: Mapping[str, Any]) -> Sequence[object]:  # Any: JSON
+    left = ", ".join(orphan["name"] for orphan in run.get("orphans", ()))
+    return run["runId"], run.get("outcome") or "asked, not over yet", "yes" if run["durable"] else "no", left
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steer(OfRun):
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the run is told before its next model call.")]
+
+
+def steer(options: Steer) -> None:
+    """Say something to a live run. Exits with 1 if it came too late."""
+    answer = options.client().post("runs", options.run, action="steer", body=_message(options.text), wait=_A_RUN)
+    if options.json:
+        _print_json(answer)
+    else:
+        typer.echo(answer["outcome"])
+    if answer["outcome"] != "joined":
+        raise typer.Exit(1)
+
+
+def why(options: OfRun) -> None:
+    """Tell what holds a run that was asked to stop and has not."""
+    holding = options.client().get("runs", options.run, "why")["holding"]
+    if options.json:
+        return _print_json(holding)
+    if not holding:
+        typer.echo("nothing holds it")
+        return
+    columns = ("NAME", "PATH", "RUNG", "SECONDS")
+    show_table(columns, ([h["name"], h["path"], h.get("rung"), f"{h.get('seconds') or 0:.1f}"] for h in holding))
+    for each in holding:
+        if each.get("stack"):
+            typer.echo(plain(f"\n{each['name']}:\n{each['stack']}"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume(OfRun):
+    text: Annotated[
+        str | None, typer.Argument(metavar="[TEXT]", help="A new message, or the answer to what it asked.")
+    ] = None
+
+
+def resume(options: Resume) -> None:
+    """Let a stopped or paused run go on. One that waits for a person gets the text as the answer."""
+    client = options.client()
+    body = {} if options.text is None else _reply(client, options.run, options.text)
+    answer = client.post("runs", options.run, action="resume", body=body)
+    if options.json:
+        return _print_json(answer)
+    typer.echo(plain(f"goes on as {answer['runId']}"))
+
+
+def _reply(client: ServerClient, run: str, text: str) -> dict[str, object]:
+    found = client.get("runs", run)
+    if found["state"] != "paused":
+        return _message(text)
+    names = ("apps", found["appName"], "users", found["userId"], "sessions", found["sessionId"])
+    waiting = [id for event in client.get(*names)["events"] for id in event.get("longRunningToolIds", ())]
+    return {"answers": dict.fromkeys(waiting, text)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logs(OfRun):
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it ends, word by word.")] = False
+
+
+def logs(options: Logs) -> None:
+    """Show what a run has told so far."""
+    client = options.client()
+    known = client.get("runs", options.run).get("events")
+    if known == 0 and not options.follow:
+        return
+    under_way = False
+    for number, event in client.events(options.run):
+        partial = bool(event.get("partial"))
+        if options.json and (options.follow or not partial):
+            typer.echo(json.dumps(event, ensure_ascii=False))
+        elif partial and options.follow:
+            under_way = True
+            typer.echo(plain("".join(part.get("text", "") for part in event["content"]["parts"])), nl=False)
+        elif not partial and "id" in event:
+            typer.echo(("\n" if under_way else "") + event_line(event))
+            under_way = False
+        if not options.follow and known is not None and (number or 0) >= known:
+            return
+
+
+def _message(text: str) -> dict[str, object]:
+    return {"newMessage": {"role": "user", "parts": [{"text": text}]}}
+
+
+def _print_json(answer: object) -> None:
+    typer.echo(json.dumps(answer, indent=2, ensure_ascii=False))
+
+
+def add_to(app: typer.Typer) -> None:
+    """All commands of this module."""
+    _add(app, Ps, ps)
+    _add(app, Stop, stop)
+    _add(app, Steer, steer)
+    _add(app, OfRun, why)
+    _add(app, Resume, resume)
+    _add(app, Logs, logs)
+
+
+def _add(app: typer.Typer, kind: type[T], command: Callable[[T], None]) -> None:
+    def run(options: T) -> None:
+        try:
+            command(options)
+        except Trouble as trouble:
+            fail(str(trouble), trouble.code)
+        except BrokenPipeError:  # whoever read our output has left; Python would complain again when it flushes
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
+
+    app.command(command.__name__, help=command.__doc__)(takes(kind)(run))

@@ -1,0 +1,123 @@
+"""A server, as operators talk to it: plain HTTP/1.1 from the standard library, one connection for each request.
+
+Whatever goes wrong becomes a `Trouble`: one line for the operator, and the exit code that says which kind it was.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
+
+from safepoint.cli.options import MISUSED, NOT_ALLOWED, REFUSED, UNREACHABLE
+
+_PATIENCE = 10.0  # seconds for an answer, beside what the server was asked to wait
+
+
+class Trouble(Exception):
+    """The server could not be asked, or said no. `code`: of the process's exit."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def checked_url(url: str) -> SplitResult:
+    """Raises `Trouble` for an address that can't be called, or has a key in it."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
+        raise Trouble(f"{url.partition('@')[2] or url!r} is no address: write http://HOST:PORT", MISUSED)
+    return parts
+
+
+class ServerClient:
+    """Asks one server. `key` goes into the Authorization header and nowhere else."""
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        if key is not None and not (key.isascii() and key.isprintable() and key):
+            raise Trouble("the key has characters that no key has: is it the right file?", MISUSED)
+        self._url = checked_url(url)
+        self._key = key
+
+    def get(self, *path: str, **query: str | None) -> Any:  # Any: JSON
+        """The answer. The parts of the path are quoted. Raises `Trouble`."""
+        given = {name: value for name, value in query.items() if value is not None}
+        return self._ask("GET", _join(path) + (f"?{urlencode(given)}" if given else ""), None, 0.0)
+
+    def post(self, *path: str, action: str = "", body: Mapping[str, object], wait: float = 0.0) -> Any:  # Any: JSON
+        """`action`: the word after the colon. `wait`: for how long the server may take, besides. Raises `Trouble`."""
+        return self._ask("POST", _join(path) + (f":{action}" if action else ""), body, wait)
+
+    def events(self, run: str) -> Generator[tuple[int | None, dict[str, Any]]]:  # Any: JSON
+        """What a run tells, from its beginning to its end: (number, event). Raises `Trouble`."""
+        with self._request("GET", f"{_join(('runs', run))}/events", None, None) as response:
+            yield from _frames(response)
+
+    def _ask(self, method: str, path: str, body: Mapping[str, object] | None, wait: float) -> Any:  # Any: JSON
+        with self._request(method, path, body, _PATIENCE + wait) as response:
+            text = response.read()
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise Trouble(f"{self._url.geturl()} does not answer as a Safepoint server does", REFUSED) from None
+
+    @contextmanager
+    def _request(
+        self, method: str, path: str, body: Mapping[str, object] | None, timeout: float | None
+    ) -> Generator[http.client.HTTPResponse]:
+        assert self._url.hostname is not None
+        kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
+        headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key}"
+        connection = kind(self._url.hostname, self._url.port, timeout=timeout)
+        try:
+            sent = None if body is None else json.dumps(body).encode()
+            connection.request(method, self._url.path.rstrip("/") + path, sent, headers)
+            response = connection.getresponse()
+            if response.status >= 300:
+                raise self._refused(response)
+            yield response
+        except TimeoutError:
+            raise Trouble(f"no answer from {self._url.geturl()}: is it overloaded?", UNREACHABLE) from None
+        except (OSError, http.client.HTTPException) as error:
+            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise Trouble(f"no server at {self._url.geturl()}: {why}", UNREACHABLE) from None
+        finally:
+            connection.close()
+
+    def _refused(self, response: http.client.HTTPResponse) -> Trouble:
+        try:
+            detail = json.loads(response.read(65_536))["detail"]
+        except (ValueError, KeyError, TypeError):
+            detail = response.reason
+        if response.status in (401, 403):
+            hint = "set SAFEPOINT_KEY, or name a --key-file" if self._key is None else "this key may not"
+            return Trouble(f"{response.status}: {_words(detail)}: {hint}", NOT_ALLOWED)
+        return Trouble(f"{response.status}: {_words(detail)}", REFUSED)
+
+
+def _join(path: tuple[str, ...]) -> str:
+    return "".join(f"/{quote(part, safe='')}" for part in path)
+
+
+def _words(detail: object) -> str:
+    return detail if isinstance(detail, str) else json.dumps(detail)
+
+
+def _frames(lines: Iterator[bytes]) -> Iterator[tuple[int | None, dict[str, Any]]]:  # Any: JSON
+    """The events of a stream; comments and what nobody here knows are left out."""
+    number: int | None = None
+    data: list[str] = []
+    for raw in lines:
+        name, _, value = raw.decode("utf-8", "replace").rstrip("\r\n").partition(":")
+        if name == "id" and value.strip().isdecimal():
+            number = int(value)
+        elif name == "data":
+            data.append(value.removeprefix(" "))
+        elif not name and not value and data:
+            yield number, json.loads("\n".join(data))
+            number, data = None, []

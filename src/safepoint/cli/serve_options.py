@@ -1,0 +1,70 @@
+"""Everything that `safepoint serve` can be told. Light to import: the server itself is loaded when it is to serve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DATA = Path(".safepoint")
+
+
+class LogFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Crashed(StrEnum):
+    RESUME = "resume"
+    SEAL = "seal"
+
+
+class StoreKind(StrEnum):
+    SQLITE = "sqlite"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """One field for each option, in the order of the help."""
+
+    apps: Annotated[
+        Path | None,
+        typer.Argument(metavar="[APPS_DIR]", help="A folder with NAME/agent.py for each app; without it, a demo."),
+    ] = None
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 8000
+    store: Annotated[StoreKind, typer.Option(help="Where sessions and runs are kept.")] = StoreKind.SQLITE
+    data: Annotated[Path | None, typer.Option(help=f"The folder of the SQLite file; {DATA} unless named.")] = None
+    allowed_host: Annotated[list[str], typer.Option(help="A name clients may call it by, besides loopback.")] = field(
+        default_factory=list[str]
+    )
+    allow_origin: Annotated[list[str], typer.Option(help="A page that may call it: https://… or regex:….")] = field(
+        default_factory=list[str]
+    )
+    limit: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="Change a limit.")] = field(
+        default_factory=list[str]
+    )
+    insecure: Annotated[bool, typer.Option("--insecure", help="Serve others than this machine without keys.")] = False
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Who answers in the demo: 'local', 'openai:NAME', …")
+    ] = None
+    shutdown_seconds: Annotated[
+        float, typer.Option(min=0.1, help="How long runs may look for a safe point after SIGTERM.")
+    ] = 10.0
+    resume_on_start: Annotated[bool, typer.Option(help="Go on with runs that a shutdown stopped.")] = True
+    on_crash: Annotated[Crashed, typer.Option(help="What becomes of runs whose process died.")] = Crashed.RESUME
+    log_format: Annotated[LogFormat, typer.Option(help="How log lines look.")] = LogFormat.TEXT
+    log_level: Annotated[LogLevel, typer.Option(help="From which level on; requests and runs are info.")] = (
+        LogLevel.INFO
+    )

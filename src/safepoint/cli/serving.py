@@ -1,0 +1,131 @@
+"""`safepoint serve`: from what was written on the command line to a server that answers.
+
+Whatever is wrong is found before a socket is served, and told in one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import Any
+
+import typer
+
+from safepoint.agent.agent import Agent
+from safepoint.cli.chat import ready
+from safepoint.cli.demo import NAME, demo_agent
+from safepoint.cli.keys import KEY_FILE
+from safepoint.cli.limits import limits_of
+from safepoint.cli.options import fail
+from safepoint.cli.serve_options import DATA, LogFormat, ServeOptions, StoreKind
+from safepoint.errors import ModelNotReady, StoreError
+from safepoint.server.app import create_app
+from safepoint.server.apps import Catalog
+from safepoint.server.config import OnCrash, ServerConfig
+from safepoint.server.door import check_exposed
+from safepoint.server.keys import KeyFile
+from safepoint.server.logs import JsonLines, TextLines, configure_logging
+from safepoint.server.origins import is_loopback
+from safepoint.server.serving import address_of, listen, serve_on
+from safepoint.sessions.memory import MemoryStore
+from safepoint.sessions.records import MemoryRunBook, RunBook
+from safepoint.sessions.sqlite import SqliteStore
+from safepoint.sessions.sqlite_records import SqliteRunBook
+from safepoint.sessions.store import Store
+
+_log = logging.getLogger("safepoint.server")
+
+
+def run_server(options: ServeOptions) -> None:
+    """Serve until a signal ends it; returns then, or raises `typer.Exit` if it can't begin."""
+    lines = JsonLines() if options.log_format is LogFormat.JSON else TextLines()
+    configure_logging(lines, options.log_level.upper())
+    catalog = _catalog(options)
+    store, book = _stores(options)
+    try:
+        config, keys = _config(options), KeyFile((options.data or DATA) / KEY_FILE)
+        check_exposed(f"--host {options.host}", config, keys, exposed=not is_loopback(options.host))
+        app = create_app(catalog, store=store, book=book, config=config, keys=keys)
+    except ValueError as error:
+        fail(str(error))
+    try:
+        listener = listen(options.host, options.port)
+    except OSError as error:
+        fail(f"can't listen on {options.host} port {options.port}: {_words(error)}; choose another --host or --port")
+    _announce(options, catalog, address_of(listener))
+    serve_on(listener, app)
+
+
+def _config(options: ServeOptions) -> ServerConfig:
+    return ServerConfig(
+        shutdown_seconds=options.shutdown_seconds,
+        resume_on_start=options.resume_on_start,
+        on_crash=OnCrash(options.on_crash),
+        limits=limits_of(options.limit),
+        allowed_hosts=tuple(options.allowed_host),
+        allowed_origins=tuple(options.allow_origin),
+        insecure=options.insecure,
+    )
+
+
+def _catalog(options: ServeOptions) -> Catalog:
+    if options.apps is None:
+        return Catalog.of({NAME: _demo(options.model)})
+    if options.model is not None:
+        fail("--model is for the demo: the apps in APPS_DIR name their models themselves")
+    try:
+        catalog = Catalog.load(options.apps)
+    except OSError as error:
+        fail(f"can't read {options.apps}: {_words(error)}")
+    if not list(catalog):
+        fail(f"no app in {options.apps}: write {options.apps}/NAME/agent.py with an `agent` in it")
+    return catalog
+
+
+def _demo(model: str | None) -> Agent[Any, Any]:  # Any: as agents are declared
+    if model is None:
+        return demo_agent()
+    try:
+        return demo_agent(ready(model, 0.0))
+    except (ModelNotReady, ValueError) as error:
+        fail(str(error))
+
+
+def _stores(options: ServeOptions) -> tuple[Store, RunBook]:
+    """The stores, found to be readable."""
+    if options.store is StoreKind.MEMORY:
+        if options.data is not None:
+            fail("--data is for --store sqlite: what is kept in memory needs no folder")
+        return MemoryStore(), MemoryRunBook()
+    folder = options.data or DATA
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        store = SqliteStore(folder / "safepoint.db")
+        book = SqliteRunBook(store)
+        asyncio.run(_look(store, book))
+    except (OSError, StoreError) as error:
+        fail(f"can't use {folder} for sessions and runs: {error}; choose another --data")
+    return store, book
+
+
+def _words(error: OSError) -> str:
+    """What the system says, without what Python adds."""
+    return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror or str(error)
+
+
+async def _look(store: Store, book: RunBook) -> None:
+    """Raises `StoreError` for a file that is none of ours. Cancellation: nothing has changed."""
+    await store.list_ids("/")
+    await book.still_open()
+
+
+def _announce(options: ServeOptions, catalog: Catalog, address: str) -> None:
+    names = ", ".join(app.name for app in catalog if app.agent is not None) or "no app"
+    broken = [app.name for app in catalog if app.agent is None]
+    _log.info("serving %s on %s", names, address, extra={"event": "serving", "address": address, "broken": broken})
+    if options.log_format is LogFormat.TEXT:
+        typer.echo(f"Safepoint serves {names} on {address}")
+        if broken:
+            typer.echo(f"Not served, because they can't be loaded: {', '.join(broken)}")
+        typer.echo("Ctrl-C stops all runs at a safe point and ends the server; Ctrl-C again forces it.")

@@ -1,0 +1,9 @@
+"""Serve agents over HTTP, SSE and WebSocket. `create_app(…)` is the ASGI app, `serve(app)` the process around it."""
+
+from safepoint.server.app import create_app
+from safepoint.server.apps import Catalog
+from safepoint.server.config import Limits, OnCrash, ServerConfig
+from safepoint.server.keys import KeyFile
+from safepoint.server.serving import serve
+
+__all__ = ["Catalog", "KeyFile", "Limits", "OnCrash", "ServerConfig", "create_app", "serve"]

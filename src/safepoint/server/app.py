@@ -1,0 +1,149 @@
+"""The ASGI app: routes, errors as answers, and the order of starting and ending."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
+
+from safepoint.agent.base import BaseAgent
+from safepoint.errors import HistoryError, SessionBusy, SessionNotFound, StoreError
+from safepoint.server.access import Access
+from safepoint.server.apps import Catalog
+from safepoint.server.config import ServerConfig
+from safepoint.server.door import check_exposed
+from safepoint.server.guard import Guard
+from safepoint.server.host import Draining, Host, NoSuchApp, TooMany
+from safepoint.server.ids import BadId, ReservedName
+from safepoint.server.invalid import answer_invalid
+from safepoint.server.keys import KeyFile
+from safepoint.server.principal import NotAllowed, NotYours
+from safepoint.server.recovery import Recovery
+from safepoint.server.routes import cancel, going_on, live, operating, page, runs, service, sessions, unserved, watching
+from safepoint.server.starting import NothingToAnswer
+from safepoint.sessions.memory import MemoryStore
+from safepoint.sessions.records import KeyTaken, MemoryRunBook, RunBook
+from safepoint.sessions.shelf import MemoryShelf, SqliteShelf
+from safepoint.sessions.sqlite import SqliteStore
+from safepoint.sessions.sqlite_records import SqliteRunBook
+from safepoint.sessions.store import Store
+
+_log = logging.getLogger("safepoint")
+
+_CLOSING = 2.0
+
+# What a client, or a cancel, can cause, and the status that says so. The first that fits is taken.
+_STATUS: tuple[tuple[type[Exception], int], ...] = (
+    (ReservedName, 403),
+    (BadId, 400),
+    (NotYours, 404),
+    (NotAllowed, 403),
+    (NoSuchApp, 404),
+    (SessionNotFound, 404),
+    (SessionBusy, 409),
+    (KeyTaken, 409),
+    (NothingToAnswer, 400),
+    (Draining, 503),
+    (TooMany, 429),
+    (StoreError, 503),
+    (HistoryError, 400),
+    (ValueError, 400),
+)
+
+
+def create_app(
+    agents: Mapping[str, BaseAgent[Any, Any]] | Catalog,  # Any: agents of every kind
+    *,
+    store: Store | None = None,
+    book: RunBook | None = None,
+    config: ServerConfig | None = None,
+    keys: KeyFile | None = None,
+) -> FastAPI:
+    """The ASGI app that serves these agents by name. Without a store everything is kept in memory.
+
+    `book`: the records of runs; without one they are kept where a `SqliteStore` keeps its sessions, or in memory.
+    `keys`: who may call. Without any, it serves this machine only. Raises ValueError for a configuration that would
+    let others in unknown.
+    """
+    catalog = agents if isinstance(agents, Catalog) else Catalog.of(agents)
+    kept = store or MemoryStore()
+    shelf = SqliteShelf(kept) if isinstance(kept, SqliteStore) else MemoryShelf()
+    book = book or (SqliteRunBook(kept) if isinstance(kept, SqliteStore) else MemoryRunBook())
+    host = Host(catalog, kept, book, shelf, config or ServerConfig())
+
+    recovery = Recovery(host)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        await recovery.start()
+        yield
+        await recovery.stop()
+        if await host.shut_down():
+            with suppress(TimeoutError):  # a store that hangs does not hold the exit
+                async with asyncio.timeout(_CLOSING):
+                    await host.store.aclose()
+
+    app = FastAPI(title="Safepoint", lifespan=lifespan)
+    app.add_middleware(Guard, config=host.config, keys=keys)
+    app.add_middleware(Access, metrics=host.operations.metrics)
+    app.state.host = host
+    app.state.keys = keys
+    # Middleware is made with the first request; what is wrong with it shall be known before.
+    check_exposed("allowed_hosts", host.config, keys, exposed=bool(host.config.allowed_hosts))
+    for part in (
+        service,
+        runs,
+        cancel,
+        going_on,
+        sessions,
+        watching,
+        live,
+        page,
+        operating,
+        unserved,
+    ):  # the busiest first
+        app.include_router(part.routes)
+    app.add_exception_handler(RequestValidationError, answer_invalid)
+    for kind, status in _STATUS:
+        app.add_exception_handler(kind, _answer_with(status))
+    check_routes(app)
+    return app
+
+
+def check_routes(app: FastAPI) -> None:
+    """Raises if a route can never be reached, because one before it answers the same requests."""
+    before: list[APIRoute] = []
+    for route in _flat(app.routes):
+        example = route.path.replace("{", "").replace("}", "")
+        for other in before:
+            if (other.methods or set()) & (route.methods or set()) and other.path_regex.fullmatch(example):
+                raise RuntimeError(f"{route.path} is never reached: {other.path} answers first")
+        before.append(route)
+
+
+def _flat(routes: Iterable[BaseRoute]) -> Iterator[APIRoute]:
+    """Those of included routers too, which FastAPI keeps as they are."""
+    for route in routes:
+        inner = getattr(route, "original_router", None)
+        if isinstance(inner, APIRouter):
+            yield from _flat(inner.routes)
+        elif isinstance(route, APIRoute):
+            yield route
+
+
+def _answer_with(status: int) -> Any:  # Any: as starlette declares handlers
+    async def answer(request: Request, error: Exception) -> JSONResponse:
+        text = "Session not found" if isinstance(error, SessionNotFound) else str(error)
+        if status == 503:
+            _log.error("%s %s: %s", request.method, request.url.path, error)
+        return JSONResponse({"detail": text}, status, headers={"Retry-After": "5"} if status == 503 else None)
+
+    return answer

@@ -1,0 +1,163 @@
+"""How a client's wish to stop a run becomes a stopped run, and what it is told.
+
+A live run is asked first and the wish is stored then, both before anybody is answered: a crash after the answer still
+ends in a cancelled run. Asked and stopped are two facts: `outcome` is there once no further effect can be written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from safepoint._core.points import SafePoint
+from safepoint._core.reasons import Reason
+from safepoint._core.receipts import Outcome, Receipt
+from safepoint.agent.result import StopReason
+from safepoint.agent.resume import Resume
+from safepoint.errors import SessionBusy, StoreError
+from safepoint.server.host import Host
+from safepoint.server.hosted import HostedRun
+from safepoint.server.ids import SessionKey
+from safepoint.server.principal import NotYours
+from safepoint.server.requests import CancelRequest
+from safepoint.server.wire_events import Scene
+from safepoint.server.wish import Wish
+from safepoint.sessions.records import RecordMoved, RunRecord, RunState
+
+_INTENT_PATIENCE = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What came of one cancel of one run. `receipt` is None for a run that had not started, or was over.
+
+    `requested`: whether this call asked for anything. `outcome`: None while the run is still stopping.
+    """
+
+    run_id: str
+    requested: bool
+    outcome: str | None
+    durable: bool
+    receipt: Receipt | None = None
+
+
+async def cancel_all(host: Host, runs: list[HostedRun], request: CancelRequest, reason: Reason) -> list[Cancelled]:
+    """Each of them, at once. Raises `NotYours` if none has the node. Cancellation: the asks stand."""
+    asked = [(hosted, ask(hosted, request, reason)) for hosted in runs]
+    return list(await asyncio.gather(*(_settle(host, run, receipt, request, reason) for run, receipt in asked)))
+
+
+async def _settle(
+    host: Host, hosted: HostedRun, receipt: Receipt | None, request: CancelRequest, reason: Reason
+) -> Cancelled:
+    """Store the wish, and wait as long as the request says. Cancellation: only the waiting ends."""
+    if hosted.over.is_set and receipt is None and hosted.withdrawn is None:
+        return Cancelled(hosted.id, False, hosted.outcome, durable=host.book.durable)
+    wish = Wish(request, reason, host.owner, receipt.asked.id if receipt is not None else None)
+    durable = await store_wish(host, hosted.id, wish)
+    if request.wait_seconds > 0:
+        try:
+            async with asyncio.timeout(request.wait_seconds):
+                await _until_settled(hosted, receipt, request)
+        except TimeoutError:
+            pass
+    if receipt is None:
+        return Cancelled(hosted.id, True, hosted.outcome if hosted.over.is_set else None, durable)
+    ended = receipt.node.ended.is_set if request.node is not None else hosted.over.is_set
+    settled = ended or _is_withdrawn(receipt)
+    return Cancelled(hosted.id, True, str(receipt.outcome) if settled else None, durable, receipt)
+
+
+async def _until_settled(hosted: HostedRun, receipt: Receipt | None, request: CancelRequest) -> None:
+    """Until the run is over and recorded, or the node has ended, or the ask was taken back.
+
+    Cancellation: only the waiting ends.
+    """
+    if receipt is not None and await receipt.wait() is Outcome.WITHDRAWN:
+        return
+    if receipt is None or request.node is None:
+        await hosted.over.wait()
+
+
+def _is_withdrawn(receipt: Receipt) -> bool:
+    return receipt.asked.id in receipt.node.log.standing().withdrawn
+
+
+async def withdraw(host: Host, hosted: HostedRun, ask_id: str) -> bool:
+    """Take an ask back; False if something was done about it already. Raises `NotYours`.
+
+    Cancellation: it is taken back, but after a crash it may count again.
+    """
+    receipt = hosted.asks.get(ask_id)
+    if receipt is None:
+        raise NotYours(f"Ask not found: {ask_id}")
+    taken_back = receipt.withdraw()
+    if taken_back:
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(_INTENT_PATIENCE):
+                await host.book.retract(hosted.id, ask_id)
+    return taken_back
+
+
+def ask(hosted: HostedRun, request: CancelRequest, reason: Reason) -> Receipt | None:
+    """Ask it now; None for a run that is over, or is withdrawn from the queue. Raises `NotYours`."""
+    match hosted.state:
+        case RunState.QUEUED:
+            hosted.withdraw(reason)
+            return None
+        case RunState.LIVE:
+            node = hosted.run.node
+            if request.node is not None:
+                found = [each for each in node.walk() if each.path == request.node]
+                if not found:
+                    raise NotYours(f"no live node has the path {request.node!r}")
+                node = found[0]
+            within, recursive = request.within_seconds, request.recursive
+            receipt = node.cancel(request.point(), within=within, recursive=recursive, reason=reason)
+            hosted.asks[receipt.asked.id] = receipt
+            return receipt
+        case _:
+            return None
+
+
+async def store_wish(host: Host, run_id: str, wish: Wish) -> bool:
+    """Whether it outlives the process. Cancellation: stored or not."""
+    try:
+        async with asyncio.timeout(_INTENT_PATIENCE):
+            await host.book.intend(run_id, wish.to_json())
+    except (StoreError, TimeoutError):
+        return False
+    return host.book.durable
+
+
+async def clear_pause(host: Host, key: SessionKey, paused: RunRecord, reason: Reason) -> Cancelled | None:
+    """Cancel a run that waits for a person: its questions are closed truthfully and it can't be resumed.
+
+    None if it does not wait any more. Cancellation: the pause is cleared or it is not.
+    """
+    sender = await host.sender(key)
+    session = sender.session
+    try:
+        await sender.between(session.save_state)  # also learns what other processes have written
+        record = await host.book.take(paused.run_id, host.owner, epoch=paused.epoch, at=time.time())
+    except (SessionBusy, RecordMoved):
+        return None
+    checkpoint = session.checkpoint
+    if checkpoint is None or not checkpoint.questions or session.runs[-1].run_id != paused.run_id:
+        return None
+    durable = await store_wish(host, paused.run_id, Wish(CancelRequest(), reason, host.owner))
+    # It stops before its first step, so nobody ever sees these answers.
+    unanswered = {question.id: False for question in checkpoint.questions}
+    run = host.agent(key.app).start(checkpoint=Resume(checkpoint, answers=unanswered), session=session)
+    run = run.under(paused.run_id)
+    run.cancel(SafePoint.NOW, reason=reason)
+    scene = Scene.of(session.runs[-1].origin, run.agent)
+    hosted = HostedRun(key, run, "", scene, by=record.by, epoch=record.epoch)
+    hosted.queued = True
+    host.serve(hosted, sender, "reject")
+    await hosted.over.wait()
+    if hosted.outcome != StopReason.CANCELLED:  # a new message came first, which closes the pause too
+        return None
+    return Cancelled(paused.run_id, True, str(Outcome.STOPPED), durable)

@@ -1,0 +1,78 @@
+"""Stop a run that this process does not have: its wish is stored for whoever does, and the record tells the outcome.
+
+The owner lives: it finds the wish at its next beat. The owner is gone: the run is taken over, and ends there. Nobody
+tells us when, so the record is looked at until it has ended or the caller's patience is over; then the answer is that
+it was asked, and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+
+from safepoint._core.reasons import Reason
+from safepoint._core.receipts import Outcome
+from safepoint.agent.result import StopReason
+from safepoint.errors import SessionNotFound
+from safepoint.server.cancelling import Cancelled, cancel_all, clear_pause, store_wish
+from safepoint.server.host import Host
+from safepoint.server.ids import SessionKey
+from safepoint.server.requests import CancelRequest
+from safepoint.server.takeover import settle, take_over
+from safepoint.server.wish import Wish
+from safepoint.sessions.records import RecordMoved, RunRecord, RunState
+
+_LOOK = 0.05
+
+
+async def cancel_records(
+    host: Host, records: Iterable[RunRecord], request: CancelRequest, reason: Reason
+) -> list[Cancelled]:
+    """Each of them that has not ended, at once. Cancellation: the wishes stand, once they are stored."""
+    found = [(key, record) for record in records if (key := SessionKey.parse(record.session)) is not None]
+    asked = [_cancel(host, key, record, request, reason) for key, record in found if not record.ended]
+    return [cancelled for cancelled in await asyncio.gather(*asked) if cancelled is not None]
+
+
+async def _cancel(
+    host: Host, key: SessionKey, record: RunRecord, request: CancelRequest, reason: Reason
+) -> Cancelled | None:
+    """None if it waits for a person no more. Cancellation: the wish stands, once it is stored."""
+    if record.state is RunState.PAUSED:
+        try:
+            return await clear_pause(host, key, record, reason)
+        except SessionNotFound:
+            return None
+    durable = await store_wish(host, record.run_id, Wish(request, reason, host.owner))
+    outcome, until = None, time.monotonic() + request.wait_seconds
+    while durable and request.node is None:
+        hosted = host.runs.get(record.run_id)
+        if hosted is not None and hosted.live:  # it has come to us meanwhile
+            return (await cancel_all(host, [hosted], request, reason))[0]
+        outcome = await _outcome(host, key, record.run_id, reason)
+        if outcome is not None or time.monotonic() >= until:
+            break
+        await asyncio.sleep(min(_LOOK, max(until - time.monotonic(), 0)))
+    return Cancelled(record.run_id, True, outcome, durable)
+
+
+async def _outcome(host: Host, key: SessionKey, run_id: str, reason: Reason) -> str | None:
+    """How it ended; taken over first if nobody has it. Cancellation: only the looking ends."""
+    record = await host.book.get(run_id)
+    if record is None:
+        return str(Outcome.STOPPED)  # its session is deleted
+    if record.ended:
+        return str(Outcome.STOPPED if record.outcome == StopReason.CANCELLED else Outcome.FINISHED_FIRST)
+    if record.state is RunState.PAUSED:
+        await clear_pause(host, key, record, reason)
+    elif record.is_orphan or record.state is RunState.SUSPENDED:
+        await _take(host, record)
+    return None
+
+
+async def _take(host: Host, record: RunRecord) -> None:
+    """Cancellation: taken, or not."""
+    with suppress(RecordMoved):  # another process was faster, and knows the wish too
+        await (settle if record.owner == host.owner else take_over)(host, record)

@@ -1,0 +1,137 @@
+"""Runs and sessions with all that is known of them, for a caller who may see them.
+
+Whatever belongs to somebody else is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+
+from safepoint._core.supervisor import Supervisor
+from safepoint.errors import SessionNotFound, StoreError
+from safepoint.server.answers import Beside, listed_json, session_json, stored_run_events
+from safepoint.server.feed import Feed
+from safepoint.server.host import Host
+from safepoint.server.hosted import HostedRun, first_event
+from safepoint.server.ids import SessionKey, check_id
+from safepoint.server.principal import NotYours, Principal
+from safepoint.server.shared_state import places
+from safepoint.server.wire_events import Json, Scene, error_frame, first_voice
+from safepoint.sessions.records import RunRecord, RunState
+
+_log = logging.getLogger("safepoint.server")
+
+_UNDER_WAY = (RunState.QUEUED, RunState.LIVE)
+_LOOK = 0.25
+
+
+class Finder:
+    """Looks among the runs of this process, then in the book."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    async def run(self, who: Principal, run_id: str) -> HostedRun | RunRecord:
+        """Raises `BadId`, `NotYours`. Cancellation: nothing has changed."""
+        hosted = self._host.runs.get(check_id("run", run_id))
+        if hosted is not None and who.owns(hosted.key.user) and not (hosted.paused and hosted.over.is_set):
+            return hosted  # but for a pause, which another process may have ended
+        return (await self.record(who, run_id))[1]
+
+    async def record(self, who: Principal, run_id: str) -> tuple[SessionKey, RunRecord]:
+        """Raises `BadId`, `NotYours`. Cancellation: nothing has changed."""
+        record = await self._host.book.get(check_id("run", run_id))
+        key = SessionKey.parse(record.session) if record is not None else None
+        if record is None or key is None or not who.owns(key.user):
+            raise NotYours(f"Run not found: {run_id}")
+        return key, record
+
+    def live(self, who: Principal, run_id: str) -> HostedRun | None:
+        """The run, if it is live here and the caller's. Raises `BadId`."""
+        hosted = self._host.runs.get(check_id("run", run_id))
+        return hosted if hosted is not None and hosted.live and who.owns(hosted.key.user) else None
+
+    async def feed(self, who: Principal, run_id: str) -> tuple[HostedRun | None, Feed]:
+        """What the run tells, or, if it is long over, what it has told. Raises `NotYours`."""
+        found = await self.run(who, run_id)
+        if isinstance(found, HostedRun):
+            return found, found.feed
+        return None, await self.replay(found)
+
+    async def replay(self, record: RunRecord) -> Feed:
+        """The stored events of a run that this process does not hold; if another one does, also those to come.
+
+        Cancellation: nothing has changed.
+        """
+        feed = Feed(Scene(record.run_id, ""), first_event(record.epoch))
+        if record.state in _UNDER_WAY:
+            Supervisor.current().spawn(self._follow(record, feed), f"watch {record.run_id}", None)
+        else:
+            await self._tell(record, feed)
+            self._close(record, feed)
+        return feed
+
+    async def _follow(self, record: RunRecord, feed: Feed) -> None:
+        """For as long as somebody watches. Nobody tells us, so we look again. Cancellation: its viewers see no more."""
+        try:
+            while True:
+                # The record first: whatever is stored when it has ended is all there is.
+                record = await self._host.book.get(record.run_id) or replace(record, state=RunState.ENDED)
+                await self._tell(record, feed)
+                if record.state not in _UNDER_WAY or self._host.draining:
+                    break
+                await asyncio.sleep(_LOOK)
+                if not feed.viewers:
+                    break
+        except StoreError as error:
+            _log.error("the run %s can't be watched any more: %s", record.run_id, error)
+        finally:
+            self._close(record, feed)
+
+    async def _tell(self, record: RunRecord, feed: Feed) -> None:
+        """Cancellation: nothing has changed."""
+        key = SessionKey.parse(record.session)
+        try:
+            session = await self._host.view(key) if key is not None else None
+        except SessionNotFound:
+            session = None
+        if key is not None and session is not None:
+            for place, event in enumerate(stored_run_events(session, record, await self._beside(key))):
+                feed.say(place, event)
+
+    def _close(self, record: RunRecord, feed: Feed) -> None:
+        reason = record.reason or {}
+        failed = "error" in reason
+        feed.close(error_frame(reason["error"], reason["text"], record.ended_at or 0.0) if failed else None)
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    async def session(self, key: SessionKey) -> Json:
+        """With all its events. Raises `SessionNotFound`. Cancellation: nothing has changed."""
+        session = await self._host.view(key)
+        return session_json(key, session, await self._beside(key))
+
+    async def sessions(self, app: str, user: str, prefix: str) -> list[Json]:
+        """Without events, the one that was changed last at the end. Cancellation: nothing has changed."""
+        host = self._host
+        touched, states = await host.book.touched(prefix), await host.store.states(prefix)
+        shared = await host.shelf.shared(places(SessionKey(app, user, "")).values())
+        keys = [key for id in sorted(states, key=lambda id: touched.get(id, 0.0)) if (key := SessionKey.parse(id))]
+        return [
+            listed_json(key, host.state_of(key, states[key.stored_as]), shared, touched.get(key.stored_as, 0.0))
+            for key in keys
+        ]
+
+    async def _beside(self, key: SessionKey) -> Beside:
+        host, app, id = self._host, self._host.catalog.get(key.app), key.stored_as
+        agent = app.agent if app is not None else None
+        return Beside(
+            agent.name if agent is not None else "",
+            first_voice(agent) if agent is not None else None,
+            (await host.book.touched(id)).get(id, 0.0),
+            await host.shelf.shared(places(key).values()),
+            {record.run_id: record for record in await host.book.find(session=id)},
+            await host.shelf.notes(id),
+        )

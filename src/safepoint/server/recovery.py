@@ -1,0 +1,158 @@
+"""One process looks after another: who is alive, who wants what stopped, and whose runs have nobody any more.
+
+Every process says at each beat that it lives and learns which of its runs others want stopped. Then it looks for open
+records of processes that are gone and takes them over, the oldest first; a book lets one process do that and refuses
+the others. The first such look is over before the server answers anybody, so a client that comes back after a restart
+finds its session as busy as it was.
+
+Nothing here is told by anybody: two processes share a book and nothing else, so this is the one place that looks again
+and again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+
+from safepoint.errors import StoreError
+from safepoint.server.cancelling import ask, clear_pause
+from safepoint.server.host import Host, NoSuchApp
+from safepoint.server.ids import SessionKey
+from safepoint.server.principal import NotYours
+from safepoint.server.takeover import settle, take_over
+from safepoint.server.wish import Wish, stopping
+from safepoint.sessions.records import Intent, RecordMoved, RunRecord, RunState
+
+_log = logging.getLogger("safepoint.server")
+
+# A record of our own that nobody works on after that time: whoever was to start it was cancelled.
+_FORGOTTEN = 60.0
+_LONG_LOOK = 60.0
+_GOODBYE = 1.0
+
+
+class Recovery:
+    """`await start()` before the server answers, `await stop()` when it leaves. Without a durable book: nothing."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._task: asyncio.Task[None] | None = None
+        self._heard = 0
+        # Taken over, and not settled: the session was busy in another process, or the store failed.
+        self._pending: set[str] = set()
+        # What was looked at and is left alone for as long as it does not change, by epoch.
+        self._left_alone: dict[str, int] = {}
+        self._next_long_look = 0.0
+
+    async def start(self) -> None:
+        """Cancellation: some runs may be running already."""
+        if self._host.book.durable:
+            await self.once()
+            self._task = asyncio.create_task(self._for_ever(), name="safepoint: recovery")
+
+    async def stop(self) -> None:
+        """Cancellation: it may still be looking."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=_GOODBYE)
+
+    async def _for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._host.config.heartbeat_seconds)
+            await self.once()
+
+    async def once(self) -> None:
+        """One beat and one look; what fails is tried again at the next. Cancellation: likewise."""
+        try:
+            await self._beat()
+            if not self._host.draining:
+                await self._sweep()
+        except (StoreError, TimeoutError) as error:
+            _log.error("runs of other processes could not be looked after: %s", error)
+
+    # -- our own runs --------------------------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        """Cancellation: some of what others want was done."""
+        host = self._host
+        for intent in await host.book.beat(host.owner, at=time.time(), after=self._heard):
+            self._heard = intent.number
+            await self._deliver(intent)
+        for hosted in [each for each in host.runs.values() if each.owed and each.over.is_set]:
+            await hosted.record_end(host.book)
+
+    async def _deliver(self, intent: Intent) -> None:
+        """Cancellation: delivered, or not; the intent stays in the book."""
+        wish, hosted = Wish.of(intent), self._host.runs.get(intent.run_id)
+        if hosted is not None and hosted.live:
+            if wish.via != self._host.owner:  # else it was asked by whoever stored it
+                with suppress(NotYours):  # that part of the run is over
+                    ask(hosted, wish.request, wish.reason)
+            return
+        record = await self._host.book.get(intent.run_id)
+        if record is not None and record.state is RunState.PAUSED and wish.request.node is None:
+            key = SessionKey.parse(record.session)
+            assert key is not None
+            await clear_pause(self._host, key, record, wish.reason)
+
+    # -- runs that nobody has ------------------------------------------------------------------------------------------
+
+    async def _sweep(self) -> None:
+        """Cancellation: some were taken over."""
+        # Many may wait for a person, for weeks, and hardly one of them is in need of anything.
+        waiting = time.monotonic() >= self._next_long_look
+        if waiting:
+            self._next_long_look = time.monotonic() + _LONG_LOOK
+        found = await self._host.book.still_open(waiting=waiting)
+        if waiting:
+            still = {record.run_id for record in found}
+            self._left_alone = {run_id: epoch for run_id, epoch in self._left_alone.items() if run_id in still}
+        for record in found:
+            if self._host.draining:
+                return
+            if not await self._has_somebody(record):
+                await self._pick_up(record)
+
+    async def _has_somebody(self, record: RunRecord) -> bool:
+        """Is it somebody's to run, or nobody's to touch? Cancellation: nothing has changed."""
+        host, run_id = self._host, record.run_id
+        if record.owner == host.owner:
+            return run_id not in self._pending and not self._is_dropped(record)
+        if not record.is_orphan or self._left_alone.get(run_id) == record.epoch:
+            return True
+        stays = record.state is RunState.SUSPENDED and not host.config.resume_on_start
+        if record.state is RunState.PAUSED or stays:
+            wanted = stopping(await host.book.intents(run_id))
+            if wanted is None:
+                self._left_alone[run_id] = record.epoch
+            return wanted is None
+        return False
+
+    def _is_dropped(self, record: RunRecord) -> bool:
+        """Is it ours, and does nobody here work on it?"""
+        hosted = self._host.runs.get(record.run_id)
+        if hosted is not None:  # picked up while its session was busy elsewhere
+            return hosted.over.is_set and hosted.refused is not None and hosted.epoch == record.epoch
+        waits = record.state in (RunState.PAUSED, RunState.SUSPENDED)
+        return not waits and record.created_at < time.time() - _FORGOTTEN
+
+    async def _pick_up(self, record: RunRecord) -> None:
+        """Cancellation: it was taken over, or not."""
+        host, run_id = self._host, record.run_id
+        try:
+            host.agent(record.session.partition("/")[0])
+            self._pending.add(run_id)
+            done = await (settle if record.owner == host.owner else take_over)(host, record)
+        except RecordMoved:
+            done = True  # another process was faster
+        except NoSuchApp as error:
+            _log.error("the run %s waits for its app: %s", run_id, error)
+            self._left_alone[run_id] = record.epoch
+            done = True
+        except Exception:  # whatever is wrong with one of them, the others are looked after
+            _log.exception("the run %s could not be picked up yet", run_id)
+            done = False
+        if done:
+            self._pending.discard(run_id)

@@ -1,0 +1,301 @@
+"""What clients send. Names in camelCase or snake_case; unknown fields at the top are ignored, as ADK does."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic.alias_generators import to_camel
+
+from safepoint._core.points import SafePoint
+from safepoint.history.parts import File, Image, Text, UserPart
+from safepoint.server.ids import SessionKey, check_id
+from safepoint.sessions.busy import IfBusy
+
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Patience = Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)]
+State = dict[str, Any]  # Any: JSON values
+T = TypeVar("T")
+# Each may be wrong, and telling of a hundred thousand would hold up everybody else.
+Parts = Annotated[list[T], Field(max_length=1000)]
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+class _Strict(_Wire):
+    """Inside a message an unknown field would be content that is silently lost."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
+
+
+class Blob(_Strict):
+    mime_type: str = "application/octet-stream"
+    data: str
+    display_name: str | None = None
+
+    @field_validator("data")
+    @classmethod
+    def _is_base64(cls, data: str) -> str:
+        try:
+            base64.b64decode(data, altchars=b"-_" if set(data) & set("-_") else None, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise ValueError("write base64") from error
+        return data
+
+    def to_part(self) -> UserPart:
+        data = base64.b64decode(self.data, altchars=b"-_" if set(self.data) & set("-_") else None)
+        if self.mime_type.startswith("image/"):
+            return Image(data, self.mime_type)
+        return File(data, self.mime_type, self.display_name)
+
+
+class Address(_Strict):
+    file_uri: str
+    mime_type: str = "application/octet-stream"
+    display_name: str | None = None
+
+    def to_part(self) -> UserPart:
+        """By address only: the server never fetches it."""
+        if self.mime_type.startswith("image/"):
+            return Image(url=self.file_uri, media_type=self.mime_type)
+        return File(url=self.file_uri, media_type=self.mime_type, name=self.display_name)
+
+
+class Answer(_Strict):
+    """What a person says to a call that waits."""
+
+    id: str
+    name: str | None = None
+    response: Any = None  # Any: JSON
+
+    @property
+    def value(self) -> Any:  # Any: JSON
+        """ADK wraps a plain answer as {"result": …}."""
+        match self.response:
+            case {"result": answer, **rest} if not rest:
+                return answer
+            case _:
+                return self.response
+
+
+class SaidPart(_Strict):
+    """What a person may send."""
+
+    text: str | None = None
+    thought: bool | None = None
+    inline_data: Blob | None = None
+    file_data: Address | None = None
+    function_response: Answer | None = None
+
+
+class Call(_Strict):
+    id: str
+    name: str
+    args: State | None = None
+
+
+class WirePart(SaidPart):
+    """What a conversation may have."""
+
+    thought_signature: str | None = None
+    function_call: Call | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Of the tools that it is about."""
+        found = (self.function_call, self.function_response)
+        return [each.name for each in found if each is not None and each.name is not None]
+
+
+class ImportedContent(_Strict):
+    role: str | None = None
+    parts: Parts[WirePart] | None = None
+
+
+class ImportedEvent(_Wire):
+    """An event that a client brings along. What it does not name is no part of a conversation."""
+
+    author: str | None = None
+    content: ImportedContent | None = None
+    partial: bool | None = None
+    actions: State = Field(default_factory=State)
+    long_running_tool_ids: list[str] | None = None
+
+
+class Content(_Strict):
+    role: str | None = None
+    parts: Parts[SaidPart] = Field(default_factory=list[SaidPart])
+
+    @model_validator(mode="after")
+    def _is_one_thing(self) -> Content:
+        if self.answers and self.prompt():
+            raise ValueError("a message is words or answers: send functionResponse parts in a message of their own")
+        return self
+
+    @property
+    def answers(self) -> list[Answer]:
+        return [part.function_response for part in self.parts if part.function_response is not None]
+
+    def prompt(self) -> list[UserPart]:
+        found: list[UserPart] = []
+        for part in self.parts:
+            if part.text is not None:
+                found.append(Text(part.text))
+            if part.inline_data is not None:
+                found.append(part.inline_data.to_part())
+            if part.file_data is not None:
+                found.append(part.file_data.to_part())
+        return found
+
+
+class CancelAfter(_Strict):
+    """Cancel a run that nobody watches, unless a viewer comes back within that time."""
+
+    cancel_after: Seconds
+
+
+OnDisconnect = Literal["cancel", "detach"] | CancelAfter
+
+
+class RunRequest(_Wire):
+    """ADK's RunAgentRequest, and what is ours: `onDisconnect`, `ifBusy`, `idempotencyKey`."""
+
+    app_name: str | None = None
+    user_id: str
+    session_id: str
+    new_message: Content | None = None
+    streaming: bool = False
+    state_delta: State | None = None
+    invocation_id: str | None = None
+    function_call_event_id: str | None = None
+    custom_metadata: State | None = None
+    on_disconnect: OnDisconnect = "cancel"
+    if_busy: IfBusy = "reject"
+    idempotency_key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+
+    @field_validator("custom_metadata")
+    @classmethod
+    def _without_internals(cls, metadata: State | None) -> State | None:
+        """ADK keeps these names to itself, and shows them to nobody."""
+        if metadata is None:
+            return None
+        return {name: value for name, value in metadata.items() if not name.startswith("__adk_internal_")}
+
+
+class NewSession(_Wire):
+    session_id: str | None = None
+    state: State | None = None
+    events: Annotated[list[State], Field(max_length=10_000)] | None = None
+    options: State | None = None
+
+
+class StatePatch(_Wire):
+    state_delta: State
+
+
+class CancelRequest(_Wire):
+    """The body of every cancel; all of it may be left out."""
+
+    at: str | Annotated[list[str], Field(max_length=20)] = "now"
+    within_seconds: Seconds | None = None
+    recursive: bool = False
+    reason: Annotated[str, Field(max_length=500)] | None = None
+    wait_seconds: Patience = 5.0
+    run_id: str | None = None
+    node: str | None = None
+
+    @field_validator("at")
+    @classmethod
+    def _known(cls, at: str | list[str]) -> str | list[str]:
+        safe_point(at)
+        return at
+
+    @field_validator("run_id")
+    @classmethod
+    def _run_id(cls, run_id: str | None) -> str | None:
+        return None if run_id is None else check_id("run", run_id)
+
+    def point(self) -> SafePoint:
+        return safe_point(self.at)
+
+
+class CancelMany(CancelRequest):
+    """Which runs: by app, user and session; or all of them, said in so many words."""
+
+    app_name: str | None = None
+    user_id: str | None = None
+    session_id: str | None = None
+    all: bool = False
+
+    def fits(self, key: SessionKey) -> bool:
+        wanted = (self.app_name, self.user_id, self.session_id)
+        return all(want in (None, has) for want, has in zip(wanted, (key.app, key.user, key.session), strict=True))
+
+
+class SteerRequest(_Wire):
+    new_message: Content
+    wait_seconds: Patience = 5.0
+
+    @field_validator("new_message")
+    @classmethod
+    def _has_words(cls, message: Content) -> Content:
+        if not message.prompt():
+            raise ValueError("write at least one part with text, inlineData or fileData")
+        return message
+
+
+class ResumeRequest(_Wire):
+    """How a stopped run goes on: with answers by the id of their question, or with a message, or as it was."""
+
+    new_message: Content | None = None
+    answers: State | None = None
+    custom_metadata: State | None = None
+
+
+class RewindRequest(_Wire):
+    """A live run is stopped first; then its turn is taken back."""
+
+    reason: Annotated[str, Field(max_length=500)] | None = None
+
+
+_POINTS = {
+    "now": SafePoint.NOW,
+    "force": SafePoint.FORCE,
+    "after_model": SafePoint.AFTER_MODEL,
+    "after_tool": SafePoint.AFTER_TOOL,
+    "after_tools": SafePoint.AFTER_TOOLS,
+    "before_effect": SafePoint.BEFORE_EFFECT,
+    "any": SafePoint.ANY,
+}
+
+
+def safe_point(at: str | list[str]) -> SafePoint:
+    """Where to stop. Raises ValueError, with what to write instead."""
+    names = [at] if isinstance(at, str) else at
+    if not names:
+        raise ValueError("at: [] is nowhere: write 'now', or one or more safe points")
+    found = [_one(name) for name in names]
+    point = found[0]
+    for other in found[1:]:
+        point = point | other
+    return point
+
+
+def _one(name: str) -> SafePoint:
+    if name.startswith("point:"):
+        return SafePoint.named(name.removeprefix("point:"))
+    if name not in _POINTS:
+        raise ValueError(f"at: {name!r} is no safe point: write one of {', '.join(_POINTS)} or point:NAME")
+    return _POINTS[name]
+
+
+def digest_of(request: RunRequest) -> str:
+    """What makes two requests with one key the same request."""
+    body = request.model_dump(mode="json", exclude={"idempotency_key"})
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,93 @@
+"""Stop a run from any client: by its session, by its own id, or by a filter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from fastapi import APIRouter, HTTPException
+from fastapi.responses import JSONResponse
+
+from safepoint.server.answers import cancelled_json, record_json, without_nulls
+from safepoint.server.cancelling import Cancelled, cancel_all
+from safepoint.server.elsewhere import cancel_records
+from safepoint.server.finding import Finder
+from safepoint.server.host import Host
+from safepoint.server.hosted import HostedRun
+from safepoint.server.ids import SessionKey
+from safepoint.server.principal import Principal, Who
+from safepoint.server.requests import CancelMany, CancelRequest
+from safepoint.server.routes.sessions import BASE
+from safepoint.server.served import Served
+from safepoint.server.wire_events import Json
+
+routes = APIRouter()
+
+
+@routes.post(BASE + "/{session}:cancel")
+async def cancel_session(
+    host: Served, who: Who, app: str, user: str, session: str, body: CancelRequest | None = None
+) -> JSONResponse:
+    key, request = who.session(app, user, session), body or CancelRequest()
+    reason = who.reason(request.reason, user=key.user)
+    runs = [run for run in host.live_of(key) if request.run_id in (None, run.id)]
+    if runs:
+        return _answer(key, await cancel_all(host, runs, request, reason))
+    there = [each for each in await host.book.still_open(key.stored_as) if request.run_id in (None, each.run_id)]
+    cancelled = await cancel_records(host, there, request, reason)
+    if cancelled:
+        return _answer(key, cancelled)
+    last = await host.book.find(session=key.stored_as, limit=1)
+    nothing: Json = {"detail": f"No active run found for session '{key.session}'"}
+    if last:
+        nothing["lastRun"] = without_nulls({"runId": last[0].run_id, "outcome": last[0].outcome})
+    return JSONResponse(nothing, 404)
+
+
+@routes.post("/runs/{run}:cancel")
+async def cancel_run(host: Served, who: Who, run: str, body: CancelRequest | None = None) -> JSONResponse:
+    request, found = body or CancelRequest(), await Finder(host).run(who, run)
+    if isinstance(found, HostedRun) and found.live:
+        reason = who.reason(request.reason, user=found.key.user)
+        return _answer(found.key, await cancel_all(host, [found], request, reason))
+    key, record = await Finder(host).record(who, run)
+    cancelled = await cancel_records(host, [record], request, who.reason(request.reason, user=key.user))
+    if cancelled:
+        return _answer(key, cancelled)
+    return JSONResponse(without_nulls({"status": "ended", **record_json(record)}))
+
+
+@routes.post("/runs:cancel")
+async def cancel_many(host: Served, who: Who, body: CancelMany) -> Json:
+    if not (body.all or body.app_name or body.user_id or body.session_id):
+        raise HTTPException(400, "which runs? write appName, userId or sessionId, or all: true")
+    mine = [run for run in host.live() if who.owns(run.key.user) and body.fits(run.key)]
+    here, there = await asyncio.gather(
+        asyncio.gather(*(cancel_all(host, [run], body, who.reason(body.reason, user=run.key.user)) for run in mine)),
+        _cancel_others(host, who, body, {run.id for run in mine}),
+    )
+    answers = [cancelled for each in (*here, *there) for cancelled in each]
+    over = all(each.outcome is not None for each in answers)
+    runs = [without_nulls(cancelled_json(each)) for each in answers]
+    return {"status": "cancelled" if over else "cancelling", "runs": runs}
+
+
+async def _cancel_others(host: Host, who: Principal, body: CancelMany, here: set[str]) -> list[list[Cancelled]]:
+    """Those that wait for a person, or that other processes have. Cancellation: the wishes stand."""
+    asked: list[Awaitable[list[Cancelled]]] = []
+    for record in await host.book.still_open():
+        key = SessionKey.parse(record.session)
+        if key is not None and record.run_id not in here and who.owns(key.user) and body.fits(key):
+            asked.append(cancel_records(host, [record], body, who.reason(body.reason, user=key.user)))
+    return await asyncio.gather(*asked)
+
+
+def _answer(key: SessionKey, cancelled: list[Cancelled]) -> JSONResponse:
+    over = all(each.outcome is not None for each in cancelled)
+    answer: Json = {
+        "status": "cancelled" if over else "cancelling",
+        "session_id": key.session,
+        "sessionId": key.session,
+        "runs": [without_nulls(cancelled_json(each)) for each in cancelled],
+    }
+    return JSONResponse(answer)

@@ -1,0 +1,89 @@
+"""After a stop: go on with a run, take its turn back, or take back the wish to stop it. Safepoint's own routes."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, HTTPException
+
+from safepoint.errors import SessionBusy, SessionNotFound
+from safepoint.server.answers import record_json, rewound_json, run_json, without_nulls
+from safepoint.server.cancelling import cancel_all, withdraw
+from safepoint.server.finding import Finder
+from safepoint.server.host import Host
+from safepoint.server.hosted import HostedRun
+from safepoint.server.ids import SessionKey
+from safepoint.server.principal import Principal, Who
+from safepoint.server.requests import Answer, CancelRequest, Content, ResumeRequest, RewindRequest, RunRequest, SaidPart
+from safepoint.server.served import Served
+from safepoint.server.wire_events import Json, Scene
+from safepoint.sessions.session import Session
+from safepoint.sessions.store import StoredRun
+
+routes = APIRouter()
+
+
+@routes.post("/runs/{run}:resume")
+async def resume(host: Served, who: Who, run: str, body: ResumeRequest | None = None) -> Json:
+    """Answers once the run is accepted; nobody has to stay: watch it by the run id in the answer."""
+    key, _, last = await _last_turn(host, who, run)
+    given = body or ResumeRequest()
+    request = RunRequest(
+        app_name=key.app,
+        user_id=key.user,
+        session_id=key.session,
+        new_message=_message(given),
+        invocation_id=Scene(last.origin, "").invocation,
+        custom_metadata=given.custom_metadata,
+        on_disconnect="detach",
+    )
+    submitted = await host.submit(who, key, request)
+    shown = run_json(submitted) if isinstance(submitted, HostedRun) else record_json(submitted)
+    return without_nulls({**shown, "continues": run})
+
+
+def _message(given: ResumeRequest) -> Content | None:
+    if given.answers is None:
+        return given.new_message
+    if given.new_message is not None:
+        raise HTTPException(400, "write answers or a newMessage, not both")
+    parts = [
+        SaidPart(function_response=Answer(id=id, response={"result": value})) for id, value in given.answers.items()
+    ]
+    return Content(parts=parts)
+
+
+@routes.post("/runs/{run}:rewind")
+async def rewind(host: Served, who: Who, run: str, body: RewindRequest | None = None) -> Json:
+    """Take the turn back. What tools did stays done, and is listed. A live run is stopped NOW first."""
+    key, session, _ = await _last_turn(host, who, run)
+    hosted = Finder(host).live(who, run)
+    if hosted is not None:
+        reason = who.reason((body or RewindRequest()).reason or "its turn is taken back", user=key.user)
+        await cancel_all(host, [hosted], CancelRequest(wait_seconds=0), reason)
+        await hosted.over.wait()
+    elif (await host.sender(key)).busy:
+        raise SessionBusy("another run of this session is live: stop that first")
+    return rewound_json(run, await session.rewind())
+
+
+@routes.post("/runs/{run}/asks/{ask}:withdraw")
+async def withdraw_ask(host: Served, who: Who, run: str, ask: str) -> Json:
+    found = await Finder(host).run(who, run)
+    if not isinstance(found, HostedRun):
+        raise HTTPException(404, f"Ask not found: {ask[:140]}")
+    if await withdraw(host, found, ask):
+        return {"runId": run, "askId": ask, "outcome": "withdrawn"}
+    why = "the run is over" if found.over.is_set else "the run has acted on it already"
+    return {"runId": run, "askId": ask, "outcome": "too_late", "reason": why}
+
+
+async def _last_turn(host: Host, who: Principal, run: str) -> tuple[SessionKey, Session, StoredRun]:
+    """The session of that run, and its turn, which has to be the last one. Cancellation: nothing has changed."""
+    key, _ = await Finder(host).record(who, run)
+    try:
+        session = (await host.sender(key)).session
+    except SessionNotFound:
+        raise HTTPException(404, f"Run not found: {run}") from None
+    last = session.runs[-1] if session.runs else None
+    if last is None or run not in (last.run_id, last.origin):
+        raise HTTPException(409, f"the run {run} is not the last of its session, or was taken back: it stays as it is")
+    return key, session, last

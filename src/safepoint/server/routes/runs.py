@@ -1,0 +1,93 @@
+"""Run an agent: to the end, or as a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+
+from fastapi import APIRouter, HTTPException, Request
+from fastapi.responses import JSONResponse, Response
+
+from safepoint.server.direct import DirectRoute
+from safepoint.server.event_stream import EventStream
+from safepoint.server.feed import Feed
+from safepoint.server.finding import Finder
+from safepoint.server.host import Host
+from safepoint.server.hosted import HostedRun
+from safepoint.server.principal import Principal, Who
+from safepoint.server.requests import RunRequest
+from safepoint.server.served import Served
+from safepoint.server.wire_events import latest
+from safepoint.sessions.records import RunRecord
+
+_A_MOMENT = 0.05
+
+routes = APIRouter(route_class=DirectRoute)
+
+
+@routes.post("/run")
+async def run(host: Served, who: Who, body: RunRequest, request: Request) -> Response:
+    hosted, feed = await _submit(host, who, body)
+    if hosted is None:
+        return JSONResponse(latest(await feed.view().all()))
+    with feed.view() as viewer:
+        await _until_gone(request, hosted)
+    return JSONResponse(latest(viewer.rest()))
+
+
+@routes.post("/run_sse")
+async def run_sse(host: Served, who: Who, body: RunRequest, request: Request) -> Response:
+    hosted, feed = await _submit(host, who, body)
+    run_id = feed.scene.run_id if hosted is None else hosted.id
+    return EventStream(feed, host.config, partials=body.streaming, run_id=run_id)
+
+
+async def _submit(host: Host, who: Principal, body: RunRequest) -> tuple[HostedRun | None, Feed]:
+    """The run and what it tells; without the run if that is long over. Cancellation: accepted, or not."""
+    if body.app_name is None:
+        raise HTTPException(400, "app_name is required")
+    key = who.session(body.app_name, body.user_id, body.session_id)
+    submitted = await host.submit(who, key, body)
+    if isinstance(submitted, RunRecord):
+        return None, await Finder(host).replay(submitted)
+    await submitted.admitted.wait()
+    if submitted.refused is not None:
+        raise submitted.refused
+    return submitted, submitted.feed
+
+
+async def _until_gone(request: Request, hosted: HostedRun) -> None:
+    """Until the run is over or its caller has left. Cancellation: only the waiting ends."""
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[None] = loop.create_future()
+    hosted.over.when_set(partial(_finish, woken))
+    # A run that takes no longer than this costs no task that watches its caller.
+    later = loop.call_later(_A_MOMENT, _finish, woken)
+    try:
+        await woken
+    finally:
+        later.cancel()
+    if not hosted.over.is_set:
+        await _until_one(hosted.over.wait(), _disconnected(request))
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+async def _until_one(*waits: Coroutine[None, None, None]) -> None:
+    """Cancellation: of both, which are waited for."""
+    tasks = {asyncio.ensure_future(wait) for wait in waits}
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=1.0)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,93 @@
+"""Is it there, what is it, and which apps does it serve."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+from typing import Any, TypeAlias
+
+from fastapi import APIRouter
+
+from safepoint.agent.agent import Agent
+from safepoint.agent.base import BaseAgent
+from safepoint.compose.composite import Composite
+from safepoint.server.ids import check_id
+from safepoint.server.principal import Who
+from safepoint.server.served import Served
+from safepoint.server.wire_events import Json
+
+routes = APIRouter()
+
+AnyAgent: TypeAlias = BaseAgent[Any, Any]  # Any: agents of every kind
+
+
+@routes.get("/health")
+async def health(host: Served) -> Json:
+    return {"status": "draining" if host.draining else "ok"}
+
+
+@routes.get("/version")
+async def show_version(host: Served, who: Who) -> Json:
+    return {"version": version("safepoint"), "language": "python", "language_version": platform.python_version()}
+
+
+@routes.get("/list-apps")
+async def list_apps(host: Served, who: Who, *, detailed: bool = False) -> Any:  # Any: two shapes, as ADK has them
+    apps = [(app.name, app.agent) for app in host.catalog if app.agent is not None]
+    if not detailed:
+        return [name for name, _ in apps]
+    broken = [{"name": app.name, "error": app.error} for app in host.catalog if app.agent is None]
+    return {"apps": [_app_json(name, agent) for name, agent in apps], "broken": broken}
+
+
+@routes.get("/apps/{app}/app-info")
+async def app_info(host: Served, who: Who, app: str) -> Json:
+    """ADK answers 400 for a root that calls no model; here a composite is told with all that it is made of."""
+    agent = host.agent(check_id("app", app))
+    return {**_app_json(app, agent), "agents": {each.name: _agent_json(each) for each in _everybody(agent)}}
+
+
+def _app_json(name: str, agent: AnyAgent) -> Json:
+    """Agents have no description of their own; ADK's field stays, empty."""
+    return {
+        "name": name,
+        "rootAgentName": agent.name,
+        "description": "",
+        "language": "python",
+        "isComputerUse": False,
+    }
+
+
+def _agent_json(agent: AnyAgent) -> Json:
+    specs = [tool.spec for tool in agent.tools.values()]
+    declared = [
+        {"name": spec.name, "description": spec.description, "parametersJsonSchema": dict(spec.parameters)}
+        for spec in specs
+    ]
+    return {
+        "name": agent.name,
+        "description": "",
+        "instruction": _instruction(agent),
+        "tools": [{"functionDeclarations": [each]} for each in declared],
+        "sub_agents": [each.name for each in _members(agent)],
+    }
+
+
+def _instruction(agent: AnyAgent) -> str:
+    """One that is made for each run can't be told beforehand; it is named, as ADK does."""
+    given = agent.instructions if isinstance(agent, Agent) else None
+    if given is None or isinstance(given, str):
+        return given or ""
+    return f"<InstructionProvider: {getattr(given, '__name__', type(given).__name__)}>"
+
+
+def _members(agent: AnyAgent) -> list[AnyAgent]:
+    return list(agent.members()) if isinstance(agent, Composite) else []
+
+
+def _everybody(agent: AnyAgent) -> list[AnyAgent]:
+    """The agent and all below it, each once."""
+    found = [agent]
+    for each in found:  # grows while it is read
+        found += [member for member in _members(each) if all(member.name != known.name for known in found)]
+    return found

@@ -1,0 +1,79 @@
+"""Sessions: make, read, change and delete them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Body, HTTPException
+
+from safepoint.errors import SessionExists, SessionNotFound
+from safepoint.history.parts import Message
+from safepoint.server.finding import Finder
+from safepoint.server.host import Host
+from safepoint.server.ids import SessionKey
+from safepoint.server.importing import imported_messages
+from safepoint.server.principal import Who
+from safepoint.server.requests import NewSession, State, StatePatch
+from safepoint.server.served import Served
+from safepoint.server.wire_events import Json
+
+BASE = "/apps/{app}/users/{user}/sessions"
+
+routes = APIRouter()
+
+
+async def _create(host: Host, key: SessionKey, state: State | None, history: Sequence[Message] = ()) -> Json:
+    try:
+        await host.create(key, state, history)
+    except SessionExists:
+        raise HTTPException(409, f"Session already exists: {key.session}") from None
+    return await Finder(host).session(key)
+
+
+@routes.get(BASE)
+async def list_sessions(host: Served, who: Who, app: str, user: str) -> list[Json]:
+    return await Finder(host).sessions(app, user, who.prefix(app, user))
+
+
+@routes.post(BASE)
+async def create_session(host: Served, who: Who, app: str, user: str, body: NewSession | None = None) -> Json:
+    wanted = body or NewSession()
+    key = who.session(app, user, str(uuid.uuid4()) if wanted.session_id is None else wanted.session_id)
+    if wanted.options:
+        raise HTTPException(400, "Session options are not supported by the configured session service.")
+    return await _create(host, key, wanted.state, imported_messages(wanted.events or []))
+
+
+@routes.post(BASE + "/{session}")
+async def create_session_with_id(
+    host: Served,
+    who: Who,
+    app: str,
+    user: str,
+    session: str,
+    state: Annotated[State | None, Body()] = None,
+) -> Json:
+    return await _create(host, who.session(app, user, session), state)
+
+
+@routes.get(BASE + "/{session}")
+async def get_session(host: Served, who: Who, app: str, user: str, session: str) -> Json:
+    return await Finder(host).session(who.session(app, user, session))
+
+
+@routes.patch(BASE + "/{session}")
+async def patch_session(host: Served, who: Who, app: str, user: str, session: str, body: StatePatch) -> Json:
+    key = who.session(app, user, session)
+    await host.patch(key, body.state_delta)
+    return await Finder(host).session(key)
+
+
+@routes.delete(BASE + "/{session}")
+async def delete_session(host: Served, who: Who, app: str, user: str, session: str) -> None:
+    key = who.session(app, user, session)
+    try:
+        await host.delete(key)
+    except SessionNotFound:
+        return

@@ -1,0 +1,85 @@
+"""Look at runs, come back to them, and steer them: Safepoint's own routes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from safepoint.agent.steering import SteerOutcome
+from safepoint.server.answers import holding_json, record_json, run_json, without_nulls
+from safepoint.server.event_stream import EventStream
+from safepoint.server.finding import Finder
+from safepoint.server.hosted import HostedRun
+from safepoint.server.principal import Principal, Who
+from safepoint.server.requests import SteerRequest
+from safepoint.server.served import Served
+from safepoint.server.wire_events import Json
+from safepoint.sessions.records import RunRecord, RunState
+
+routes = APIRouter()
+
+
+@routes.get("/runs")
+async def list_runs(
+    host: Served, who: Who, app: str | None = None, user: str | None = None, state: RunState | None = None
+) -> list[Json]:
+    found = {run.id: run_json(run) for run in reversed(host.runs.values()) if who.owns(run.key.user)}
+    for record in await host.book.find():
+        if record.run_id not in found and _is_mine(who, record):
+            found[record.run_id] = record_json(record)
+    wanted = {"appName": app, "userId": user, "state": None if state is None else str(state)}
+    return [
+        without_nulls(run)
+        for run in found.values()
+        if all(value is None or run.get(name) == value for name, value in wanted.items())
+    ]
+
+
+@routes.get("/runs/{run}")
+async def get_run(host: Served, who: Who, run: str) -> Json:
+    found = await Finder(host).run(who, run)
+    shown: Json = without_nulls(run_json(found) if isinstance(found, HostedRun) else record_json(found))
+    return shown
+
+
+@routes.get("/runs/{run}/events")
+async def watch_run(host: Served, who: Who, run: str, request: Request, after: int = 0) -> Response:
+    _, feed = await Finder(host).feed(who, run)
+    last = request.headers.get("last-event-id", "")
+    after = int(last) if last.isascii() and last.isdecimal() and len(last) < 10 else after
+    return EventStream(feed, host.config, after=after, partials=True, run_id=run)
+
+
+@routes.get("/runs/{run}/why")
+async def why(host: Served, who: Who, run: str) -> Json:
+    await Finder(host).run(who, run)
+    hosted = Finder(host).live(who, run)
+    holding = hosted.run.why_not_stopped() if hosted is not None else ()
+    return {"holding": [without_nulls(holding_json(each, stacks=who.admin)) for each in holding]}
+
+
+@routes.post("/runs/{run}:steer")
+async def steer(host: Served, who: Who, run: str, body: SteerRequest) -> Json:
+    """`waiting`: no model call has come yet, so nobody knows whether it will join; it may still."""
+    await Finder(host).run(who, run)
+    hosted = Finder(host).live(who, run)
+    if hosted is None:
+        return {"runId": run, "outcome": "too_late", "reason": "the run is over"}
+    receipt = hosted.run.steer(body.new_message.prompt())
+    with suppress(TimeoutError):
+        async with asyncio.timeout(body.wait_seconds):
+            await receipt.wait()
+    match receipt.outcome:
+        case SteerOutcome.JOINED:
+            return {"runId": run, "outcome": "joined"}
+        case SteerOutcome.TOO_LATE:
+            return {"runId": run, "outcome": "too_late", "reason": "no model call followed"}
+        case None:
+            return {"runId": run, "outcome": "waiting", "reason": "it joins before the next model call, if one comes"}
+
+
+def _is_mine(who: Principal, record: RunRecord) -> bool:
+    return who.user is None or record.session.split("/")[1:2] == [who.user]

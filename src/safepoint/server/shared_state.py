@@ -1,0 +1,74 @@
+"""Whose a value of a session's state is, by its name, as in ADK. Plain functions only.
+
+    app:NAME    all sessions of the app share it
+    user:NAME   all sessions of the user, in that app, share it
+    temp:NAME   one run has it, and nothing stores it
+    NAME        the session's own
+
+While a run goes, its session's state has a copy of what is shared; what the run changed is given back when it is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from safepoint.server.ids import SessionKey
+
+_SHARED = ("app:", "user:")
+_TEMPORARY = "temp:"
+
+
+def places(key: SessionKey) -> dict[str, str]:
+    """Where shared values of each kind are kept. An id has no slash, so no two places are the same."""
+    return {"app:": key.app, "user:": f"{key.app}/{key.user}"}
+
+
+def merge(state: dict[str, Any], delta: Mapping[str, Any]) -> None:  # Any: JSON values
+    """What is null goes."""
+    for name, value in delta.items():
+        if value is None:
+            state.pop(name, None)
+        else:
+            state[name] = value
+
+
+def lasting(delta: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above
+    return {name: value for name, value in delta.items() if not name.startswith(_TEMPORARY)}
+
+
+def own(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above
+    """The part that is the session's alone."""
+    return {name: value for name, value in state.items() if not name.startswith((*_SHARED, _TEMPORARY))}
+
+
+def shared(key: SessionKey, delta: Mapping[str, Any]) -> dict[str, dict[str, Any]]:  # Any: as above
+    """The parts that others have too, by their place."""
+    found: dict[str, dict[str, Any]] = {}  # Any: as above
+    for prefix, place in places(key).items():
+        part = {name: value for name, value in delta.items() if name.startswith(prefix)}
+        if part:
+            found[place] = part
+    return found
+
+
+def bring(state: dict[str, Any], values: Mapping[str, Any]) -> None:  # Any: as above
+    """Put the shared values of now in the place of older copies."""
+    drop(state, [name for name in state if name.startswith(_SHARED) and name not in values])
+    state.update(values)
+
+
+def changed(before: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above
+    """What a run did to shared values; None for one that it took away."""
+    now = {name: value for name, value in state.items() if name.startswith(_SHARED)}
+    gone: dict[str, Any] = dict.fromkeys(name for name in before if name not in now)  # Any: as above
+    return {**gone, **{name: value for name, value in now.items() if before.get(name) != value}}
+
+
+def drop_temporary(state: dict[str, Any]) -> None:  # Any: as above
+    drop(state, [name for name in state if name.startswith(_TEMPORARY)])
+
+
+def drop(state: dict[str, Any], names: Iterable[str]) -> None:  # Any: as above
+    for name in names:
+        state.pop(name, None)

@@ -1,0 +1,201 @@
+"""What becomes of a run whose process is gone: judged from what is stored, then done, once.
+
+| in the session                        | the record                                                           |
+|---------------------------------------|----------------------------------------------------------------------|
+| it has ended, with an answer or error | ends likewise: only the record was late                              |
+| it waits for a person                 | is paused; cleared if somebody wanted it stopped                     |
+| it was stopped by a person or policy  | ends cancelled                                                       |
+| it was cut by the crash, or suspended | ends cancelled if somebody wanted that, or a later message came;      |
+|                                       | else it goes on from its checkpoint, or stays stopped: by policy     |
+| it joined another run                 | ends as joined                                                       |
+| it never began                        | ends cancelled if somebody wanted that; else it begins               |
+
+The run goes on under its own id, so whoever knew it finds it. A finished effect is in its checkpoint and is not
+repeated; one whose outcome nobody knows is told to the model. `verdict` is pure; `settle` does what it says.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from safepoint._core.reasons import Reason, Source
+from safepoint.agent.result import StopReason
+from safepoint.errors import CheckpointError, SessionBusy, SessionNotFound
+from safepoint.history.parts import user_message
+from safepoint.server.cancelling import clear_pause
+from safepoint.server.config import OnCrash, ServerConfig
+from safepoint.server.host import Host
+from safepoint.server.hosted import HostedRun, reason_json
+from safepoint.server.ids import SessionKey
+from safepoint.server.requests import RunRequest
+from safepoint.server.starting import NothingToAnswer, Start, start
+from safepoint.server.wish import stopping
+from safepoint.sessions.busy import Sender
+from safepoint.sessions.records import RunRecord, RunState
+from safepoint.sessions.recovery import CRASH
+from safepoint.sessions.session import Session
+
+_log = logging.getLogger("safepoint.server")
+
+# A run that was picked up so often and is still not over may be what kills the server.
+_LIVES = 20
+
+
+class Move(StrEnum):
+    START = "start"
+    RESUME = "resume"
+    PAUSE = "pause"
+    CLEAR = "clear"
+    SUSPEND = "suspend"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do. `outcome` and `reason`: for a run that ends, or whose pause is cleared."""
+
+    move: Move
+    outcome: str = str(StopReason.CANCELLED)
+    reason: Reason | None = None
+
+
+def verdict(record: RunRecord, session: Session, wanted: Reason | None, config: ServerConfig) -> Verdict:
+    """`session`: as it is stored, with every run of a dead process sealed. `wanted`: why somebody wants it stopped."""
+    runs = session.runs
+    run = next((each for each in runs if each.run_id == record.run_id), None)
+    if run is None:
+        return _never_began(record, session, wanted, config)
+    last, checkpoint = run is runs[-1], run.checkpoint
+    reason = checkpoint.reason if checkpoint is not None else None
+    match run.stop_reason:
+        case StopReason.INTERRUPTED if last:
+            return Verdict(Move.PAUSE) if wanted is None else Verdict(Move.CLEAR, reason=wanted)
+        case StopReason.CANCELLED:
+            pass
+        case _:
+            return Verdict(Move.END, str(run.stop_reason))
+    suspended = record.state is RunState.SUSPENDED or (reason is not None and reason.source is Source.SHUTDOWN)
+    if wanted is not None or not suspended or not last or checkpoint is None:
+        return Verdict(Move.END, reason=wanted or reason)
+    if reason == CRASH:
+        goes_on = config.on_crash == OnCrash.RESUME and record.epoch <= _LIVES
+        return Verdict(Move.RESUME) if goes_on else Verdict(Move.END, reason=CRASH)
+    return Verdict(Move.RESUME if config.resume_on_start else Move.SUSPEND)
+
+
+def _never_began(record: RunRecord, session: Session, wanted: Reason | None, config: ServerConfig) -> Verdict:
+    if _has_joined(record, session):
+        return Verdict(Move.END, "joined")
+    if wanted is not None:
+        return Verdict(Move.END, reason=wanted)
+    if any(run.origin == record.run_id for run in session.runs):
+        return Verdict(Move.END, reason=Reason("it was continued as another run", Source.PREEMPT))
+    if record.state is RunState.SUSPENDED and not config.resume_on_start:
+        return Verdict(Move.SUSPEND)
+    return Verdict(Move.START)
+
+
+def _has_joined(record: RunRecord, session: Session) -> bool:
+    """Is its message part of a run that was live when it came?"""
+    request = RunRequest.model_validate(record.request)
+    prompt = request.new_message.prompt() if request.new_message is not None else []
+    if request.if_busy != "steer" or not prompt or not session.runs:
+        return False
+    parts = user_message(prompt).parts
+    said = zip(session.messages, session.times, strict=True)
+    since = [message.parts for message, at in said if at >= record.created_at and message.role == "user"]
+    return any(part[start : start + len(parts)] == parts for part in since for start in range(len(part)))
+
+
+# -- doing it --------------------------------------------------------------------------------------------------------
+
+
+async def take_over(host: Host, record: RunRecord) -> bool:
+    """Take the record of a process that is gone, and settle it.
+
+    Raises `RecordMoved` if another process was faster, `StoreError`. Cancellation: as for `settle`.
+    """
+    return await settle(host, await host.book.take(record.run_id, host.owner, epoch=record.epoch, at=time.time()))
+
+
+async def settle(host: Host, record: RunRecord) -> bool:
+    """Do what has to be done with a record of this process that nobody works on. False: not yet, try again.
+
+    Raises `StoreError`, `NoSuchApp`. Cancellation: the record stays open, and is settled the next time.
+    """
+    key = SessionKey.parse(record.session)
+    assert key is not None, record.session
+    try:
+        sender = await host.sender(key)
+        if not sender.busy:
+            # Learns what others have written, and seals what they left open.
+            await sender.between(sender.session.save_state)
+    except SessionNotFound:
+        await _end(host, record, Verdict(Move.END, reason=Reason("its session was deleted", Source.POLICY)))
+        return True
+    except SessionBusy:
+        return False
+    wish = stopping(await host.book.intents(record.run_id))
+    decided = verdict(record, sender.session, wish.reason if wish is not None else None, host.config)
+    _log.info("nobody had the run %s any more: %s", record.run_id, decided.move)
+    match decided.move:
+        case Move.START | Move.RESUME:
+            await _adopt(host, key, sender, record, decided.move)
+        case Move.END:
+            await _end(host, record, decided)
+        case Move.SUSPEND:
+            if record.state is not RunState.SUSPENDED:
+                await host.book.move(record.run_id, RunState.SUSPENDED, epoch=record.epoch)
+        case Move.PAUSE | Move.CLEAR:
+            if record.state is not RunState.PAUSED:
+                outcome = str(StopReason.INTERRUPTED)
+                record = await host.book.move(record.run_id, RunState.PAUSED, epoch=record.epoch, outcome=outcome)
+            if decided.reason is not None:
+                await clear_pause(host, key, record, decided.reason)
+    return True
+
+
+async def _end(host: Host, record: RunRecord, decided: Verdict) -> None:
+    """Cancellation: it has ended, or not."""
+    why = reason_json(decided.reason) if decided.reason is not None else None
+    changes = {"outcome": decided.outcome, "reason": why, "ended_at": time.time()}
+    await host.book.move(record.run_id, RunState.ENDED, epoch=record.epoch, **changes)
+
+
+async def _adopt(host: Host, key: SessionKey, sender: Sender, record: RunRecord, move: Move) -> None:
+    """Let it run, when its turn comes. Nobody is connected, so nobody's leaving stops it. Cancellation: not adopted."""
+    request = RunRequest.model_validate(record.request)
+    try:
+        begun = _make(host, key, sender.session, request, move)
+    except (CheckpointError, NothingToAnswer, ValueError) as error:
+        why = Reason(f"it could not go on: {error}", Source.POLICY)
+        return await _end(host, record, Verdict(Move.END, str(StopReason.ERROR), why))
+    begun = replace(begun, run=begun.run.under(record.run_id))
+    try:
+        scene = await host.scene(begun, sender.session, request)
+    except BaseException:
+        begun.run.discard()
+        raise
+    hosted = HostedRun(key, begun.run, begun.prompt, scene, by=record.by, epoch=record.epoch)
+    hosted.leaving.policy = "detach"
+    try:
+        if record.state is RunState.SUSPENDED:
+            record = await host.book.move(record.run_id, RunState.QUEUED, epoch=record.epoch)
+    except BaseException:
+        hosted.run.discard()
+        raise
+    hosted.queued = record.state is RunState.QUEUED
+    if move is Move.START:
+        hosted.state_delta = request.state_delta or {}
+    host.serve(hosted, sender, "queue")
+
+
+def _make(host: Host, key: SessionKey, session: Session, request: RunRequest, move: Move) -> Start:
+    agent = host.agent(key.app)
+    if move is Move.START:
+        return start(agent, session, request)
+    assert session.checkpoint is not None
+    return Start(agent.start(checkpoint=session.checkpoint, session=session), "", continued=True)

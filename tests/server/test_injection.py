@@ -1,0 +1,180 @@
+"""A host whose callers, runs and tasks are cancelled wherever anything waits: no record is wrong, no task is left.
+
+Each scenario is a process that does something and leaves, then the next one, which picks up what the first has left.
+Whatever was cancelled in between, in the end every run is over, every history is whole and no effect happened twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeAlias
+
+import pytest
+
+from safepoint import Agent, check_history, tool
+from safepoint._core.border import outlast
+from safepoint._core.reasons import Reason
+from safepoint._core.supervisor import Supervisor
+from safepoint.server.apps import Catalog
+from safepoint.server.cancelling import cancel_all
+from safepoint.server.config import ServerConfig
+from safepoint.server.elsewhere import cancel_records
+from safepoint.server.host import Host
+from safepoint.server.hosted import HostedRun
+from safepoint.server.ids import SessionKey
+from safepoint.server.principal import LOCAL
+from safepoint.server.recovery import Recovery
+from safepoint.server.requests import CancelRequest, RunRequest
+from safepoint.sessions import MemoryStore
+from safepoint.sessions.records import MemoryRunBook, RunRecord, RunState
+from safepoint.sessions.shelf import MemoryShelf
+from safepoint.testing import CALLER, OWN, RuleModel, call, check_cancellable, say
+from safepoint.tools.context import ToolContext
+from tests.injection.parts import A_MOMENT, A_WHILE, EFFECTS, SlowStore, post
+from tests.server.server_process import message
+
+Scenario: TypeAlias = Callable[[], Coroutine[Any, Any, None]]  # Any: what a coroutine yields
+KEY = SessionKey("worker", "ann", "s")
+
+
+class SlowBook(MemoryRunBook):
+    """A book that outlives its process, and takes its time to say that something has happened."""
+
+    durable = True
+
+    async def accept(self, record: RunRecord, *, since: float) -> RunRecord:
+        known = await super().accept(record, since=since)
+        await asyncio.sleep(A_MOMENT)
+        return known
+
+    async def move(self, run_id: str, state: RunState, *, epoch: int, **changes: Any) -> RunRecord:  # Any: its fields
+        moved = await super().move(run_id, state, epoch=epoch, **changes)
+        await asyncio.sleep(A_MOMENT)
+        return moved
+
+    async def take(self, run_id: str, owner: str, *, epoch: int, at: float) -> RunRecord:
+        taken = await super().take(run_id, owner, epoch=epoch, at=at)
+        await asyncio.sleep(A_MOMENT)
+        return taken
+
+
+class World:
+    """What the processes of one scenario share, until somebody has looked at it."""
+
+    def __init__(self) -> None:
+        self.store, self.book = MemoryStore(), SlowBook()
+        self.slow = SlowStore(self.store)
+        self.processes = 0
+        self.accepted = 0
+
+    def process(self) -> Host:
+        """Seen from the next one, it is gone."""
+        model = RuleModel({"post": call("post"), "ask": call("ask")}, otherwise=say("done"))
+        catalog = Catalog.of({"worker": Agent("worker", model=model, tools=[post, ask])})
+        host = Host(catalog, self.slow, self.book, MemoryShelf(), CONFIG)
+        self.processes += 1
+        host.owner = f"{socket.gethostname()}|{999_999_990 + self.processes}|never"
+        return host
+
+
+CONFIG = ServerConfig(shutdown_seconds=A_MOMENT)
+WORLDS: list[World] = []
+
+
+@tool
+async def ask(ctx: ToolContext) -> str:
+    """Ask a person."""
+    return str(await ctx.interrupt("why?"))
+
+
+def everything_is_over() -> None:
+    """The oracle."""
+    while WORLDS:
+        world = WORLDS.pop()
+        stored = asyncio.run(world.store.load(KEY.stored_as)) if KEY.stored_as in world.store._sessions else None  # pyright: ignore[reportPrivateUsage]  # closed by nobody
+        for record in asyncio.run(world.book.still_open()):
+            assert record.state is RunState.PAUSED, record
+        if stored is not None:
+            check_history(stored.messages)
+            assert sum(each.text == "post" for each in stored.messages) >= world.accepted, "a message is lost"
+            assert all(run.ended for run in stored.runs)
+
+
+def two_processes(first: Callable[[Host], Awaitable[None]]) -> Scenario:
+    async def scenario() -> None:
+        world = World()
+        WORLDS.append(world)
+        host = world.process()
+        try:
+            await world.store.create(KEY.stored_as, {})
+            await first(host)
+        finally:
+            await outlast(Supervisor.current().spawn(_next_process(world, host), "the next process", None))
+
+    scenario.__name__ = first.__name__
+    return scenario
+
+
+async def _next_process(world: World, host: Host) -> None:
+    await host.shut_down()
+    successor = world.process()
+    recovery = Recovery(successor)
+    await recovery.once()
+    for hosted in list(successor.runs.values()):
+        await hosted.over.wait()
+    await successor.shut_down()
+
+
+async def submit(host: Host, text: str, **more: object) -> HostedRun:
+    hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", text, **more)))
+    assert isinstance(hosted, HostedRun)
+    await hosted.admitted.wait()
+    return hosted
+
+
+async def a_message_is_answered(host: Host) -> None:
+    hosted = await submit(host, "post")
+    await hosted.over.wait()
+
+
+async def a_process_leaves_while_a_run_and_a_queue_are_under_way(host: Host) -> None:
+    for _ in range(2):
+        await submit(host, "post", ifBusy="queue")
+        WORLDS[-1].accepted += 1
+    await asyncio.sleep(A_WHILE / 2)
+
+
+async def a_run_and_a_queued_one_are_cancelled(host: Host) -> None:
+    runs = [await submit(host, "post"), await submit(host, "post", ifBusy="queue")]
+    await asyncio.sleep(A_WHILE / 4)
+    await cancel_all(host, runs, CancelRequest(), Reason("enough"))
+
+
+async def a_pause_is_cleared(host: Host) -> None:
+    hosted = await submit(host, "ask")
+    await hosted.over.wait()
+    await cancel_records(host, await host.book.still_open(), CancelRequest(), Reason("enough"))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "first",
+    [
+        a_message_is_answered,
+        a_process_leaves_while_a_run_and_a_queue_are_under_way,
+        a_run_and_a_queued_one_are_cancelled,
+        a_pause_is_cleared,
+    ],
+    ids=lambda first: first.__name__,
+)
+def test_whatever_is_cancelled_the_next_process_finds_and_ends_everything(
+    first: Callable[[Host], Awaitable[None]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = [CALLER] if first is a_process_leaves_while_a_run_and_a_queue_are_under_way else [CALLER, OWN]
+    report = check_cancellable(two_processes(first), oracles=[everything_is_over, EFFECTS.began_once], kinds=kinds)
+    with capsys.disabled():
+        print(f"\n{report.entry}: {len(report.points)} points, {report.injections} injections")
+    assert report.failures == [], "\n".join(map(str, report.failures[:3]))
+    assert report.injections > 30

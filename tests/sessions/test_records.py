@@ -1,0 +1,292 @@
+"""Both books mean the same by the same call: what is drawn in `records.py` and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import count, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from safepoint.sessions import SqliteStore
+from safepoint.sessions.records import (
+    Intent,
+    KeyTaken,
+    MemoryRunBook,
+    RecordMoved,
+    RunBook,
+    RunRecord,
+    RunState,
+)
+from safepoint.sessions.sqlite_records import SqliteRunBook
+
+US, THEM = "here|1|born", "here|2|born"
+QUEUED, LIVE, PAUSED, SUSPENDED, ENDED = RunState
+# As the module draws it.
+ARROWS = {
+    (QUEUED, LIVE),
+    (QUEUED, SUSPENDED),
+    (QUEUED, ENDED),
+    (LIVE, PAUSED),
+    (LIVE, SUSPENDED),
+    (LIVE, ENDED),
+    (PAUSED, LIVE),
+    (PAUSED, ENDED),
+    (SUSPENDED, QUEUED),
+    (SUSPENDED, ENDED),
+}
+WAYS = {QUEUED: (), LIVE: (LIVE,), PAUSED: (LIVE, PAUSED), SUSPENDED: (SUSPENDED,), ENDED: (ENDED,)}
+
+
+def record(run_id: str, session: str = "s", **more: Any) -> RunRecord:  # Any: fields of it
+    given: dict[str, Any] = {"state": QUEUED, "created_at": 1.0, "owner": US, **more}  # Any: as above
+    return RunRecord(run_id, session, **given)
+
+
+def with_each_book(test: Callable[[RunBook], Awaitable[None]], folder: Path) -> None:
+    async def main() -> None:
+        await test(MemoryRunBook())
+        store = SqliteStore(folder / "runs.db")
+        await test(SqliteRunBook(store))
+        await store.aclose()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("before", "after"), list(product(RunState, RunState)))
+def test_a_record_moves_along_the_drawn_arrows_only(tmp_path: Path, before: RunState, after: RunState) -> None:
+    async def body(book: RunBook) -> None:
+        await book.accept(record("r"), since=0)
+        for state in WAYS[before]:
+            await book.move("r", state, epoch=0)
+        if (before, after) in ARROWS:
+            assert (await book.move("r", after, epoch=0, outcome="so")).outcome == "so"
+        else:
+            with pytest.raises(RecordMoved, match=f"is {before}"):
+                await book.move("r", after, epoch=0, outcome="so")
+        known = await book.get("r")
+        assert known is not None
+        assert (known.state, known.outcome) == ((after, "so") if (before, after) in ARROWS else (before, None))
+
+    with_each_book(body, tmp_path)
+
+
+def test_whoever_was_taken_for_dead_can_write_nothing(tmp_path: Path) -> None:
+    async def body(book: RunBook) -> None:
+        await book.accept(record("r", state=LIVE), since=0)
+        taken = await book.take("r", THEM, epoch=0, at=7.0)
+        assert (taken.owner, taken.epoch, taken.renewed) == (THEM, 1, 7.0)
+        for late in (book.move("r", ENDED, epoch=0), book.take("r", US, epoch=0, at=8.0)):
+            with pytest.raises(RecordMoved):
+                await late
+        assert await book.get("r") == taken
+        await book.move("r", ENDED, epoch=1)
+        with pytest.raises(RecordMoved):
+            await book.take("r", US, epoch=1, at=9.0)
+
+    with_each_book(body, tmp_path)
+
+
+def test_a_live_run_leaves_behind_what_was_stopped_but_no_message_that_never_had_its_turn(tmp_path: Path) -> None:
+    async def body(book: RunBook) -> None:
+        stopped = [("paused", PAUSED, 1.0), ("suspended", SUSPENDED, 1.0), ("message", SUSPENDED, None)]
+        for run_id, state, started in stopped:
+            await book.accept(record(run_id, state=state, started_at=started), since=0)
+        await book.accept(record("other session", "t", state=PAUSED), since=0)
+        await book.accept(record("newer", state=PAUSED, created_at=3.0), since=0)
+        await book.accept(record("next", created_at=2.0), since=0)
+        assert {each.run_id for each in await book.still_open("s")} >= {"paused", "suspended", "message"}
+        await book.move("next", LIVE, epoch=0, started_at=2.0)
+        assert [each.run_id for each in await book.still_open("s")] == ["message", "next", "newer"]
+        assert [each.run_id for each in await book.still_open("t")] == ["other session"]
+        with pytest.raises(RecordMoved):  # whoever was about to go on with it
+            await book.move("suspended", QUEUED, epoch=0)
+
+    with_each_book(body, tmp_path)
+
+
+def test_an_owner_hears_what_others_want_of_its_open_runs_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = SqliteStore(tmp_path / "runs.db")
+        book = SqliteRunBook(store)
+        for run_id, owner in (("mine", US), ("over", US), ("theirs", THEM)):
+            await book.accept(record(run_id, owner=owner, state=LIVE), since=0)
+            await book.intend(run_id, {"id": f"ask {run_id}"})
+        await book.move("over", ENDED, epoch=0)
+        heard = await book.beat(US, at=5.0, after=0)
+        assert [(each.run_id, each.ask) for each in heard] == [("mine", {"id": "ask mine"})]
+        assert await book.beat(US, at=6.0, after=heard[-1].number) == []
+        renewed = {each.run_id: each.renewed for each in await book.find()}
+        assert renewed == {"mine": 6.0, "over": 0.0, "theirs": 0.0}
+        await store.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_wish_that_is_taken_back_is_gone_and_no_other(tmp_path: Path) -> None:
+    async def body(book: RunBook) -> None:
+        await book.accept(record("r", state=LIVE), since=0)
+        for ask in ({"id": "a"}, {"id": "b"}, {}):
+            await book.intend("r", ask)
+        await book.retract("r", "a")
+        await book.retract("r", "nobody's")
+        assert [each.ask for each in await book.intents("r")] == [{"id": "b"}, {}]
+
+    with_each_book(body, tmp_path)
+
+
+# -- any calls in any order ------------------------------------------------------------------------------------------
+
+RUNS = st.sampled_from(["r0", "r1", "r2"])
+HOMES = st.sampled_from(["a/u/s", "a/u/t", "b/u/s"])
+EPOCHS = st.integers(0, 2)
+STATES = st.sampled_from(list(RunState))
+NEW = st.builds(
+    record,
+    RUNS,
+    HOMES,
+    state=STATES,
+    created_at=st.sampled_from([1.0, 2.0, 3.0]),
+    owner=st.sampled_from([US, THEM]),
+    key=st.sampled_from([None, "k"]),
+    digest=st.sampled_from(["x", "y"]),
+    started_at=st.sampled_from([None, 2.0]),
+    request=st.just({"appName": "a"}),
+)
+CALLS: st.SearchStrategy[tuple[str, tuple[Any, ...], dict[str, Any]]] = st.one_of(  # Any: arguments of every method
+    st.tuples(st.just("accept"), st.tuples(NEW), st.fixed_dictionaries({"since": st.sampled_from([0.0, 2.0])})),
+    st.tuples(
+        st.just("move"),
+        st.tuples(RUNS, STATES),
+        st.fixed_dictionaries({"epoch": EPOCHS, "outcome": st.sampled_from([None, "cancelled"])}),
+    ),
+    st.tuples(
+        st.just("take"),
+        st.tuples(RUNS, st.sampled_from([US, THEM])),
+        st.fixed_dictionaries({"epoch": EPOCHS, "at": st.just(9.0)}),
+    ),
+    st.tuples(st.just("intend"), st.tuples(RUNS, st.just({"id": "a", "reason": {"text": "t"}})), st.just({})),
+    st.tuples(st.just("retract"), st.tuples(RUNS, st.sampled_from(["a", "b"])), st.just({})),
+    st.tuples(st.just("touch"), st.tuples(HOMES, st.just(4.0)), st.just({})),
+    st.tuples(st.just("forget"), st.tuples(HOMES), st.just({})),
+)
+
+
+@dataclass(frozen=True)
+class Refused:
+    kind: type[Exception]
+
+
+async def result_of(call: Awaitable[Any]) -> Any:  # Any: of every method
+    try:
+        return await call
+    except (RecordMoved, KeyTaken) as error:
+        return Refused(type(error))
+
+
+async def seen(book: RunBook) -> list[Any]:  # Any: answers of every method
+    """Everything that can be asked."""
+    found: list[Any] = [await book.find(), await book.find(prefix="a/u/", limit=2), await book.still_open()]
+    found.append(await book.still_open(waiting=False))
+    for home in ("a/u/s", "a/u/t", "b/u/s"):
+        found += [await book.find(session=home), await book.still_open(home), await book.by_key(home, "k", since=2.0)]
+    for run in ("r0", "r1", "r2"):
+        found += [await book.get(run), [replace(each, number=0) for each in await book.intents(run)]]
+    return [*found, await book.touched("a/")]
+
+
+@given(st.lists(CALLS, max_size=25))
+@settings(max_examples=80, deadline=None)
+def test_both_books_answer_alike_whatever_is_called(
+    tmp_path_factory: pytest.TempPathFactory, calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]]
+) -> None:
+    async def main() -> None:
+        store = SqliteStore(tmp_path_factory.getbasetemp() / f"alike-{next(NUMBERS)}.db")
+        books: Sequence[RunBook] = (MemoryRunBook(), SqliteRunBook(store))
+        accepted: set[str] = set()
+        for name, args, more in calls:
+            if name == "accept":
+                if args[0].run_id in accepted:
+                    continue  # ids are never used twice
+                accepted.add(args[0].run_id)
+            if name in ("intend", "retract") and args[0] not in accepted:
+                continue
+            one, other = [await result_of(getattr(book, name)(*args, **more)) for book in books]
+            if name in ("accept", "move", "take"):
+                assert one == other, (name, args, more)
+        assert await seen(books[0]) == await seen(books[1])
+        await store.aclose()
+
+    asyncio.run(main())
+
+
+NUMBERS = count()
+
+# -- processes -------------------------------------------------------------------------------------------------------
+
+RACE = """
+import asyncio, os, sys
+from safepoint.sessions import SqliteStore
+from safepoint.sessions.records import RecordMoved
+from safepoint.sessions.sqlite_records import SqliteRunBook
+
+async def main():
+    book = SqliteRunBook(SqliteStore(sys.argv[1]))
+    found = await book.still_open()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for record in found:
+        try:
+            await book.take(record.run_id, f"here|{os.getpid()}|born", epoch=record.epoch, at=1.0)
+            print(record.run_id, flush=True)
+        except RecordMoved:
+            pass
+
+asyncio.run(main())
+"""
+
+
+def test_of_processes_that_race_for_a_run_one_gets_it(tmp_path: Path) -> None:
+    async def fill() -> None:
+        store = SqliteStore(tmp_path / "runs.db")
+        book = SqliteRunBook(store)
+        for number in range(60):
+            await book.accept(record(f"r{number}", owner=THEM, state=LIVE), since=0)
+        await store.aclose()
+
+    asyncio.run(fill())
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACE, str(tmp_path / "runs.db")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    won = [racer.communicate(timeout=60)[0].split() for racer in racers]
+    assert sorted(run for each in won for run in each) == sorted(f"r{number}" for number in range(60))
+
+
+def test_an_intent_is_what_was_asked(tmp_path: Path) -> None:
+    async def body(book: RunBook) -> None:
+        await book.accept(record("r", state=LIVE), since=0)
+        await book.intend("r", {"id": "a", "reason": {"text": "enough", "by": None}})
+        [kept] = await book.intents("r")
+        assert kept == Intent(kept.number, "r", {"id": "a", "reason": {"text": "enough", "by": None}})
+
+    with_each_book(body, tmp_path)
