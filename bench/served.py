@@ -21,7 +21,7 @@ from bench.models import InstantModel
 
 ADK = "SAFEPOINT_BENCH_ADK"
 _PATIENCE = 60.0
-_ADK_AGENT = '''
+_ADK_AGENT = """
 from google.adk.agents import Agent
 from google.adk.models import BaseLlm, LlmResponse
 from google.genai import types
@@ -31,8 +31,8 @@ class Instant(BaseLlm):
         yield LlmResponse(content=types.Content(role="model", parts=[types.Part(text="done")]))
 
 root_agent = Agent(name="instant", model=Instant(model="instant"))
-'''
-_ADK_SERVER = '''
+"""
+_ADK_SERVER = """
 import logging, sys, uvicorn
 from google.adk.cli.fast_api import get_fast_api_app
 port, store, folder = sys.argv[1:]
@@ -40,7 +40,7 @@ uri = "memory://" if store == "memory" else f"sqlite:///{folder}/adk.db"
 app = get_fast_api_app(agents_dir=f"{folder}/agents", session_service_uri=uri, web=False)
 logging.disable(logging.WARNING)
 uvicorn.run(app, host="127.0.0.1", port=int(port), log_level="error", access_log=False)
-'''
+"""
 
 
 @dataclass(frozen=True, slots=True)

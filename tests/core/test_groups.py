@@ -245,6 +245,17 @@ async def test_a_token_asks_every_run_under_it_and_no_other() -> None:
 
 
 @virtual
+async def test_a_token_asks_for_no_recursion_by_itself() -> None:
+    token, node = CancelToken(), run()
+    token.admit(node)
+    token.cancel(SAFE)
+    request = node.request()
+    assert request is not None
+    assert not request.recursive
+    end(node)
+
+
+@virtual
 async def test_a_token_that_was_left_cancelled_refuses_new_runs_loudly() -> None:
     token, silent = CancelToken(), CancelToken()
     token.refuse_if_cancelled()

@@ -40,6 +40,7 @@ def test_now_and_force_are_no_places(at: SafePoint) -> None:
 @pytest.mark.parametrize("at", [SafePoint.ANY, *PLACES.values()])
 def test_every_safe_point_covers_what_lies_between_whole_pieces_of_work_and_none_covers_now(at: SafePoint) -> None:
     assert at.covers(BETWEEN)
+    assert BETWEEN == "between_children", "a cancellation says so"
     assert not at.covers("now")
     assert not at.covers("force")
 

@@ -52,6 +52,16 @@ async def test_an_ask_is_accepted_if_it_precedes_the_seal_in_the_log() -> None:
 
 
 @virtual
+async def test_a_receipt_for_an_ask_in_the_log_can_be_made_again() -> None:
+    node = run()
+    first = node.cancel(SAFE)
+    again = Receipt(node, first.asked)
+    assert again.accepted
+    end(node)
+    assert again.outcome == first.outcome == "finished_first"
+
+
+@virtual
 async def test_an_ask_after_the_seal_needs_no_waiting_although_the_node_has_not_ended() -> None:
     node = run()
     node.seal()

@@ -282,6 +282,49 @@ async def test_now_before_the_answer_wins_and_a_safe_point_ask_does_not() -> Non
     end(asked, safe)
 
 
+@virtual
+async def test_force_after_an_answer_that_came_too_late_presses_and_is_no_part_of_the_stop() -> None:
+    node = run()
+    node.cancel()
+    assert node.answer() is not None
+    await settled()
+    pushed, late = pushes(node), node.cancel(SafePoint.FORCE)
+    await settled()
+    assert pushed == [Level.FORCE]
+    assert node.stop is not None
+    assert (node.stop.level, late.asked.id in node.stop.request.ids) == (Level.NOW, False)
+    end(node)
+
+
+@virtual
+async def test_now_from_above_makes_a_stop_harder_also_beside_an_ask_that_is_late() -> None:
+    above = run()
+    node = call("call", above)
+    node.cancel(SAFE)
+    assert node.judge("after_tools") is not None
+    assert node.answer() is not None
+    node.cancel(SAFE)
+    above.cancel()
+    await settled()
+    assert node.stop is not None
+    assert (node.stop.place, node.stop.level) == ("after_tools", Level.NOW)
+    end(node, above)
+
+
+@virtual
+async def test_now_from_above_does_not_stop_a_node_that_has_answered() -> None:
+    above = run()
+    node = call("call", above)
+    assert node.answer() is None
+    pushed = pushes(node)
+    above.cancel()
+    await settled()
+    assert pushed == [Level.NOW], "it still cuts what follows the answer"
+    assert node.stop is None
+    assert node.state is NodeState.LIVE
+    end(node, above)
+
+
 # -- deadlines ---------------------------------------------------------------------------------------------------------
 
 

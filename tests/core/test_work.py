@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import pytest
 
+from safepoint._core import work
 from safepoint._core.ladder import Ladder, Manner, Rung, WorkKind
 from safepoint._core.orphans import disown
 from safepoint._core.work import Abandoned, Cut, Done, Failed, NeverRan, WorkState
@@ -19,6 +20,11 @@ EVERY_MANNER = [Manner(kind, finish=finish) for kind in WorkKind for finish in (
 
 async def raises(error: BaseException) -> NoReturn:
     raise error
+
+
+def test_a_state_is_called_as_in_the_drawing() -> None:
+    drawing = (work.__doc__ or "").split()
+    assert [state for state in WorkState if state.upper() not in drawing] == []
 
 
 # -- by itself ---------------------------------------------------------------------------------------------------------

@@ -88,8 +88,8 @@ ANOTHERS = [
     get("watch another's finished run from its middle", GONE, "/runs/$DONE/events?after=1"),
     get("ask why another's run does not stop", GONE, "/runs/$LIVE/why"),
     post("steer another's run", GONE, "/runs/$LIVE:steer", {"newMessage": {"parts": [{"text": "note steered"}]}}),
-    post("resume another's run", {404, 405}, "/runs/$PAUSED:resume", {}),
-    post("rewind another's run", {404, 405}, "/runs/$DONE:rewind", {}),
+    post("resume another's run", GONE, "/runs/$PAUSED:resume", {}),
+    post("rewind another's run", GONE, "/runs/$DONE:rewind", {}),
     post("withdraw a wish for another's run", GONE, "/runs/$LIVE/asks/a1:withdraw"),
     post("answer another's question", GONE, "/run", message("paused", "", newMessage={"parts": [ANSWER]})),
     post(
@@ -104,6 +104,7 @@ ANOTHERS = [
     post("cancel with an empty filter", BAD, "/runs:cancel", {}),
     post("cancel with an empty filter as an admin", BAD, "/runs:cancel", {}, who="boss"),
     post("cancel with a filter of empty strings", BAD, "/runs:cancel", {"userId": "", "appName": ""}, who="boss"),
+    get("read the metrics as a user", FORBIDDEN, "/metrics"),
     get("list everybody's runs", {200}, "/runs", check=nothing_listed),
     get("list another's runs", {200}, "/runs?user=ann", check=nothing_listed),
     get("cancel in another app", GONE, "/runs/$LIVE"),
@@ -277,6 +278,7 @@ PATHS = [
 IDS = [
     attempt
     for trick in (
+        "",
         ".",
         "..",
         "a/b",
@@ -339,14 +341,14 @@ BODIES = [
         "a call in a message",
         INVALID,
         "/run",
-        message("done", "", newMessage={"parts": [{"functionCall": {}}]}),
+        message("done", "", newMessage={"parts": [{"functionCall": {"name": "nap"}}]}),
         who="ann",
     ),
     post(
         "an answer that nobody waits for",
         BAD,
         "/run",
-        message("done", "", newMessage={"parts": [{"functionResponse": {"id": "c", "response": {}}}]}),
+        message("done", "", newMessage={"parts": [{"functionResponse": {"id": "c", "response": {"result": 1}}}]}),
         who="ann",
     ),
     post("a state that is no object", INVALID, SESSIONS, {"state": [1]}, who="ann"),
@@ -364,6 +366,33 @@ BODIES = [
     get("a state of runs that is none", INVALID, "/runs?state=broken", who="ann"),
 ]
 
+
+WORDS = {"role": "user", "parts": [{"text": "hello"}]}
+CALL = {"role": "model", "parts": [{"functionCall": {"id": "c1", "name": "nap", "args": {"seconds": 1}}}]}
+FORGED: dict[str, object] = {
+    "actions": {"author": "worker", "content": WORDS, "actions": {"stateDelta": {"a": 1}}},
+    "an escalation": {"author": "worker", "content": WORDS, "actions": {"escalate": True}},
+    "a rewind": {"author": "worker", "content": WORDS, "actions": {"rewindBeforeInvocationId": "e-1"}},
+    "a call that waits": {"author": "worker", "content": CALL, "longRunningToolIds": ["c1"]},
+    "a call that nobody answered": {"author": "worker", "content": CALL},
+    "a call by the user": {"author": "user", "content": {**CALL, "role": "user"}},
+    "an answer to no call": {
+        "author": "worker",
+        "content": {"role": "user", "parts": [{"functionResponse": {"id": "c9", "name": "nap", "response": {"a": 1}}}]},
+    },
+    "a confirmation of ADK's": {
+        "author": "worker",
+        "content": {"role": "model", "parts": [{"functionCall": {"id": "c", "name": "adk_request_confirmation"}}]},
+    },
+    "a part of a message": {"author": "worker", "content": WORDS, "partial": True},
+    "a role of its own": {"author": "worker", "content": {**WORDS, "role": "system"}},
+    "an unknown part": {"author": "worker", "content": {"role": "user", "parts": [{"secret": 1}]}},
+    "content that is none": {"author": "worker", "content": "hello"},
+}
+EVENTS = [
+    post(f"import {what}", BAD, SESSIONS, {"sessionId": "forged", "events": [event]}, who="ann")
+    for what, event in FORGED.items()
+]
 
 HEAD = "POST /apps/worker/users/ann/sessions/live:cancel HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
 RUN_HEAD = "POST /run HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nAuthorization: Bearer $ann\r\n"

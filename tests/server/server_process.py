@@ -34,8 +34,8 @@ class Answer:
 class ServerProcess:
     """`with ServerProcess(folder) as server:`; it may be killed and started again on the same data.
 
-    `env` adds to the environment, `options` to the command line; `data`: whether it is given a folder for that.
-    `tool_log`: what tools really did, a line each.
+    `env` adds to the environment, `options` to the command line; `data`: whether it is given a folder for that;
+    `command`: the module that serves. `tool_log`: what tools really did, a line each.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class ServerProcess:
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         data: bool = True,
+        command: Sequence[str] = ("safepoint", "serve"),
     ) -> None:
         self.folder = folder
         self.tool_log = folder / "tools.log"
@@ -53,6 +54,7 @@ class ServerProcess:
         self.log = folder / "server.log"
         self.port = free_port()
         self._apps = apps
+        self._command = tuple(command)
         self._options = (*(("--data", str(folder / "data")) if data else ()), *options)
         self._env = {"TOOL_LOG": str(self.tool_log), "PROMPT_LOG": str(self.prompt_log), **(env or {})}
         self.process: subprocess.Popen[bytes] | None = None
@@ -67,7 +69,7 @@ class ServerProcess:
     def start(self) -> None:
         """Returns when it answers."""
         where = [str(self._apps)] if self._apps is not None else []
-        command = [sys.executable, "-m", "safepoint", "serve", *where, "--port", str(self.port), *self._options]
+        command = [sys.executable, "-m", *self._command, *where, "--port", str(self.port), *self._options]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self._env})
         deadline = time.monotonic() + START
@@ -257,3 +259,15 @@ def calls_and_results(events: Sequence[Mapping[str, Any]]) -> tuple[list[str], l
     """The ids of all calls and of all results."""
     calls = [part["functionCall"]["id"] for part in parts(events) if "functionCall" in part]
     return calls, [part["functionResponse"]["id"] for part in parts(events) if "functionResponse" in part]
+
+
+def until_let_go(server: ServerProcess, client: socket.socket) -> None:
+    """Wait until the server's system has given up its end of the connection, whatever the client does."""
+    ends = f":{server.port:04X}", f":{client.getsockname()[1]:04X}"
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+        if not any(line[1].endswith(ends[0]) and line[2].endswith(ends[1]) for line in lines):
+            return
+        assert time.monotonic() < deadline, "its connection is still there"
+        time.sleep(0.05)

@@ -108,20 +108,20 @@ def test_b03_errors_have_the_statuses_and_texts_of_adk(server: ServerProcess) ->
     assert server.http("PUT", "/run").status == 405
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        {"newMessage": {"role": "user", "parts": [{"txt": "hi"}]}},
-        {"newMessage": {"role": "user", "parts": [{"text": "hi"}], "more": 1}},
-        {"newMessage": {"parts": [{"functionCall": {"id": "c", "name": "note", "args": {}}}]}},
-        {"newMessage": {"parts": [{"text": "hi"}, {"functionResponse": {"id": "c", "name": "n", "response": {}}}]}},
-        {"newMessage": {"parts": "hi"}},
-        {"userId": None},
-        {"streaming": "maybe"},
-        {"ifBusy": "perhaps"},
-        {"onDisconnect": {"cancelAfter": -1}},
-    ],
-)
+NO_REQUESTS: list[dict[str, object]] = [
+    {"newMessage": {"role": "user", "parts": [{"txt": "hi"}]}},
+    {"newMessage": {"role": "user", "parts": [{"text": "hi"}], "more": 1}},
+    {"newMessage": {"parts": [{"functionCall": {"id": "c", "name": "note", "args": {}}}]}},
+    {"newMessage": {"parts": [{"text": "hi"}, {"functionResponse": {"id": "c", "name": "n", "response": {}}}]}},
+    {"newMessage": {"parts": "hi"}},
+    {"userId": None},
+    {"streaming": "maybe"},
+    {"ifBusy": "perhaps"},
+    {"onDisconnect": {"cancelAfter": -1}},
+]
+
+
+@pytest.mark.parametrize("broken", NO_REQUESTS)
 def test_b03_what_is_no_request_is_422_and_stores_nothing(server: ServerProcess, broken: dict[str, object]) -> None:
     server.post(session_path("b03-broken"))
     for path in ("/run", "/run_sse"):
@@ -200,13 +200,13 @@ def test_b06_a_running_a_queued_and_a_paused_run_can_be_cancelled(server: Server
 def test_b06_a_run_that_was_resumed_can_be_cancelled(server: ServerProcess) -> None:
     server.post(session_path("b06-again", app="handy"))
     caller = server.run_in_thread("b06-again", "pause 20; note b06-again", appName="handy")
-    server.until_did("pause")
+    server.until_did("pause note b06-again")
     server.post(f"{session_path('b06-again', app='handy')}:cancel")
     caller.answer()
     run_id = only_run(server, "b06-again")["runId"]
     resumed = server.post(f"/runs/{run_id}:resume").body
     assert (resumed["continues"], resumed["runId"] == run_id) == (run_id, False)
-    server.until_did("pause", 2)
+    server.until_did("pause note b06-again", 2)
     assert server.post(f"/runs/{resumed['runId']}:cancel").body["status"] == "cancelled"
     assert until_over(server, resumed["runId"])["outcome"] == "cancelled"
     assert "note b06-again" not in server.did()
@@ -214,7 +214,7 @@ def test_b06_a_run_that_was_resumed_can_be_cancelled(server: ServerProcess) -> N
 
 def test_b07_another_users_or_apps_cancel_gets_404_and_changes_nothing(server: ServerProcess) -> None:
     server.create("b07")
-    caller = server.run_in_thread("b07", "note b07; nap 0.5; note b07")
+    caller = server.run_in_thread("b07", "note b07; nap 2; note b07")
     server.until_did("note b07")
     assert server.cancel("b07", user="bob").status == 404
     assert server.post(f"{session_path('b07', app='handy')}:cancel").status == 404
@@ -243,7 +243,7 @@ def test_b08_a_named_run_is_cancelled_alone_and_its_end_leaves_the_other_findabl
 
 def test_b09_a_repeated_cancel_is_harmless_and_the_end_tells_the_final_state(server: ServerProcess) -> None:
     server.create("b09")
-    caller = server.run_in_thread("b09", "note b09; stubborn 1")
+    caller = server.run_in_thread("b09", "note b09; stubborn 3")
     server.until_did("stubborn begins")
     run_id = only_run(server, "b09")["runId"]
     answers = [server.cancel("b09", waitSeconds=0) for _ in range(3)]
@@ -255,7 +255,7 @@ def test_b09_a_repeated_cancel_is_harmless_and_the_end_tells_the_final_state(ser
 
 def test_b10_requested_and_stopped_are_two_facts(server: ServerProcess) -> None:
     server.create("b10")
-    caller = server.run_in_thread("b10", "note b10; block 1")
+    caller = server.run_in_thread("b10", "note b10; block 3")
     server.until_did("block begins")
     asked = server.cancel("b10", waitSeconds=0).body
     assert (asked["status"], asked["runs"][0]["requested"]) == ("cancelling", True)
@@ -295,7 +295,7 @@ def test_b13_a_tool_that_blocks_or_ignores_holds_neither_the_cancel_nor_the_sess
     server.until_did(f"{tool} begins", server.did().count(f"{tool} begins") + 1)
     began = time.monotonic()
     server.cancel(session, waitSeconds=0)
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 2
     assert server.get("/health").status == 200
     assert caller.answer().body[-1]["errorCode"] == ABORTED
     assert time.monotonic() - began < 10
@@ -312,7 +312,7 @@ def test_b14_every_shape_of_agent_stops_at_once(server: ServerProcess, app: str)
     began = time.monotonic()
     answer = server.post(f"{session_path(session, app=app)}:cancel")
     assert (answer.status, answer.body["status"]) == (200, "cancelled")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
     assert caller.answer().body[-1]["errorCode"] == ABORTED
     calls, results = calls_and_results(server.get(session_path(session, app=app)).body["events"])
     assert calls == results
@@ -329,8 +329,8 @@ def test_b15_the_model_stream_is_closed_and_no_more_is_paid_for(server: ServerPr
 
 def test_b16_nothing_starts_after_the_cancel_is_accepted(server: ServerProcess) -> None:
     server.post(session_path("b16", app="handy"))
-    caller = server.run_in_thread("b16", "pause 0.4; note b16", appName="handy")
-    server.until_did("pause")
+    caller = server.run_in_thread("b16", "pause 3; note b16", appName="handy")
+    server.until_did("pause note b16")
     prompts = len(server.prompts())
     server.post(f"{session_path('b16', app='handy')}:cancel", {"at": "after_model", "waitSeconds": 5})
     caller.answer()
@@ -344,8 +344,10 @@ def test_b16_nothing_starts_after_the_cancel_is_accepted(server: ServerProcess) 
 
 def test_b17_the_caller_of_a_cancelled_run_gets_the_events_so_far_and_no_error(server: ServerProcess) -> None:
     server.create("b17")
+    naps = server.did().count("nap begins")
     caller = server.run_in_thread("b17", "note b17; nap 30")
     server.until_did("note b17")
+    server.until_did("nap begins", naps + 1)
     server.cancel("b17", reason="enough of b17")
     answer = caller.answer()
     assert answer.status == 200
@@ -364,7 +366,10 @@ def test_b18_finished_failed_paused_and_cancelled_can_be_told_apart(server: Serv
         with server.stream(session, text) as frames:
             seen = [event for _, event in frames]
         whole = [event for event in seen if "error" not in event]
-        last[session], errors[session] = whole[-1], next((event for event in seen if "error" in event), {})
+        last[session], errors[session] = (
+            whole[-1],
+            next((event for event in seen if "error" in event), dict[str, Any]()),
+        )
         assert server.events(session)[-1] == last[session]
     assert "errorCode" not in last["b18-ok"]
     assert (last["b18-fail"]["errorCode"], last["b18-fail"]["errorMessage"]) == ("RuntimeError", "at last")

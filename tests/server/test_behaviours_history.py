@@ -96,8 +96,8 @@ def test_b21_the_record_tells_the_truth_about_each_call(server: ServerProcess) -
     )
 
     server.post(session_path("b21-never", app="handy"))
-    caller = server.run_in_thread("b21-never", "pause 0.4; note b21-never", appName="handy")
-    server.until_did("pause")
+    caller = server.run_in_thread("b21-never", "pause 2; note b21-never", appName="handy")
+    server.until_did("pause note b21-never")
     server.post(f"{session_path('b21-never', app='handy')}:cancel", {"at": "after_model"})
     caller.answer()
     assert responses(server, "b21-never", "handy") == {"note": "not_started"}
@@ -163,7 +163,7 @@ def test_b26_a_disconnect_cancels_by_default_and_detaches_on_demand(server: Serv
     detach: dict[str, Any] = {"onDisconnect": "detach"}  # Any: JSON
     for session, policy, outcome in (("b26", dict[str, Any](), "cancelled"), ("b26-on", detach, "end_turn")):
         server.create(session)
-        with server.stream(session, f"note {session}; nap 0.5", **policy):
+        with server.stream(session, f"note {session}; nap 1", **policy):
             server.until_did(f"note {session}")
         assert until_over(server, only_run(server, session)["runId"])["outcome"] == outcome
 
@@ -229,7 +229,7 @@ def test_b29_a_quiet_stream_has_comments_and_nothing_buffers_it(tmp_path: Path) 
 
 def test_b30_a_second_message_is_refused_and_neither_it_nor_a_patch_hurts_the_first(server: ServerProcess) -> None:
     server.create("b30")
-    caller = server.run_in_thread("b30", "note b30; nap 0.6")
+    caller = server.run_in_thread("b30", "note b30; nap 2")
     server.until_did("note b30")
     assert server.run("b30", "say no").status == 409
     patched = server.http("PATCH", session_path("b30"), {"stateDelta": {"seen": 1}})
@@ -255,22 +255,20 @@ def test_b31_a_run_in_a_long_session_costs_what_it_costs_in_a_short_one(tmp_path
         for session, events in (("short", []), ("long", said)):
             path = "/apps/worker/users/ann/sessions"
             assert server.post(path, {"sessionId": session, "events": events}).status == 200
-            times = []
+            times: list[float] = []
             for _ in range(15):
                 began = time.perf_counter()
                 assert server.run(session, "say x").status == 200
                 times.append(time.perf_counter() - began)
             took[session] = statistics.median(times)
-        assert took["long"] < 4 * took["short"] + 0.01, took
+        assert took["long"] < 5 * took["short"] + 0.05, took
 
 
-def test_b32_a_session_has_one_owner_among_all_processes(server: ServerProcess, tmp_path: Path) -> None:
-    other = ServerProcess(tmp_path)
-    other.folder = server.folder
+def test_b32_a_session_has_one_owner_among_all_processes(server: ServerProcess) -> None:
     server.create("b32")
     caller = server.run_in_thread("b32", "note b32; nap 30")
     server.until_did("note b32")
-    with other:
+    with ServerProcess(server.folder) as other:
         assert other.run("b32", "note b32-other").status == 409
         assert other.cancel("b32", reason="from the other").body["status"] == "cancelled"
     assert "from the other" in caller.answer().body[-1]["errorMessage"]

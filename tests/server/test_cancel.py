@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.server.server_process import ServerProcess, calls_and_results, texts
+import json
+import time
+
+from tests.server.server_process import PATIENCE, ServerProcess, calls_and_results, message, texts
 
 
 def test_a_cancelled_tool_stops_and_its_caller_gets_the_events_so_far(server: ServerProcess) -> None:
@@ -36,3 +39,23 @@ def test_streamed_text_is_kept_and_the_last_frame_says_that_it_was_stopped(serve
 def test_nothing_live_is_404_and_creates_no_session(server: ServerProcess) -> None:
     assert server.cancel("nobody").status == 404
     assert server.get("/apps/worker/users/ann/sessions/nobody").status == 404
+
+
+def test_a_caller_of_run_that_leaves_at_once_or_later_stops_its_run(server: ServerProcess) -> None:
+    for session, stays in (("leaves-at-once", False), ("leaves-later", True)):
+        naps = server.did().count("nap begins")
+        server.create(session)
+        connection = server.connect()
+        connection.request("POST", "/run", json.dumps(message(session, "nap 60")), {"content-type": "application/json"})
+        if stays:
+            server.until_did("nap begins", naps + 1)
+            time.sleep(0.1)
+        connection.close()
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            found = [run for run in server.get("/runs").body if run["sessionId"] == session]
+            if found and found[0]["state"] == "ended":
+                break
+            assert time.monotonic() < deadline, found
+            time.sleep(0.02)
+        assert (found[0]["outcome"], found[0]["reason"]["source"]) == ("cancelled", "disconnect")

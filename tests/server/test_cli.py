@@ -120,6 +120,24 @@ def test_steer_joins_a_live_run_and_is_too_late_after_it(operator: Operator) -> 
     assert (late.exit_code, late.stdout.strip()) == (1, "too_late")
 
 
+def test_resume_goes_on_with_a_stopped_run_and_answers_one_that_waits(operator: Operator) -> None:
+    run, caller = operator.napping("again")
+    operator.cli("stop", run)
+    caller.answer()
+    gone_on = operator.cli("resume", run)
+    assert gone_on.exit_code == 0, gone_on.output
+    new = gone_on.stdout.split()[-1]
+    assert "done" in operator.cli("logs", new, "--follow").stdout
+    assert new != run
+
+    operator.server.create("asking")
+    operator.server.run("asking", "ask really?")
+    (waiting,) = [run["runId"] for run in operator.json("ps") if run["state"] == "paused"]
+    assert operator.cli("resume", waiting, "of course").exit_code == 0
+    operator.server.until_did("answer of course")
+    assert operator.cli("resume", "run_nobody").exit_code == 1
+
+
 def test_logs_show_what_is_there_and_follow_to_the_end(operator: Operator) -> None:
     run, caller = operator.napping("logs")
     so_far = operator.cli("logs", run)
@@ -188,8 +206,8 @@ def test_a_key_is_sent_as_a_bearer_and_a_refusal_says_where_to_put_one(tmp_path:
     assert without.exit_code == 4
     assert "SAFEPOINT_KEY" in without.stderr
     assert b"uthorization" not in heard[0]
-    assert b"Bearer sp_of_the_environment\r\n" in heard[1]
-    assert b"Bearer sp_of_a_file\r\n" in heard[2]
+    assert b"Authorization: Bearer sp_of_the_environment\r\n" in heard[1]
+    assert b"Authorization: Bearer sp_of_a_file\r\n" in heard[2]
 
 
 def test_serve_says_in_one_line_what_is_wrong_and_exits_with_2(server: ServerProcess, tmp_path: Path) -> None:

@@ -53,8 +53,10 @@ def test_a_revoked_key_is_refused_by_a_server_that_runs_already(keys: KeyFile) -
     assert running.find(secret) is not None
     assert running.named("ann") is not None
     keys.revoke("ann")
-    assert running.find(secret) is None
+    running.refresh()
     assert running.named("ann") is None
+    assert running.match(secret) is None
+    assert running.find(secret) is None
 
 
 def test_a_new_key_is_known_to_a_server_that_runs_already(keys: KeyFile) -> None:

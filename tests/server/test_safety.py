@@ -12,6 +12,7 @@ from tests.server.attempts import (
     ANOTHERS,
     BODIES,
     DOOR,
+    EVENTS,
     IDS,
     PATHS,
     RAW,
@@ -78,8 +79,12 @@ def test_no_body_that_is_wrong_stores_anything(world: Guarded) -> None:
     assert refused(world, BODIES) == []
 
 
+def test_no_forged_event_becomes_part_of_a_session(world: Guarded) -> None:
+    assert refused(world, EVENTS) == []
+
+
 def test_there_are_enough_attempts_and_each_has_a_name() -> None:
-    names = [attempt.name for attempt in (*ANOTHERS, *DOOR, *PATHS, *IDS, *BODIES)]
+    names = [attempt.name for attempt in (*ANOTHERS, *DOOR, *PATHS, *IDS, *BODIES, *EVENTS)]
     assert len(set(names)) == len(names) > 300
 
 

@@ -145,21 +145,37 @@ class Behind:
         await send({"type": "http.response.body", "body": b"{}"})
 
 
-def call(
-    guard: Guard, headers: Mapping[str, str], *, client: str = "127.0.0.1", here: str = "127.0.0.1", method: str = "GET"
-) -> tuple[int, dict[str, str], bytes]:
-    sent: list[Message] = []
-    scope: Scope = {
+def scope_of(
+    headers: Mapping[str, str],
+    *,
+    client: str = "127.0.0.1",
+    here: str = "127.0.0.1",
+    method: str = "GET",
+    path: str = "/runs",
+    query: str = "",
+) -> Scope:
+    return {
         "type": "http",
         "method": method,
-        "path": "/runs",
-        "query_string": b"",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
         "headers": [
             (name.lower().encode(), value.encode()) for name, value in {"Host": "localhost", **headers}.items()
         ],
         "client": (client, 5000),
         "server": (here, 8000),
     }
+
+
+def call(
+    guard: Guard, headers: Mapping[str, str], *, client: str = "127.0.0.1", here: str = "127.0.0.1", method: str = "GET"
+) -> tuple[int, dict[str, str], bytes]:
+    return answer_to(guard, scope_of(headers, client=client, here=here, method=method))
+
+
+def answer_to(guard: Guard, scope: Scope) -> tuple[int, dict[str, str], bytes]:
+    sent: list[Message] = []
 
     async def receive() -> Message:
         return {"type": "http.disconnect"}
@@ -218,6 +234,14 @@ def test_pages_of_other_servers_may_call_if_they_were_named(tmp_path: Path) -> N
     assert "Authorization" in headers["access-control-allow-headers"]
     assert call(guard, {"Origin": "https://app.example.com"})[0] == 401
     assert call(guard, {"Origin": "https://evil.com"}, method="OPTIONS")[0] == 403
+
+
+def test_a_key_in_an_address_is_taken_out_before_anybody_can_log_it(tmp_path: Path) -> None:
+    key = KeyFile(tmp_path / "keys.json").add("ann", user="ann")
+    for path, query in (("/runs", f"key={key}"), (f"/runs/{key}", ""), ("/run_live", f"a=1&token={key[3:]}")):
+        scope = scope_of({}, path=path, query=query)
+        assert answer_to(Guard(Behind()), scope)[0] == 400
+        assert key[3:] not in f"{scope['path']} {scope['raw_path']} {scope['query_string']}"
 
 
 def test_what_goes_wrong_inside_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -158,3 +158,30 @@ def test_a_store_that_hangs_does_not_hold_the_exit_and_loses_nothing(tmp_path: P
         until_runs(server, 0, "live")
         assert server.get(f"/runs/{run['runId']}").body["outcome"] == "end_turn"
         assert server.did().count("note before") == 1
+
+
+def test_a_third_signal_leaves_there_and_then_and_the_next_process_finds_the_run(tmp_path: Path) -> None:
+    with serving(tmp_path, "--shutdown-seconds", "60") as server:
+        server.create("s")
+        server.create("other")
+        Watcher(server, "s", "note before; nap 30")
+        server.until_did("nap begins")
+        [run] = until_runs(server, 1, "live")
+        file = sqlite3.connect(tmp_path / "data" / "safepoint.db", isolation_level=None)
+        file.execute("BEGIN EXCLUSIVE")  # so that not even a forced run can be recorded
+        assert server.process is not None
+        server.process.send_signal(signal.SIGINT)
+        while server.post("/run", message("other", "note never")).status != 503:
+            pass
+        begun = time.monotonic()
+        for _ in range(2):
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)  # two that come at once are one
+        assert server.process.wait(PATIENCE) == 1
+        assert time.monotonic() - begun < PARTING
+        file.execute("ROLLBACK")
+        file.close()
+        server.start()
+        until_runs(server, 0, "live")
+        assert server.get(f"/runs/{run['runId']}").body["outcome"] == "end_turn"
+        assert server.did().count("note before") == 1

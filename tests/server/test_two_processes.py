@@ -87,6 +87,11 @@ def test_queued_and_paused_runs_of_the_other_process_are_cancelled_too(
     assert there.post("/runs:cancel", {"sessionId": "waiting"}).body["status"] == "cancelled"
     assert "note never-run" not in here.did()
 
+    here.create("many")
+    here.run("many", "ask why")
+    several = here.post("/runs:cancel", {"sessionId": "many"}).body
+    assert [run["outcome"] for run in several["runs"]] == ["stopped"]
+
     here.create("paused")
     here.run("paused", "ask why")
     paused = run_of(here, "paused", "paused")
@@ -108,6 +113,23 @@ def test_a_message_for_a_session_that_is_live_in_the_other_process_is_refused(
     assert "note too early" not in here.did()
 
 
+def test_a_run_of_the_other_process_is_watched_to_its_end(servers: tuple[ServerProcess, ServerProcess]) -> None:
+    here, there = servers
+    here.create("watched")
+    caller = here.run_in_thread("watched", "note seen; nap 1", idempotencyKey="k")
+    run = run_of(here, "watched", "live")
+    here.until_did("note seen")
+    with there.open_stream("GET", f"/runs/{run}/events") as frames:
+        seen = [event for _, event in frames]
+    answer = caller.answer().body
+    assert [event["id"] for event in seen] == [event["id"] for event in answer]
+    assert texts(seen) == ["done "]
+    assert [event["id"] for event in there.run("watched", "note seen; nap 1", idempotencyKey="k").body] == [
+        event["id"] for event in answer
+    ]
+    assert here.did().count("note seen") == 1
+
+
 def test_the_run_of_a_killed_process_goes_on_in_the_other_under_its_own_id(
     servers: tuple[ServerProcess, ServerProcess],
 ) -> None:
@@ -126,6 +148,7 @@ def test_the_run_of_a_killed_process_goes_on_in_the_other_under_its_own_id(
     with there.open_stream("GET", f"/runs/{run}/events?after={seq}") as frames:
         events = [event for _, event in frames]
     assert {event["invocationId"] for event in events} == {f"e-{run.removeprefix('run_')}"}
+    assert "functionCall" in events[0]["content"]["parts"][0], "the place in another process's story means nothing here"
     assert ended(there, run)["outcome"] == "end_turn"
     assert ended(there, unwanted)["outcome"] == "cancelled"
     assert texts(there.events("orphan"))[-1] == "done "

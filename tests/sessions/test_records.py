@@ -194,6 +194,7 @@ async def result_of(call: Awaitable[Any]) -> Any:  # Any: of every method
 async def seen(book: RunBook) -> list[Any]:  # Any: answers of every method
     """Everything that can be asked."""
     found: list[Any] = [await book.find(), await book.find(prefix="a/u/", limit=2), await book.still_open()]
+    found.append(await book.still_open(waiting=False))
     for home in ("a/u/s", "a/u/t", "b/u/s"):
         found += [await book.find(session=home), await book.still_open(home), await book.by_key(home, "k", since=2.0)]
     for run in ("r0", "r1", "r2"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -12,7 +13,7 @@ from safepoint.sessions import Delivery, MemoryStore, Sender, Sent, Session
 from safepoint.testing import RuleModel, ScriptedModel, call, say, stall
 from safepoint.testing.models import Reply
 from tests.sessions.stores import Wrapped
-from tests.virtual import rounds, virtual
+from tests.virtual import passes, rounds, virtual
 
 
 class Gated:
@@ -307,3 +308,43 @@ async def test_a_run_whose_turn_fails_is_not_started_and_hands_the_turn_on() -> 
     assert not run.node.started
     assert (await sender.send(gated.agent, "b")).result.text == "answer to b"
     assert texts(session) == ["wait", "b"]
+
+
+@virtual
+async def test_messages_and_changes_that_come_during_a_change_wait_for_it() -> None:
+    session = await Session.create(MemoryStore())
+    sender, order = Sender(session), list[str]()
+
+    async def change(name: str) -> None:
+        order.append(f"{name} begins")
+        await passes(1)
+        order.append(f"{name} ends")
+
+    async def send() -> None:
+        await sender.send(Agent("a", model=ScriptedModel(say("hi"))), "hello")
+        order.append("message")
+
+    tasks = [asyncio.create_task(sender.between(partial(change, name))) for name in ("one", "two")]
+    await rounds(1)
+    assert not sender.busy
+    tasks += [asyncio.create_task(send())]
+    await rounds(1)
+    assert sender.busy
+    with pytest.raises(SessionBusy):
+        await sender.between(lambda: change("three"))
+    await asyncio.gather(*tasks)
+    assert order == ["one begins", "one ends", "two begins", "two ends", "message"]
+
+
+@virtual
+async def test_a_change_that_is_given_up_while_it_waits_holds_nobody() -> None:
+    session = await Session.create(MemoryStore())
+    sender = Sender(session)
+    first = asyncio.create_task(sender.between(lambda: passes(1)))
+    await rounds(1)
+    second = asyncio.create_task(sender.between(lambda: passes(1)))
+    await rounds(1)
+    second.cancel()
+    await asyncio.gather(first, second, return_exceptions=True)
+    await sender.between(lambda: passes(1))
+    assert not sender.busy

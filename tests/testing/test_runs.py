@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,11 +10,9 @@ import pytest
 from safepoint import Agent, Message, RunResult, tool
 from safepoint.errors import ModelUnavailable
 from safepoint.history.parts import Text
-from safepoint.testing import ScriptedModel, call, check_cancellable, fail, say
+from safepoint.testing import ScriptedModel, call, check_cancellable, fail, pass_time, say
 from safepoint.testing.runs import Whole, check_prefix
 from tests.virtual import virtual
-
-A_MOMENT = 1.0
 
 
 def user(*texts: str) -> Message:
@@ -25,7 +22,7 @@ def user(*texts: str) -> Message:
 @tool
 async def look() -> str:
     """Look."""
-    await asyncio.sleep(A_MOMENT)
+    await pass_time(1)
     return "seen"
 
 
@@ -34,7 +31,7 @@ async def play(seconds: float | None) -> RunResult[str]:
     model = ScriptedModel(call("look"), call("look"), say("done"))
     async with Agent("looker", model=model, tools=[look]).start("go") as run:
         if seconds is not None:
-            await asyncio.sleep(seconds)
+            await pass_time(seconds)
             run.cancel()
         return await run.wait()
 
@@ -98,7 +95,7 @@ def test_a_message_that_joins_while_a_refused_call_is_made_again_disturbs_no_com
     async def scenario() -> None:
         model = ScriptedModel(fail(ModelUnavailable("busy", retry_after=1)), say("done"))
         async with Agent("steered", model=model).start("go") as run:
-            await asyncio.sleep(A_MOMENT / 2)
+            await pass_time(0.5)
             run.steer("faster")
 
     report = check_cancellable(scenario)

@@ -166,12 +166,22 @@ class Resume(OfRun):
 
 
 def resume(options: Resume) -> None:
-    """Let a stopped or paused run go on."""
-    body = {} if options.text is None else _message(options.text)
-    answer = options.client().post("runs", options.run, action="resume", body=body)
+    """Let a stopped or paused run go on. One that waits for a person gets the text as the answer."""
+    client = options.client()
+    body = {} if options.text is None else _reply(client, options.run, options.text)
+    answer = client.post("runs", options.run, action="resume", body=body)
     if options.json:
         return _print_json(answer)
-    typer.echo(plain(f"{answer['runId']} goes on"))
+    typer.echo(plain(f"goes on as {answer['runId']}"))
+
+
+def _reply(client: ServerClient, run: str, text: str) -> dict[str, object]:
+    found = client.get("runs", run)
+    if found["state"] != "paused":
+        return _message(text)
+    names = ("apps", found["appName"], "users", found["userId"], "sessions", found["sessionId"])
+    waiting = [id for event in client.get(*names)["events"] for id in event.get("longRunningToolIds", ())]
+    return {"answers": dict.fromkeys(waiting, text)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 from safepoint.server.app import create_app
 from safepoint.server.apps import Catalog
-from safepoint.server.config import Limits, ServerConfig
+from safepoint.server.config import Limits, OnCrash, ServerConfig
+from safepoint.server.keys import KeyFile
 from safepoint.server.serving import serve
 
-__all__ = ["Catalog", "Limits", "ServerConfig", "create_app", "serve"]
+__all__ = ["Catalog", "KeyFile", "Limits", "OnCrash", "ServerConfig", "create_app", "serve"]

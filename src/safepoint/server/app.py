@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
@@ -22,15 +23,17 @@ from safepoint.server.door import check_exposed
 from safepoint.server.guard import Guard
 from safepoint.server.host import Draining, Host, NoSuchApp, TooMany
 from safepoint.server.ids import BadId, ReservedName
+from safepoint.server.invalid import answer_invalid
 from safepoint.server.keys import KeyFile
 from safepoint.server.principal import NotAllowed, NotYours
 from safepoint.server.recovery import Recovery
-from safepoint.server.routes import cancel, going_on, operating, runs, service, sessions, unserved, watching
+from safepoint.server.routes import cancel, going_on, live, operating, page, runs, service, sessions, unserved, watching
 from safepoint.server.starting import NothingToAnswer
 from safepoint.sessions.memory import MemoryStore
 from safepoint.sessions.records import KeyTaken, MemoryRunBook, RunBook
 from safepoint.sessions.shelf import MemoryShelf, SqliteShelf
 from safepoint.sessions.sqlite import SqliteStore
+from safepoint.sessions.sqlite_records import SqliteRunBook
 from safepoint.sessions.store import Store
 
 _log = logging.getLogger("safepoint")
@@ -66,13 +69,15 @@ def create_app(
 ) -> FastAPI:
     """The ASGI app that serves these agents by name. Without a store everything is kept in memory.
 
+    `book`: the records of runs; without one they are kept where a `SqliteStore` keeps its sessions, or in memory.
     `keys`: who may call. Without any, it serves this machine only. Raises ValueError for a configuration that would
     let others in unknown.
     """
     catalog = agents if isinstance(agents, Catalog) else Catalog.of(agents)
     kept = store or MemoryStore()
     shelf = SqliteShelf(kept) if isinstance(kept, SqliteStore) else MemoryShelf()
-    host = Host(catalog, kept, book or MemoryRunBook(), shelf, config or ServerConfig())
+    book = book or (SqliteRunBook(kept) if isinstance(kept, SqliteStore) else MemoryRunBook())
+    host = Host(catalog, kept, book, shelf, config or ServerConfig())
 
     recovery = Recovery(host)
 
@@ -93,8 +98,20 @@ def create_app(
     app.state.keys = keys
     # Middleware is made with the first request; what is wrong with it shall be known before.
     check_exposed("allowed_hosts", host.config, keys, exposed=bool(host.config.allowed_hosts))
-    for part in (service, runs, cancel, going_on, sessions, watching, operating, unserved):  # the busiest first
+    for part in (
+        service,
+        runs,
+        cancel,
+        going_on,
+        sessions,
+        watching,
+        live,
+        page,
+        operating,
+        unserved,
+    ):  # the busiest first
         app.include_router(part.routes)
+    app.add_exception_handler(RequestValidationError, answer_invalid)
     for kind, status in _STATUS:
         app.add_exception_handler(kind, _answer_with(status))
     check_routes(app)

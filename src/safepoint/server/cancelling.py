@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason
 from safepoint._core.receipts import Outcome, Receipt
+from safepoint.agent.result import StopReason
 from safepoint.agent.resume import Resume
 from safepoint.errors import SessionBusy, StoreError
 from safepoint.server.host import Host
@@ -139,7 +140,7 @@ async def clear_pause(host: Host, key: SessionKey, paused: RunRecord, reason: Re
     sender = await host.sender(key)
     session = sender.session
     try:
-        await session.save_state()  # also learns what other processes have written
+        await sender.between(session.save_state)  # also learns what other processes have written
         record = await host.book.take(paused.run_id, host.owner, epoch=paused.epoch, at=time.time())
     except (SessionBusy, RecordMoved):
         return None
@@ -157,6 +158,6 @@ async def clear_pause(host: Host, key: SessionKey, paused: RunRecord, reason: Re
     hosted.queued = True
     host.serve(hosted, sender, "reject")
     await hosted.over.wait()
-    if hosted.refused is not None:
+    if hosted.outcome != StopReason.CANCELLED:  # a new message came first, which closes the pause too
         return None
     return Cancelled(paused.run_id, True, str(Outcome.STOPPED), durable)

@@ -27,7 +27,7 @@ class Limits:
     body_bytes: int = 8_000_000
     header_bytes: int = 32_000
     json_depth: int = 64
-    json_values: int = 100_000
+    json_values: int = 50_000
     request_seconds: float = 30.0
     live_runs: int = 16
     queued_runs: int = 64
@@ -51,6 +51,8 @@ class ServerConfig:
     `resume_on_start`: runs that a shutdown stopped go on in the next process, or stay stopped.
     `on_crash`: runs whose process died go on ("resume"), or are closed as they are ("seal").
     `heartbeat_seconds`: how often it looks whether other processes want its runs stopped, or have died.
+    `keep_alive_seconds`: how long a stream is silent before a comment is sent. `stalled_seconds`: how long a client may
+    read nothing of what it is sent before it is dropped; it can come back.
     `allowed_hosts`: names by which clients may call it, besides loopback.
     `allowed_origins`: pages of other servers that may call it, with a key: `https://app.example.com` or `regex:…`.
     `insecure`: serve others than this machine without keys.
@@ -62,6 +64,7 @@ class ServerConfig:
     on_crash: OnCrash = OnCrash.RESUME
     heartbeat_seconds: float = 1.0
     keep_alive_seconds: float = 15.0
+    stalled_seconds: float = 30.0
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     insecure: bool = False
@@ -69,6 +72,6 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if self.on_crash not in tuple(OnCrash):
             raise ValueError(f"on_crash={self.on_crash!r}: write 'resume' or 'seal'")
-        for name in ("shutdown_seconds", "heartbeat_seconds", "keep_alive_seconds"):
+        for name in ("shutdown_seconds", "heartbeat_seconds", "keep_alive_seconds", "stalled_seconds"):
             if not is_seconds(getattr(self, name)):
                 raise ValueError(f"{name}={getattr(self, name)!r}: write a number of seconds above 0")

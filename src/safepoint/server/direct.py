@@ -43,10 +43,11 @@ def checked(data: bytes, content_type: str) -> RunRequest:
     try:
         # A form of another site could send any other type without being asked.
         value: object = json.loads(data) if is_json(content_type) else data
-        return RunRequest.model_validate(value)
+        return RunRequest.model_validate(value, from_attributes=True)  # so does FastAPI, and says so
     except json.JSONDecodeError as error:
-        flaw = {"type": "json_invalid", "loc": ("body", error.pos), "msg": "JSON decode error", "input": {}}
-        raise RequestValidationError([{**flaw, "ctx": {"error": error.msg}}]) from error
+        place, why = ("body", error.pos), {"error": error.msg}
+        flaw = {"type": "json_invalid", "loc": place, "msg": "JSON decode error", "input": dict[str, str](), "ctx": why}
+        raise RequestValidationError([flaw]) from error
     except UnicodeDecodeError as error:
         raise HTTPException(400, "There was an error parsing the body") from error
     except ValidationError as error:

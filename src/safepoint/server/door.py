@@ -90,6 +90,7 @@ class Door:
 
     @property
     def has_keys(self) -> bool:
+        """Asked once for each request: here the file is looked at."""
         if self._keys is None:
             return False
         self._keys.refresh()
@@ -140,7 +141,7 @@ class Door:
         given = head.get(b"authorization")
         if given:
             scheme, _, secret = given.partition(" ")
-            found = self._keys.find(secret.strip()) if scheme.lower() == "bearer" else None
+            found = self._keys.match(secret.strip()) if scheme.lower() == "bearer" else None
             return found or self.unknown("this key is wrong or revoked")
         token = read_cookie(head.get(b"cookie"), head.cookie)
         if token is None:
@@ -168,7 +169,7 @@ class Door:
             return Refusal(404, "this server has no API keys: there is nothing to log in with")
         if not is_same(head.get(b"origin"), head.get(b"host")):
             return Refusal(403, "Forbidden: only the server's own page can log in", plain=True)
-        found = self._keys.find(secret)
+        found = self._keys.match(secret)
         return (found, self._logins.open(found.name)) if found is not None else self.unknown("this key is wrong")
 
     def log_out(self, head: Head) -> None:

@@ -5,7 +5,12 @@ Whatever belongs to somebody else is not there.
 
 from __future__ import annotations
 
-from safepoint.errors import SessionNotFound
+import asyncio
+import logging
+from dataclasses import replace
+
+from safepoint._core.supervisor import Supervisor
+from safepoint.errors import SessionNotFound, StoreError
 from safepoint.server.answers import Beside, listed_json, session_json, stored_run_events
 from safepoint.server.feed import Feed
 from safepoint.server.host import Host
@@ -14,7 +19,12 @@ from safepoint.server.ids import SessionKey, check_id
 from safepoint.server.principal import NotYours, Principal
 from safepoint.server.shared_state import places
 from safepoint.server.wire_events import Json, Scene, error_frame, first_voice
-from safepoint.sessions.records import RunRecord
+from safepoint.sessions.records import RunRecord, RunState
+
+_log = logging.getLogger("safepoint.server")
+
+_UNDER_WAY = (RunState.QUEUED, RunState.LIVE)
+_LOOK = 0.25
 
 
 class Finder:
@@ -51,8 +61,37 @@ class Finder:
         return None, await self.replay(found)
 
     async def replay(self, record: RunRecord) -> Feed:
-        """The stored events of a run that this process does not hold. Cancellation: nothing has changed."""
+        """The stored events of a run that this process does not hold; if another one does, also those to come.
+
+        Cancellation: nothing has changed.
+        """
         feed = Feed(Scene(record.run_id, ""), first_event(record.epoch))
+        if record.state in _UNDER_WAY:
+            Supervisor.current().spawn(self._follow(record, feed), f"watch {record.run_id}", None)
+        else:
+            await self._tell(record, feed)
+            self._close(record, feed)
+        return feed
+
+    async def _follow(self, record: RunRecord, feed: Feed) -> None:
+        """For as long as somebody watches. Nobody tells us, so we look again. Cancellation: its viewers see no more."""
+        try:
+            while True:
+                # The record first: whatever is stored when it has ended is all there is.
+                record = await self._host.book.get(record.run_id) or replace(record, state=RunState.ENDED)
+                await self._tell(record, feed)
+                if record.state not in _UNDER_WAY or self._host.draining:
+                    break
+                await asyncio.sleep(_LOOK)
+                if not feed.viewers:
+                    break
+        except StoreError as error:
+            _log.error("the run %s can't be watched any more: %s", record.run_id, error)
+        finally:
+            self._close(record, feed)
+
+    async def _tell(self, record: RunRecord, feed: Feed) -> None:
+        """Cancellation: nothing has changed."""
         key = SessionKey.parse(record.session)
         try:
             session = await self._host.view(key) if key is not None else None
@@ -61,10 +100,11 @@ class Finder:
         if key is not None and session is not None:
             for place, event in enumerate(stored_run_events(session, record, await self._beside(key))):
                 feed.say(place, event)
+
+    def _close(self, record: RunRecord, feed: Feed) -> None:
         reason = record.reason or {}
         failed = "error" in reason
         feed.close(error_frame(reason["error"], reason["text"], record.ended_at or 0.0) if failed else None)
-        return feed
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 

@@ -188,7 +188,8 @@ class _CheckedFrames:
             flaw = flaw_of(text.encode(), depth=self._limits.json_depth, values=self._limits.json_values)
             if flaw is None:
                 return message
-            await self._send({"type": "websocket.send", "text": json.dumps({"error": f"BadFrame: {flaw.text}"})})
+            told = {"invocationId": "", "author": "", "errorCode": "BAD_FRAME", "errorMessage": flaw.text}
+            await self._send({"type": "websocket.send", "text": json.dumps(told)})
 
 
 async def _answer(head: Head, refusal: Refusal, send: Send) -> None:

@@ -26,7 +26,7 @@ from safepoint.server.hosted import AnyRun, HostedRun
 from safepoint.server.ids import SessionKey
 from safepoint.server.operations import Operations
 from safepoint.server.principal import Principal
-from safepoint.server.requests import OnDisconnect, RunRequest, digest_of
+from safepoint.server.requests import RunRequest, digest_of
 from safepoint.server.shared_state import bring, changed, drop_temporary, lasting, merge, own, places, shared
 from safepoint.server.starting import Start, start
 from safepoint.server.wire_events import Scene
@@ -149,7 +149,7 @@ class Host:
         if sender.busy:
             self._patched.add(key)  # a live run writes it with its next step; one that has written its last, nobody
         else:
-            await sender.session.save_state()
+            await sender.between(sender.session.save_state)
         await self._share(key, kept)
         now = time.time()
         await self.shelf.note(key.stored_as, Note(now, {"id": f"p-{uuid.uuid4()}", "stateDelta": kept}))
@@ -183,7 +183,7 @@ class Host:
                 begun.run.discard()
                 raise
             hosted = HostedRun(key, begun.run, begun.prompt, scene, by=who.name)
-            hosted.on_disconnect = request.on_disconnect
+            hosted.leaving.policy = request.on_disconnect
             return await self.accept(hosted, sender, request)
         finally:
             self._arriving.remove(place)
@@ -290,7 +290,7 @@ class Host:
         if hosted.key in self._patched and not sender.busy:
             self._patched.discard(hosted.key)
             with suppress(StoreError):  # then the next run saves it
-                await sender.session.save_state()
+                await sender.between(sender.session.save_state)
 
     def _forget_old(self) -> None:
         """Runs that are over stay for a while, for viewers that come back; then the store has what they left."""
@@ -372,18 +372,3 @@ class Host:
         """Somebody can't wait."""
         for hosted in self.live():
             hosted.ask(SafePoint.FORCE, Reason("the server was told to end at once", Source.SHUTDOWN))
-
-    def left(self, hosted: HostedRun) -> None:
-        """A viewer has gone. If it was the last, the run's policy decides."""
-        if hosted.over.is_set or hosted.feed.watched:
-            return
-        policy: OnDisconnect = hosted.on_disconnect
-        reason = Reason("its client went away", Source.DISCONNECT)
-        if policy == "cancel":
-            hosted.ask(SafePoint.NOW, reason)
-        elif policy != "detach":
-            asyncio.get_running_loop().call_later(policy.cancel_after, self._if_alone, hosted, reason)
-
-    def _if_alone(self, hosted: HostedRun, reason: Reason) -> None:
-        if not hosted.feed.watched and not hosted.over.is_set:
-            hosted.ask(SafePoint.NOW, reason)

@@ -19,7 +19,7 @@ from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import Receipt
 from safepoint.agent.checkpoint import Question
-from safepoint.agent.events import Event, ModelCallEnded, ReasoningStreamed, TextStreamed
+from safepoint.agent.events import Event, ModelCallEnded, ModelCallStarted, ReasoningStreamed, TextStreamed
 from safepoint.agent.journal import Ended, Fact, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.result import RunResult, StopReason
@@ -28,7 +28,7 @@ from safepoint.errors import SessionBusy, StoreError
 from safepoint.history.parts import Message, Prompt
 from safepoint.server.feed import Feed
 from safepoint.server.ids import SessionKey
-from safepoint.server.requests import OnDisconnect
+from safepoint.server.leaving import Leaving
 from safepoint.server.wire_events import (
     ABORTED,
     Abnormal,
@@ -71,8 +71,8 @@ class HostedRun:
         self.run = run
         self.prompt = prompt
         self.by = by
-        self.feed = Feed(scene, first_event(epoch))
-        self.on_disconnect: OnDisconnect = "cancel"
+        self.leaving = Leaving(self.ask)
+        self.feed = Feed(scene, first_event(epoch), self.leaving)
         self.queued = False
         self.epoch = epoch
         self.admitted = Latch()
@@ -173,6 +173,8 @@ class HostedRun:
             self.delivery = sent.delivery
             if self.refused is None:
                 self._tell_end(sent.result)
+            else:
+                self._tell_abnormal(Abnormal(type(self.refused).__name__, str(self.refused)))
         except SessionBusy as error:
             self.refused = error
         except StoreError as error:
@@ -189,6 +191,7 @@ class HostedRun:
                 await self.record_end(book)
             self.feed.close(self._error_frame())
             self.over.set()
+            self.leaving.end()
 
     async def _begin(self, book: RunBook) -> None:
         """Cancellation: the record says that it is queued, and the run does not start."""
@@ -319,18 +322,42 @@ class HostedRun:
         if ended.stop_reason is StopReason.ERROR:
             self._last = (place, event)
         else:
-            self.feed.say(place, event)
+            self.feed.say(place, event, last=True)
 
     def _overhear(self, event: Event) -> None:
         """The words of the run itself, or of a child that speaks for it, as they come."""
         if event.run_id not in self.run.hub.speakers:
             return
+        if isinstance(event, ModelCallStarted) and event.run_id == self.id:
+            self._tell_results()
         if isinstance(event, TextStreamed | ReasoningStreamed):
             thought, voice = isinstance(event, ReasoningStreamed), self._voice(event)
             self.feed.whisper(self._place, event.text, time.time(), thought=thought, voice=voice)
         elif isinstance(event, ModelCallEnded) and self.feed.scene.voice is not None:
             # The children's messages are the conversation itself: a reply with calls, and then their results.
             self._place += 2 if event.message is not None and event.message.tool_calls else 0
+        elif isinstance(event, ModelCallStarted):
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Results go into the conversation with the next message, and are durable before that, each by itself: so they
+        are told before the words that answer them. Words of an attempt that failed are no part of the next.
+        """
+        record = self.run.record
+        if record is not None and self._mine and self.feed.scene.voice is None:
+            for place in range(self._place, len(record.messages)):
+                self._say(place, record.messages[place], time.time())
+        self.feed.begin()
+
+    def _tell_results(self) -> None:
+        """The results of calls are stored one by one; the message they make is stored with the next reply.
+
+        It is told before that reply's first words, which would have its place otherwise.
+        """
+        record, now = self.run.record, time.time()
+        messages = record.messages if record is not None and self._mine else []
+        for place in range(self._place, len(messages)):
+            self._say(place, messages[place], now)
 
     def _voice(self, event: Event) -> str | None:
         """Who speaks, where agents hand one conversation on: their node is named after them, with a number."""
@@ -346,7 +373,7 @@ class HostedRun:
         if self._last is not None:
             place, event = self._last
             code, text = failure(result.error)
-            self.feed.say(place, {**event, "errorCode": code, "errorMessage": text})
+            self.feed.say(place, {**event, "errorCode": code, "errorMessage": text}, last=True)
         elif self._mine:
             self._mine = False
             self._say_last(_end_of(result, self._index))
@@ -364,7 +391,7 @@ class HostedRun:
     def _tell_abnormal(self, abnormal: Abnormal) -> None:
         """The end of a run that had no turn, or whose end could not be stored."""
         event = empty_event(self.feed.scene, self._place, time.time())
-        self.feed.say(self._place, abnormal_event(event, abnormal))
+        self.feed.say(self._place, abnormal_event(event, abnormal), last=True)
 
     def _error_frame(self) -> Json | None:
         return None if self.error is None else error_frame(*failure(self.error), time.time())

@@ -93,8 +93,12 @@ class KeyFile:
             return keys[name]
 
     def find(self, secret: str) -> Principal | None:
-        """Whose key that is. Every stored key is compared, so the time it takes tells nothing."""
+        """Whose key that is, as the file says now."""
         self.refresh()
+        return self.match(secret)
+
+    def match(self, secret: str) -> Principal | None:
+        """Whose key that is, as was last read. Every key is compared, so the time it takes tells nothing."""
         digest, found = digest_of(secret), None
         for key in self._keys.values():
             if hmac.compare_digest(key.digest, digest) and key.revoked_at is None:
@@ -102,8 +106,7 @@ class KeyFile:
         return found
 
     def named(self, name: str) -> Principal | None:
-        """The caller with that key, as long as it is not revoked."""
-        self.refresh()
+        """The caller with that key, as was last read, as long as it is not revoked."""
         key = self._keys.get(name)
         return None if key is None or key.revoked_at is not None else key.principal
 

@@ -10,9 +10,11 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 
+@lru_cache(1024)
 def is_loopback(host: str) -> bool:
     """`localhost` or an address of this machine's own loopback."""
     name = host.strip("[]").lower()
@@ -24,6 +26,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+@lru_cache(1024)
 def is_address(host: str) -> bool:
     try:
         ipaddress.ip_address(host)

@@ -29,6 +29,7 @@ _log = logging.getLogger("safepoint.server")
 
 # A record of our own that nobody works on after that time: whoever was to start it was cancelled.
 _FORGOTTEN = 60.0
+_LONG_LOOK = 60.0
 _GOODBYE = 1.0
 
 
@@ -43,6 +44,7 @@ class Recovery:
         self._pending: set[str] = set()
         # What was looked at and is left alone for as long as it does not change, by epoch.
         self._left_alone: dict[str, int] = {}
+        self._next_long_look = 0.0
 
     async def start(self) -> None:
         """Cancellation: some runs may be running already."""
@@ -65,8 +67,7 @@ class Recovery:
         """One beat and one look; what fails is tried again at the next. Cancellation: likewise."""
         try:
             await self._beat()
-            if not self._host.draining:
-                await self._sweep()
+            await self._sweep()
         except (StoreError, TimeoutError) as error:
             _log.error("runs of other processes could not be looked after: %s", error)
 
@@ -99,9 +100,14 @@ class Recovery:
 
     async def _sweep(self) -> None:
         """Cancellation: some were taken over."""
-        found = await self._host.book.still_open()
-        still = {record.run_id for record in found}
-        self._left_alone = {run_id: epoch for run_id, epoch in self._left_alone.items() if run_id in still}
+        # Many may wait for a person, for weeks, and hardly one of them is in need of anything.
+        waiting = time.monotonic() >= self._next_long_look
+        if waiting:
+            self._next_long_look = time.monotonic() + _LONG_LOOK
+        found = await self._host.book.still_open(waiting=waiting)
+        if waiting:
+            still = {record.run_id for record in found}
+            self._left_alone = {run_id: epoch for run_id, epoch in self._left_alone.items() if run_id in still}
         for record in found:
             if self._host.draining:
                 return

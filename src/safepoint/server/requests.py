@@ -6,7 +6,7 @@ import base64
 import binascii
 import hashlib
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.alias_generators import to_camel
@@ -19,6 +19,9 @@ from safepoint.sessions.busy import IfBusy
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Patience = Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)]
 State = dict[str, Any]  # Any: JSON values
+T = TypeVar("T")
+# Each may be wrong, and telling of a hundred thousand would hold up everybody else.
+Parts = Annotated[list[T], Field(max_length=1000)]
 
 
 class _Wire(BaseModel):
@@ -112,7 +115,7 @@ class WirePart(SaidPart):
 
 class ImportedContent(_Strict):
     role: str | None = None
-    parts: list[WirePart] | None = None
+    parts: Parts[WirePart] | None = None
 
 
 class ImportedEvent(_Wire):
@@ -127,7 +130,7 @@ class ImportedEvent(_Wire):
 
 class Content(_Strict):
     role: str | None = None
-    parts: list[SaidPart] = Field(default_factory=list[SaidPart])
+    parts: Parts[SaidPart] = Field(default_factory=list[SaidPart])
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> Content:
@@ -188,7 +191,7 @@ class RunRequest(_Wire):
 class NewSession(_Wire):
     session_id: str | None = None
     state: State | None = None
-    events: list[State] | None = None
+    events: Annotated[list[State], Field(max_length=10_000)] | None = None
     options: State | None = None
 
 
@@ -199,7 +202,7 @@ class StatePatch(_Wire):
 class CancelRequest(_Wire):
     """The body of every cancel; all of it may be left out."""
 
-    at: str | list[str] = "now"
+    at: str | Annotated[list[str], Field(max_length=20)] = "now"
     within_seconds: Seconds | None = None
     recursive: bool = False
     reason: Annotated[str, Field(max_length=500)] | None = None

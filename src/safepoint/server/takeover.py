@@ -131,7 +131,8 @@ async def settle(host: Host, record: RunRecord) -> bool:
     try:
         sender = await host.sender(key)
         if not sender.busy:
-            await sender.session.save_state()  # learns what others have written, and seals what they left open
+            # Learns what others have written, and seals what they left open.
+            await sender.between(sender.session.save_state)
     except SessionNotFound:
         await _end(host, record, Verdict(Move.END, reason=Reason("its session was deleted", Source.POLICY)))
         return True
@@ -179,7 +180,7 @@ async def _adopt(host: Host, key: SessionKey, sender: Sender, record: RunRecord,
         begun.run.discard()
         raise
     hosted = HostedRun(key, begun.run, begun.prompt, scene, by=record.by, epoch=record.epoch)
-    hosted.on_disconnect = "detach"
+    hosted.leaving.policy = "detach"
     try:
         if record.state is RunState.SUSPENDED:
             record = await host.book.move(record.run_id, RunState.QUEUED, epoch=record.epoch)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Generic, Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from safepoint._core.latch import Latch
 from safepoint._core.points import SafePoint
@@ -30,6 +30,7 @@ from safepoint.history.parts import Prompt
 from safepoint.sessions.session import Session
 from safepoint.tools.context import DepsT
 
+T = TypeVar("T")
 IfBusy: TypeAlias = Literal["reject", "queue", "steer", "preempt", "interrupt", "rollback"]
 _STOPS = {"preempt": SafePoint.ANY, "interrupt": SafePoint.NOW, "rollback": SafePoint.NOW}
 _POLICIES = ("reject", "queue", "steer", "preempt", "interrupt", "rollback")
@@ -54,9 +55,10 @@ class Sent(Generic[OutT]):
 
 @dataclass(eq=False, slots=True)
 class _Place:
-    """A message that waits for its turn. `at`: where whatever runs before it is asked to stop, if it is."""
+    """A message, or a change, that waits for its turn. `at`: where what runs before it is asked to stop, if it is."""
 
     at: SafePoint | None = None
+    is_change: bool = False
     granted: Latch = field(default_factory=Latch)
 
 
@@ -71,6 +73,7 @@ class Sender:
         # Those that preempt come first, in their order, then those that wait.
         self._queue: deque[_Place] = deque()
         self._held = False
+        self._changing = False
         self._run: Run[Any, Any] | None = None  # Any: a run of any agent
 
     async def send(
@@ -115,6 +118,8 @@ class Sender:
                 at = _STOPS.get(if_busy)
                 delivery = Delivery.QUEUED if at is None else Delivery.PREEMPTED
                 await self._turn(_Place(at))
+            elif self._changing:
+                await self._turn(_Place())
             else:
                 self._held = True
             try:
@@ -132,10 +137,27 @@ class Sender:
         finally:
             run.discard()
 
+    async def between(self, change: Callable[[], Awaitable[T]]) -> T:
+        """Change the session while no run of it can begin; messages that come meanwhile wait, and none is refused.
+
+        Raises `SessionBusy` if one is live or waits. Cancellation: as of the change, which may not have begun.
+        """
+        if self.busy:
+            raise SessionBusy(f"a run of the session {self.session.id!r} is live")
+        if self._changing:
+            await self._turn(_Place(is_change=True))
+        self._held = self._changing = True
+        try:
+            return await change()
+        finally:
+            self._held = self._changing = False
+            self._next()
+
     @property
     def busy(self) -> bool:
-        """Would a message have to wait now?"""
-        return self._held or bool(self._queue) or self.session.live is not None
+        """Would a message have to wait for a run now?"""
+        held = self._held and not self._changing
+        return held or self.session.live is not None or not all(place.is_change for place in self._queue)
 
     @property
     def _live(self) -> Run[Any, Any] | None:  # Any: as above
@@ -169,14 +191,15 @@ class Sender:
             if place in self._queue:
                 self._queue.remove(place)
             else:
-                self._held = False
+                self._held = self._changing = False
                 self._next()
             raise
 
     def _next(self) -> None:
         if self._queue and not self._held and self.session.live is None:
-            self._held = True
-            self._queue.popleft().granted.set()
+            place = self._queue.popleft()
+            self._held, self._changing = True, place.is_change
+            place.granted.set()
 
 
 def _check(if_busy: IfBusy) -> None:

@@ -170,8 +170,8 @@ class RunBook(Protocol):
         """Records, newest first: of one session, or of all sessions whose id begins so."""
         ...
 
-    async def still_open(self, session: str | None = None) -> list[RunRecord]:
-        """Records that have not ended, oldest first: of one session, or of all."""
+    async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
+        """Records that have not ended, oldest first: of one session, or of all. `waiting`: also those for a person."""
         ...
 
     async def intend(self, run_id: str, ask: Mapping[str, Any]) -> None:  # Any: JSON values
@@ -263,9 +263,10 @@ class MemoryRunBook:
         found = [record for record in known if session is not None or record.session.startswith(prefix)]
         return sorted(found, key=lambda record: record.created_at)[: -limit - 1 : -1]
 
-    async def still_open(self, session: str | None = None) -> list[RunRecord]:
+    async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
         known = self._records.values() if session is None else map(self._known, self._of_session.get(session, ()))
-        return sorted((record for record in known if not record.ended), key=lambda record: record.created_at)
+        closed = {RunState.ENDED} if waiting else {RunState.ENDED, RunState.PAUSED}
+        return sorted((record for record in known if record.state not in closed), key=lambda record: record.created_at)
 
     async def intend(self, run_id: str, ask: Mapping[str, Any]) -> None:  # Any: JSON values
         self._intents.setdefault(run_id, []).append(Intent(next(self._numbers), run_id, dict(ask)))

@@ -108,8 +108,9 @@ class SqliteRunBook:
             lambda db: _select(db, f"{where} ORDER BY created_at DESC, rowid DESC LIMIT ?", (*given, limit))
         )
 
-    async def still_open(self, session: str | None = None) -> list[RunRecord]:
-        where, given = (f"session = ? AND {_OPEN}", (session,)) if session is not None else (_OPEN, ())
+    async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
+        wanted = _OPEN if waiting else f"{_OPEN} AND state != 'paused'"
+        where, given = (f"session = ? AND {wanted}", (session,)) if session is not None else (wanted, ())
         return await self._call(lambda db: _select(db, f"{where} ORDER BY created_at, rowid", given))
 
     async def intend(self, run_id: str, ask: Mapping[str, Any]) -> None:  # Any: JSON values

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
+
 from fastapi import APIRouter, HTTPException
 from fastapi.responses import JSONResponse
 
@@ -9,9 +12,10 @@ from safepoint.server.answers import cancelled_json, record_json, without_nulls
 from safepoint.server.cancelling import Cancelled, cancel_all
 from safepoint.server.elsewhere import cancel_records
 from safepoint.server.finding import Finder
+from safepoint.server.host import Host
 from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
-from safepoint.server.principal import Who
+from safepoint.server.principal import Principal, Who
 from safepoint.server.requests import CancelMany, CancelRequest
 from safepoint.server.routes.sessions import BASE
 from safepoint.server.served import Served
@@ -58,18 +62,24 @@ async def cancel_many(host: Served, who: Who, body: CancelMany) -> Json:
     if not (body.all or body.app_name or body.user_id or body.session_id):
         raise HTTPException(400, "which runs? write appName, userId or sessionId, or all: true")
     mine = [run for run in host.live() if who.owns(run.key.user) and body.fits(run.key)]
-    answers = [
-        cancelled
-        for hosted in mine
-        for cancelled in await cancel_all(host, [hosted], body, who.reason(body.reason, user=hosted.key.user))
-    ]
-    for record in await host.book.still_open():
-        key = SessionKey.parse(record.session)
-        if key is not None and record.run_id not in host.runs and who.owns(key.user) and body.fits(key):
-            answers += await cancel_records(host, [record], body, who.reason(body.reason, user=key.user))
+    here, there = await asyncio.gather(
+        asyncio.gather(*(cancel_all(host, [run], body, who.reason(body.reason, user=run.key.user)) for run in mine)),
+        _cancel_others(host, who, body, {run.id for run in mine}),
+    )
+    answers = [cancelled for each in (*here, *there) for cancelled in each]
     over = all(each.outcome is not None for each in answers)
     runs = [without_nulls(cancelled_json(each)) for each in answers]
     return {"status": "cancelled" if over else "cancelling", "runs": runs}
+
+
+async def _cancel_others(host: Host, who: Principal, body: CancelMany, here: set[str]) -> list[list[Cancelled]]:
+    """Those that wait for a person, or that other processes have. Cancellation: the wishes stand."""
+    asked: list[Awaitable[list[Cancelled]]] = []
+    for record in await host.book.still_open():
+        key = SessionKey.parse(record.session)
+        if key is not None and record.run_id not in here and who.owns(key.user) and body.fits(key):
+            asked.append(cancel_records(host, [record], body, who.reason(body.reason, user=key.user)))
+    return await asyncio.gather(*asked)
 
 
 def _answer(key: SessionKey, cancelled: list[Cancelled]) -> JSONResponse:

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from functools import partial
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import JSONResponse, Response
-from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from safepoint.server.direct import DirectRoute
-from safepoint.server.feed import Feed, Viewer
+from safepoint.server.event_stream import EventStream
+from safepoint.server.feed import Feed
 from safepoint.server.finding import Finder
 from safepoint.server.host import Host
 from safepoint.server.hosted import HostedRun
 from safepoint.server.principal import Principal, Who
 from safepoint.server.requests import RunRequest
 from safepoint.server.served import Served
-from safepoint.server.wire_events import Json, latest
+from safepoint.server.wire_events import latest
 from safepoint.sessions.records import RunRecord
-
-_NO_BUFFERING = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
 
 _A_MOMENT = 0.05
 
@@ -32,21 +29,18 @@ routes = APIRouter(route_class=DirectRoute)
 @routes.post("/run")
 async def run(host: Served, who: Who, body: RunRequest, request: Request) -> Response:
     hosted, feed = await _submit(host, who, body)
-    if hosted is None:
-        return JSONResponse(latest(feed.whole))
-    viewer = feed.view()
-    try:
+    with feed.view() as viewer:
+        if hosted is None:
+            return JSONResponse(latest(await viewer.all()))
         await _until_gone(request, hosted)
-    finally:
-        viewer.leave()
-        host.left(hosted)
     return JSONResponse(latest(viewer.rest()))
 
 
 @routes.post("/run_sse")
 async def run_sse(host: Served, who: Who, body: RunRequest, request: Request) -> Response:
     hosted, feed = await _submit(host, who, body)
-    return stream(host, hosted, feed.view(), partials=body.streaming)
+    run_id = feed.scene.run_id if hosted is None else hosted.id
+    return EventStream(feed, host.config, partials=body.streaming, run_id=run_id)
 
 
 async def _submit(host: Host, who: Principal, body: RunRequest) -> tuple[HostedRun | None, Feed]:
@@ -97,27 +91,3 @@ async def _until_one(*waits: Coroutine[None, None, None]) -> None:
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def stream(host: Host, hosted: HostedRun | None, viewer: Viewer, *, partials: bool) -> Response:
-    viewer.partials = partials
-    return EventSourceResponse(
-        _frames(host, hosted, viewer), ping=host.config.keep_alive_seconds, headers=_NO_BUFFERING, sep="\n"
-    )
-
-
-async def _frames(host: Host, hosted: HostedRun | None, viewer: Viewer) -> AsyncIterator[ServerSentEvent]:
-    """Cancellation: the viewer leaves; what that means for the run is its policy."""
-    try:
-        while (frame := await viewer.next()) is not None:
-            yield ServerSentEvent(data=_dump(frame.event), id=str(frame.seq))
-        if viewer.feed.error is not None:
-            yield ServerSentEvent(data=_dump(viewer.feed.error))
-    finally:
-        viewer.leave()
-        if hosted is not None:
-            host.left(hosted)
-
-
-def _dump(event: Json) -> str:
-    return json.dumps(event, separators=(",", ":"), ensure_ascii=False)

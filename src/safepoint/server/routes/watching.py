@@ -10,11 +10,11 @@ from fastapi.responses import Response
 
 from safepoint.agent.steering import SteerOutcome
 from safepoint.server.answers import holding_json, record_json, run_json, without_nulls
+from safepoint.server.event_stream import EventStream
 from safepoint.server.finding import Finder
 from safepoint.server.hosted import HostedRun
 from safepoint.server.principal import Principal, Who
 from safepoint.server.requests import SteerRequest
-from safepoint.server.routes.runs import stream
 from safepoint.server.served import Served
 from safepoint.server.wire_events import Json
 from safepoint.sessions.records import RunRecord, RunState
@@ -47,10 +47,10 @@ async def get_run(host: Served, who: Who, run: str) -> Json:
 
 @routes.get("/runs/{run}/events")
 async def watch_run(host: Served, who: Who, run: str, request: Request, after: int = 0) -> Response:
-    hosted, feed = await Finder(host).feed(who, run)
+    _, feed = await Finder(host).feed(who, run)
     last = request.headers.get("last-event-id", "")
-    viewer = feed.view(int(last) if last.isascii() and last.isdecimal() and len(last) < 10 else after)
-    return stream(host, hosted, viewer, partials=True)
+    after = int(last) if last.isascii() and last.isdecimal() and len(last) < 10 else after
+    return EventStream(feed, host.config, after=after, partials=True, run_id=run)
 
 
 @routes.get("/runs/{run}/why")

@@ -45,7 +45,7 @@ class Handy(Obedient):
         match verb:
             case "pause":
                 seconds, _, rest = words.partition("; ")
-                did("pause")
+                did(f"pause {rest}")
                 await asyncio.sleep(float(seconds))
                 yield _call(*rest.split(" ", 1))
                 yield Finish("tool_calls")

@@ -1,0 +1,97 @@
+"""A feed as server-sent events: a plain ASGI answer, with one task beside the request's own.
+
+It has no queue. The request's task writes what its viewer can take and waits for more; the other waits for the client
+to leave, and then makes the viewer leave. So a viewer is left in one place, however and whenever its client goes. A
+client that reads nothing for a while is dropped: it can come back by the last id it has seen.
+
+(sse-starlette's `EventSourceResponse` has four tasks and a poller for each stream, and cost three times as much; and it
+takes a generator, which never gets to its `finally` if the client leaves before it was started.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from fastapi.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from safepoint.server.config import ServerConfig
+from safepoint.server.feed import Feed, Viewer, as_text
+
+_log = logging.getLogger("safepoint.server")
+
+_PIECE = 65_536  # what is given to a socket at once: all that a stalled reader can hold
+_KEEP_ALIVE = b": keep-alive\n\n"
+_GOODBYE = 1.0
+
+
+class EventStream(Response):
+    """What the feed tells after the first `after` whole events, until it is closed."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, feed: Feed, config: ServerConfig, *, after: int = 0, partials: bool, run_id: str) -> None:
+        headers = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no", "Safepoint-Run": run_id}
+        super().__init__(headers=headers)
+        del self.headers["content-length"]
+        self._feed, self._after, self._partials = feed, after, partials
+        self._config = config
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Cancellation: the viewer leaves; what that means for the run is its policy."""
+        with self._feed.view(self._after, partials=self._partials) as viewer:
+            gone = asyncio.create_task(_gone(receive), name="safepoint: watch for a client that leaves")
+            gone.add_done_callback(lambda _: viewer.leave())
+            try:
+                await self._tell(viewer, send)
+            except TimeoutError:
+                _log.warning("a viewer read nothing for %g s and was dropped", self._config.stalled_seconds)
+            except OSError:
+                pass  # it left in this very moment
+            finally:
+                gone.cancel()
+                await asyncio.wait({gone}, timeout=_GOODBYE)
+
+    async def _tell(self, viewer: Viewer, send: Send) -> None:
+        """Raises `TimeoutError` if the client reads nothing. Cancellation: a frame may be cut short."""
+        await self._send(send, {"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        while not viewer.gone:
+            if data := _ready(viewer):
+                await self._write(send, data)
+            elif viewer.over:
+                break
+            else:
+                try:
+                    async with asyncio.timeout(self._config.keep_alive_seconds):
+                        await viewer.wait()
+                except TimeoutError:
+                    await self._write(send, _KEEP_ALIVE)
+        if not viewer.gone and viewer.feed.error is not None:
+            await self._write(send, f"data: {as_text(viewer.feed.error)}\n\n".encode())
+        await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _write(self, send: Send, data: bytes) -> None:
+        """Each piece is given to the socket when that has taken the one before. Cancellation: the rest is not sent."""
+        for start in range(0, len(data), _PIECE):
+            piece = data[start : start + _PIECE]
+            await self._send(send, {"type": "http.response.body", "body": piece, "more_body": True})
+
+    async def _send(self, send: Send, message: Message) -> None:
+        async with asyncio.timeout(self._config.stalled_seconds):
+            await send(message)
+
+
+def _ready(viewer: Viewer) -> bytes:
+    """All frames that can be taken now, up to a piece or the one that is larger."""
+    found, size = list[str](), 0
+    while size < _PIECE and (frame := viewer.take()) is not None:
+        found.append(f"id: {frame.seq}\ndata: {frame.text}\n\n")
+        size += len(frame.text)
+    return "".join(found).encode()
+
+
+async def _gone(receive: Receive) -> None:
+    """Until the client has left. Cancellation: only the waiting ends."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

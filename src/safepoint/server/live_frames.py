@@ -1,0 +1,104 @@
+"""The frames of a live socket, in both directions. Pure.
+
+In: ADK's LiveRequest. What is said in text is honoured; what needs audio or video is refused, by name. Out: events, and
+an error is an event too, so that whoever reads events can read everything that comes.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from safepoint.server.feed import Frame, as_text
+from safepoint.server.requests import CancelAfter, Content, OnDisconnect, Seconds, State
+from safepoint.server.wire_events import Scene, empty_event
+from safepoint.sessions.busy import IfBusy
+
+_AUDIO = ("blob", "activity_start", "activity_end", "audio_stream_end")
+_AUDIO_QUERY = ("proactive_audio", "enable_affective_dialog", "explicit_vad_signal", "save_live_blob")
+
+
+class BadFrame(ValueError):
+    """Answered with an error frame; the socket goes on."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class LiveRequest(BaseModel):
+    """`partial`: more of this message follows, and nothing runs before it is whole."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    content: Content | None = None
+    close: bool = False
+    partial: bool = False
+    state_delta: State | None = None
+    blob: Any = None  # Any: audio, which is refused whatever it is
+    activity_start: Any = None  # Any: as above
+    activity_end: Any = None  # Any: as above
+    audio_stream_end: Any = None  # Any: as above
+
+
+class LiveQuery(BaseModel):
+    """The address of a live socket: ADK's words, and `if_busy`, `on_disconnect` or `cancel_after` of ours."""
+
+    app_name: str
+    user_id: str
+    session_id: str
+    modalities: list[str] = Field(default_factory=list[str])
+    proactive_audio: bool = False
+    enable_affective_dialog: bool = False
+    explicit_vad_signal: bool = False
+    save_live_blob: bool = False
+    if_busy: IfBusy = "reject"
+    on_disconnect: Annotated[str, Field(pattern="^(cancel|detach)$")] = "cancel"
+    cancel_after: Seconds | None = None
+
+    @property
+    def policy(self) -> OnDisconnect:
+        if self.cancel_after is not None:
+            return CancelAfter(cancel_after=self.cancel_after)
+        return "detach" if self.on_disconnect == "detach" else "cancel"
+
+    @property
+    def refusal(self) -> str | None:
+        """What it asks for that is not there."""
+        other = [each for each in self.modalities if each.upper() != "TEXT"]
+        if other:
+            return f"modalities={other[0][:20]}: this server speaks TEXT only"
+        audio = [name for name in _AUDIO_QUERY if getattr(self, name)]
+        return f"{audio[0]}: this server speaks TEXT only" if audio else None
+
+
+def read_frame(text: str | None) -> LiveRequest:
+    """Raises `BadFrame`, with what was wrong."""
+    if text is None:
+        raise BadFrame("BAD_FRAME", "a binary frame: send text frames, each a LiveRequest as JSON")
+    try:
+        found = LiveRequest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise BadFrame("BAD_FRAME", f"{where}: {first['msg']}" if where else str(first["msg"])) from None
+    audio = [name for name in _AUDIO if getattr(found, name) is not None]
+    if audio:
+        raise BadFrame("UNSUPPORTED", f"{audio[0]}: this server speaks text; send content with text parts")
+    if found.content is None and not found.close and not found.state_delta:
+        raise BadFrame("BAD_FRAME", "an empty frame: send content, state_delta or close")
+    return found
+
+
+def event_frame(frame: Frame) -> str:
+    """The last event of a run says that the turn is complete: the socket stays, so nothing else would."""
+    return as_text({**frame.event, "turnComplete": True}) if frame.last else frame.text
+
+
+def error_frame(code: str, text: str, app: str) -> str:
+    event = empty_event(Scene(str(uuid.uuid4()), app), 0, time.time())
+    return as_text({**event, "invocationId": "", "errorCode": code, "errorMessage": text})

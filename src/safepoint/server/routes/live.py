@@ -1,0 +1,214 @@
+"""Talk to an agent over one WebSocket: messages in, events out, any number of runs after each other.
+
+The socket is a viewer of the runs that it starts, like any other: no queue, no scope of theirs. The request's own task
+writes; one beside it reads, always, so a client that leaves is noticed. Runs are not the socket's: whichever way it
+ends, the policy of each decides, and their history is closed by themselves.
+
+    open ──close frame──▶ 1000        open ──client leaves, or reads nothing──▶ gone
+      ├──the server drains, and its last run has been told──▶ 1012
+      └──its session is deleted──▶ 1002        └──a fault of ours──▶ 1011
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Annotated
+
+from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
+
+from safepoint.errors import HistoryError, SafepointError, SessionBusy, SessionNotFound, StoreError
+from safepoint.server.feed import Viewer
+from safepoint.server.host import Draining, Host, NoSuchApp, TooMany
+from safepoint.server.hosted import HostedRun
+from safepoint.server.ids import BadId, SessionKey
+from safepoint.server.live_frames import BadFrame, LiveQuery, LiveRequest, error_frame, event_frame, read_frame
+from safepoint.server.principal import NotYours, Principal, Who
+from safepoint.server.requests import Content, RunRequest, SaidPart
+from safepoint.server.served import Served
+
+_log = logging.getLogger("safepoint.server")
+
+_GOODBYE = 1.0
+
+# What a message can meet, and the code of the error frame that says so. The first that fits is taken.
+_CODES: tuple[tuple[type[Exception], str], ...] = (
+    (SessionBusy, "SESSION_BUSY"),
+    (Draining, "DRAINING"),
+    (TooMany, "TOO_MANY"),
+    (StoreError, "UNAVAILABLE"),
+    (HistoryError, "BAD_REQUEST"),
+    (SafepointError, "BAD_REQUEST"),
+    (ValueError, "BAD_REQUEST"),
+)
+
+routes = APIRouter()
+
+
+@routes.websocket("/run_live")
+async def run_live(socket: WebSocket, host: Served, who: Who, query: Annotated[LiveQuery, Query()]) -> None:
+    """Cancellation: as if the client had left."""
+    await socket.accept()
+    try:
+        host.agent(query.app_name)
+        key = who.session(query.app_name, query.user_id, query.session_id)
+        if query.refusal is not None:
+            await socket.send_text(error_frame("UNSUPPORTED", query.refusal, query.app_name))
+            await socket.close(1008, query.refusal)
+            return
+        await host.sender(key)
+    except (BadId, NoSuchApp) as error:
+        await socket.close(1008, short(str(error)))
+    except (NotYours, SessionNotFound):
+        await socket.close(1002, "Session not found")
+    except WebSocketDisconnect:
+        pass
+    else:
+        await LiveSocket(socket, host, who, key, query).serve()
+
+
+def short(reason: str) -> str:
+    """What fits into a close frame."""
+    return reason.encode()[:123].decode(errors="ignore")
+
+
+class LiveSocket:
+    """One socket, from accepted to closed."""
+
+    def __init__(self, socket: WebSocket, host: Host, who: Principal, key: SessionKey, query: LiveQuery) -> None:
+        self._socket = socket
+        self._host = host
+        self._who = who
+        self._key = key
+        self._query = query
+        self._woken = asyncio.Event()
+        self._watched: list[tuple[HostedRun, Viewer]] = []
+        # A message that comes in several frames, and how much of it is there.
+        self._parts: list[SaidPart] = []
+        self._size = 0
+        # A message that is being accepted is accepted, whatever becomes of the socket.
+        self._accepting: asyncio.Task[None] | None = None
+        self._ended: tuple[int, str] | None = None
+
+    async def serve(self) -> None:
+        """Cancellation: as if the client had left."""
+        reading = asyncio.create_task(self._read(), name=f"safepoint: read {self._key.stored_as}")
+        reading.add_done_callback(lambda _: self._woken.set())
+        try:
+            await self._write(reading)
+            if self._ended is not None:
+                async with asyncio.timeout(_GOODBYE):
+                    await self._socket.close(*self._ended)
+        except WebSocketDisconnect:
+            pass
+        except TimeoutError:
+            _log.warning("a live client read nothing for %g s and was dropped", self._host.config.stalled_seconds)
+        finally:
+            self._ended = self._ended or (1006, "")
+            for _, viewer in self._watched:
+                viewer.leave()
+            reading.cancel()
+            await asyncio.wait({reading, *([self._accepting] if self._accepting else [])}, timeout=_GOODBYE)
+
+    # -- out -----------------------------------------------------------------------------------------------------------
+
+    async def _write(self, reading: asyncio.Task[None]) -> None:
+        """Until it is to be closed, or has been. Cancellation: a frame may not be sent."""
+        while True:
+            self._woken.clear()
+            text = self._next()
+            if text is not None:
+                await self._send(text)
+            elif self._ended is not None or reading.done():
+                return
+            elif self._host.draining and not self._watched:
+                self._ended = (1012, "the server is shutting down")
+            else:
+                await self._woken.wait()
+
+    def _next(self) -> str | None:
+        """The next frame of any of its runs; those that are over are let go."""
+        for hosted, viewer in list(self._watched):
+            frame = viewer.take()
+            if frame is not None:
+                return event_frame(frame)
+            # A message that has joined a run is told there, and once is enough.
+            twin = any(other.feed is viewer.feed for _, other in self._watched if other is not viewer)
+            if viewer.over or (twin and viewer.feed is not hosted.feed):
+                self._watched.remove((hosted, viewer))
+                viewer.leave()
+                if hosted.refused is not None:
+                    return self._error(hosted.refused)
+        return None
+
+    async def _send(self, text: str) -> None:
+        """Raises `WebSocketDisconnect`, and `TimeoutError` if the client reads nothing. Cancellation: sent or not."""
+        async with asyncio.timeout(self._host.config.stalled_seconds):
+            await self._socket.send_text(text)
+
+    def _error(self, error: Exception) -> str:
+        code = next(code for kind, code in _CODES if isinstance(error, kind))
+        return error_frame(error.code if isinstance(error, BadFrame) else code, str(error), self._key.app)
+
+    # -- in ------------------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        """Until the client has left or wants to. Cancellation: a message that is being accepted is accepted."""
+        try:
+            while True:
+                message = await self._socket.receive()
+                if message["type"] == "websocket.disconnect":
+                    return
+                text: str | None = message.get("text")
+                try:
+                    await self._take(read_frame(text), size=len(text or ""))
+                except SessionNotFound:
+                    self._ended = (1002, "Session not found")
+                except (SafepointError, ValueError) as error:
+                    await self._send(self._error(error))
+                if self._ended is not None:
+                    return
+        except (WebSocketDisconnect, TimeoutError):
+            return
+        except Exception:
+            _log.exception("the live socket of %s failed", self._key.stored_as)
+            self._ended = (1011, "Internal error")
+
+    async def _take(self, request: LiveRequest, *, size: int) -> None:
+        """Cancellation: a message that is being accepted is accepted."""
+        if request.content is not None:
+            self._parts += request.content.parts
+            self._size += size
+            limit = self._host.config.limits.body_bytes
+            if self._size > limit:
+                self._parts, self._size = [], 0
+                raise BadFrame("BAD_FRAME", f"a message may have {limit} bytes in all its frames: begin it again")
+        if request.content is not None and not request.partial:
+            content, self._parts, self._size = Content(role="user", parts=self._parts), [], 0
+            self._accepting = asyncio.create_task(self._start(content, request), name="safepoint: accept")
+            await asyncio.shield(self._accepting)
+        elif request.state_delta:
+            await self._host.patch(self._key, request.state_delta)
+        if request.close:
+            self._ended = (1000, "")
+
+    async def _start(self, content: Content, request: LiveRequest) -> None:
+        """Cancellation: of nobody's; it is bounded by the store."""
+        run = RunRequest(
+            app_name=self._key.app,
+            user_id=self._key.user,
+            session_id=self._key.session,
+            new_message=content,
+            streaming=True,
+            state_delta=request.state_delta,
+            on_disconnect=self._query.policy,
+            if_busy=self._query.if_busy,
+        )
+        hosted = await self._host.submit(self._who, self._key, run)
+        assert isinstance(hosted, HostedRun), "without an idempotency key nothing is repeated"
+        viewer = hosted.feed.view(several=self._woken)
+        self._woken.set()
+        if self._ended is None:
+            self._watched.append((hosted, viewer))
+        else:
+            viewer.leave()

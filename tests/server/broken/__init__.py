@@ -1,0 +1,1 @@
+"""Servers with exactly one defect each, of those that a reviewed cancel route for ADK still had."""

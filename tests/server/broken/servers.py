@@ -1,0 +1,310 @@
+"""D1–D14, each built into a real app: what the checks of `test_defects` have to find."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from safepoint import Agent, tool
+from safepoint.agent.base import BaseAgent
+from safepoint.agent.journal import Ended
+from safepoint.server.app import create_app
+from safepoint.server.config import ServerConfig
+from safepoint.server.feed import Feed, Frame, Viewer
+from safepoint.server.host import Host
+from safepoint.server.hosted import HostedRun
+from safepoint.server.ids import SessionKey
+from safepoint.server.requests import RunRequest
+from safepoint.server.wire_events import Scene, message_event
+from safepoint.sessions import MemoryStore, Sender
+from safepoint.sessions.busy import IfBusy
+from safepoint.sessions.records import MemoryRunBook, RunRecord, RunState
+from safepoint.sessions.store import Change, Store
+from tests.server.apps.handy.agent import Handy
+from tests.server.apps.worker.agent import ask, block, did, nap, note, stubborn
+
+SESSION = "/apps/{app}/users/{user}/sessions/{session}"
+Build = Callable[[Path], FastAPI]
+
+
+def app_with(
+    *,
+    store: Store | None = None,
+    book: MemoryRunBook | None = None,
+    host: type[Host] = Host,
+    blocking: Any = block,  # Any: a tool
+) -> FastAPI:
+    """The app, with the parts that are broken."""
+    agent = Agent("worker", model=Handy(), tools=[nap, note, ask, stubborn, blocking])
+    agents: dict[str, BaseAgent[Any, Any]] = {"worker": agent, "handy": agent}  # Any: agents of every kind
+    app = create_app(agents, store=store, book=book, config=ServerConfig(shutdown_seconds=0.1))
+    whole: Host = app.state.host
+    app.state.host = host(whole.catalog, whole.store, whole.book, whole.shelf, whole.config)
+    return app
+
+
+def first(app: FastAPI, router: APIRouter) -> FastAPI:
+    """Routes that answer before those of the app."""
+    before = len(app.router.routes)
+    app.include_router(router)
+    added = app.router.routes[before:]
+    app.router.routes[:] = [*added, *app.router.routes[:before]]
+    return app
+
+
+def d01(folder: Path) -> FastAPI:
+    """The cancel route comes after create-with-id, which takes every id."""
+    router, app = APIRouter(), app_with()
+
+    @router.post(SESSION)
+    async def create_any(app_: Request, app: str, user: str, session: str) -> dict[str, str]:
+        host: Host = app_.app.state.host
+        await host.create(SessionKey(app, user, session), {})
+        return {"id": session}
+
+    return first(app, router)
+
+
+def d02(folder: Path) -> FastAPI:
+    """A session's id has another name than its clients read."""
+    app = app_with()
+
+    @app.middleware("http")
+    async def rename(request: Request, call_next: Any) -> Response:  # Any: as starlette has it
+        answer = await call_next(request)
+        body = b"".join([chunk async for chunk in answer.body_iterator])
+        headers = {"content-type": answer.headers.get("content-type", "")}
+        return Response(body.replace(b'"id":', b'"session_id":'), answer.status_code, headers)
+
+    return app
+
+
+def d03(folder: Path) -> FastAPI:
+    """Whoever waits for a cancelled run gets a 500."""
+    app = app_with()
+
+    @app.middleware("http")
+    async def fail(request: Request, call_next: Any) -> Response:  # Any: as above
+        answer = await call_next(request)
+        body = b"".join([chunk async for chunk in answer.body_iterator])
+        if request.url.path == "/run" and b"INVOCATION_ABORTED" in body:
+            return Response("Internal Server Error", 500)
+        return Response(body, answer.status_code, dict(answer.headers))
+
+    return app
+
+
+def d04(folder: Path) -> FastAPI:
+    """The stream of a cancelled run just ends."""
+    app = app_with()
+
+    @app.middleware("http")
+    async def cut(request: Request, call_next: Any) -> Response:  # Any: as above
+        answer = await call_next(request)
+
+        async def frames() -> AsyncIterator[bytes]:
+            async for chunk in answer.body_iterator:
+                if b"INVOCATION_ABORTED" not in chunk:
+                    yield chunk
+
+        headers = {name: value for name, value in answer.headers.items() if name != "content-length"}
+        return StreamingResponse(frames(), answer.status_code, headers)
+
+    return app
+
+
+class Unsealed(MemoryStore):
+    """Never hears how a run ended."""
+
+    async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
+        await super().append(session_id, epoch, [change for change in changes if not isinstance(change, Ended)])
+
+
+def d05(folder: Path) -> FastAPI:
+    """A cancelled run leaves its history as it was in that moment."""
+    router, app = APIRouter(), app_with(store=Unsealed())
+
+    @router.get(SESSION)
+    async def raw(request: Request, app: str, user: str, session: str) -> dict[str, Any]:  # Any: JSON
+        host: Host = request.app.state.host
+        stored = await host.store.load(SessionKey(app, user, session).stored_as)
+        scene = Scene("raw", "raw")
+        return {"events": [message_event(scene, place, each, 0.0) for place, each in enumerate(stored.messages)]}
+
+    return first(app, router)
+
+
+class BySessionId(Host):
+    def live_of(self, key: SessionKey) -> list[HostedRun]:
+        return [run for run in self.live() if run.key.session == key.session]
+
+
+def d06(folder: Path) -> FastAPI:
+    """The key of a run is the bare id of its session."""
+    return app_with(host=BySessionId)
+
+
+class OnlyTheLast(Host):
+    def live_of(self, key: SessionKey) -> list[HostedRun]:
+        return super().live_of(key)[-1:]
+
+
+def d07(folder: Path) -> FastAPI:
+    """The second run of a session takes the entry of the first."""
+    return app_with(host=OnlyTheLast, book=NoRecords())
+
+
+class OneEntry(Host):
+    """One entry for each session, which every run of it puts there and takes away."""
+
+    def __init__(self, *parts: Any) -> None:  # Any: those of a host
+        super().__init__(*parts)
+        self._entries: dict[SessionKey, HostedRun] = {}
+
+    def serve(self, hosted: HostedRun, sender: Sender, if_busy: IfBusy) -> None:
+        self._entries[hosted.key] = hosted
+        super().serve(hosted, sender, if_busy)
+
+    async def _lead(self, hosted: HostedRun, sender: Sender, if_busy: IfBusy) -> None:
+        await super()._lead(hosted, sender, if_busy)
+        self._entries.pop(hosted.key, None)
+
+    def live_of(self, key: SessionKey) -> list[HostedRun]:
+        return [self._entries[key]] if key in self._entries else []
+
+
+def d08(folder: Path) -> FastAPI:
+    """The end of one run takes another's entry away."""
+    return app_with(host=OneEntry, book=NoRecords())
+
+
+@tool(name="block")
+async def block_the_loop(seconds: float) -> str:
+    """Sleep, and let nobody else do anything."""
+    did("block begins")
+    time.sleep(seconds)  # noqa: ASYNC251  # that is the defect
+    did("block ends")
+    return "blocked"
+
+
+def d09(folder: Path) -> FastAPI:
+    """A tool that blocks holds the loop, and with it the cancel."""
+    return app_with(blocking=block_the_loop)
+
+
+def hasty_cancel(app: FastAPI) -> FastAPI:
+    router = APIRouter()
+
+    @router.post(SESSION + ":cancel")
+    async def cancel(request: Request, app: str, user: str, session: str) -> dict[str, Any]:  # Any: JSON
+        host: Host = request.app.state.host
+        runs = host.live_of(SessionKey(app, user, session))
+        for hosted in runs:
+            hosted.run.cancel()
+        told: list[dict[str, Any]] = [
+            {"runId": hosted.id, "requested": True, "outcome": "stopped", "orphans": []} for hosted in runs
+        ]  # Any: JSON
+        return {"status": "cancelled", "session_id": session, "runs": told}
+
+    return first(app, router)
+
+
+def d10(folder: Path) -> FastAPI:
+    """A tool that swallows the cancellation is said to be cancelled while it runs on."""
+    return hasty_cancel(app_with())
+
+
+class Hoarding(Viewer):
+    """Has a queue of its own, without a bound."""
+
+    def __init__(self, feed: Feed, after: int) -> None:
+        super().__init__(feed, after, partials=True, several=None)
+        self.hoard: list[Frame] = []
+
+    def wake(self) -> None:
+        self._gather()
+        super().wake()
+
+    def take(self) -> Frame | None:
+        self._gather()
+        return self.hoard.pop(0) if self.hoard else None
+
+    def _gather(self) -> None:
+        while (frame := super().take()) is not None:
+            self.hoard.append(frame)
+
+
+def d11(folder: Path) -> FastAPI:
+    """Every viewer has a queue that only ends with the memory."""
+    router, app = APIRouter(), app_with()
+
+    @router.post("/run_sse")
+    async def run_sse(request: Request, body: RunRequest) -> Response:
+        host: Host = request.app.state.host
+        assert body.app_name is not None
+        key = SessionKey(body.app_name, body.user_id, body.session_id)
+        hosted = await host.submit(request.scope["safepoint.principal"], key, body)
+        assert isinstance(hosted, HostedRun)
+        viewer = Hoarding(hosted.feed, 0)
+        hosted.feed.enter(viewer)
+
+        async def frames() -> AsyncIterator[str]:
+            while not viewer.over or viewer.hoard:
+                while (frame := viewer.take()) is not None:
+                    yield f"data: {json.dumps(frame.event)}\n\n"
+                if not viewer.over:
+                    await viewer.wait()
+
+        return StreamingResponse(frames(), media_type="text/event-stream")
+
+    return first(app, router)
+
+
+def d12(folder: Path) -> FastAPI:
+    """Cancelled means requested, and nobody learns when it came true."""
+    return hasty_cancel(app_with())
+
+
+def d13(folder: Path) -> FastAPI:
+    """A cancel knows the runs of its own process only."""
+    router, app = APIRouter(), app_with()
+
+    @router.post(SESSION + ":cancel")
+    async def cancel(request: Request, app: str, user: str, session: str) -> JSONResponse:
+        host: Host = request.app.state.host
+        if not host.live_of(SessionKey(app, user, session)):
+            return JSONResponse({"detail": f"No active run found for session '{session}'"}, 404)
+        return JSONResponse({"status": "cancelled", "session_id": session})
+
+    return first(app, router)
+
+
+class NoRecords(MemoryRunBook):
+    """Finds nothing that is not in memory elsewhere."""
+
+    async def find(self, *, session: str | None = None, prefix: str = "", limit: int = 1000) -> list[RunRecord]:
+        return []
+
+    async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
+        return []
+
+
+class OnlyRunning(Host):
+    def live_of(self, key: SessionKey) -> list[HostedRun]:
+        return [run for run in super().live_of(key) if run.state is RunState.LIVE]
+
+
+def d14(folder: Path) -> FastAPI:
+    """What waits, for a person or for its turn, can't be cancelled."""
+    return app_with(host=OnlyRunning, book=NoRecords())
+
+
+BROKEN: dict[str, Build] = {
+    build.__name__: build for build in (d01, d02, d03, d04, d05, d06, d07, d08, d09, d10, d11, d12, d13, d14)
+}

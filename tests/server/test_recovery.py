@@ -1,0 +1,199 @@
+"""One look at the book: what is taken over, what is left alone, and what is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from safepoint import Agent, ToolContext, tool
+from safepoint._core.reasons import Reason
+from safepoint.errors import StoreError
+from safepoint.server.apps import Catalog
+from safepoint.server.cancelling import cancel_all, clear_pause
+from safepoint.server.config import ServerConfig
+from safepoint.server.host import Host
+from safepoint.server.hosted import HostedRun
+from safepoint.server.ids import SessionKey
+from safepoint.server.principal import LOCAL
+from safepoint.server.recovery import Recovery
+from safepoint.server.requests import CancelRequest, RunRequest
+from safepoint.server.wish import Wish
+from safepoint.sessions import MemoryStore
+from safepoint.sessions.records import MemoryRunBook, RunRecord, RunState
+from safepoint.sessions.shelf import MemoryShelf
+from safepoint.testing import RuleModel, call, say
+from tests.server.server_process import message
+from tests.virtual import virtual
+
+GONE = f"{socket.gethostname()}|999999999|never"
+SESSION = "worker/ann/s"
+
+
+@tool
+async def ask(ctx: ToolContext) -> str:
+    """Ask a person."""
+    return str(await ctx.interrupt("why?"))
+
+
+class Book(MemoryRunBook):
+    durable = True
+    broken = False
+    before_move: Callable[[], Awaitable[None]] | None = None
+
+    async def move(self, run_id: str, state: RunState, *, epoch: int, **changes: Any) -> RunRecord:  # Any: its fields
+        first, self.before_move = self.before_move, None
+        if first is not None:
+            await first()
+        return await super().move(run_id, state, epoch=epoch, **changes)
+
+    async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
+        if self.broken:
+            raise StoreError("the disk is gone")
+        return await super().still_open(session, waiting=waiting)
+
+
+@dataclass
+class World:
+    """A host, what it stores, and how it looks after others."""
+
+    config: ServerConfig = field(default_factory=ServerConfig)
+    store: MemoryStore = field(default_factory=MemoryStore)
+    book: Book = field(default_factory=Book)
+
+    def __post_init__(self) -> None:
+        agent = Agent("worker", model=RuleModel({"ask": call("ask")}, otherwise=say("done")), tools=[ask])
+        self.host = Host(Catalog.of({"worker": agent}), self.store, self.book, MemoryShelf(), self.config)
+        self.recovery = Recovery(self.host)
+
+    async def left(self, run_id: str = "r", **more: Any) -> None:  # Any: fields of a record
+        fields: dict[str, Any] = {"state": RunState.LIVE, "created_at": 1.0, "owner": GONE, "session": SESSION, **more}
+        await self.book.accept(RunRecord(run_id, request=message("s", run_id), **fields), since=0)
+
+    async def look(self) -> dict[str, str | None]:
+        """Once, to the end of what it starts; how the runs have ended."""
+        await self.recovery.once()
+        for hosted in list(self.host.runs.values()):
+            await hosted.over.wait()
+        return {record.run_id: record.outcome for record in await self.book.find()}
+
+    async def said(self) -> list[str]:
+        return [each.text for each in (await self.store.load(SESSION)).messages if each.role == "user"]
+
+
+async def world(**config: Any) -> World:  # Any: fields of it
+    made = World(ServerConfig(**config))
+    await made.store.create(SESSION, {})
+    return made
+
+
+@virtual
+async def test_messages_of_one_session_are_run_in_the_order_in_which_they_came() -> None:
+    there = await world()
+    await there.left("third", created_at=3.0, state=RunState.QUEUED)
+    await there.left("first", created_at=1.0)
+    await there.left("second", created_at=2.0, state=RunState.SUSPENDED)
+    assert await there.look() == dict.fromkeys(("first", "second", "third"), "end_turn")
+    assert await there.said() == ["first", "second", "third"]
+
+
+@virtual
+async def test_a_session_that_is_busy_in_another_process_is_come_back_to() -> None:
+    there = await world()
+    await there.left(created_at=time.time())
+    await there.store.claim(SESSION, "somebody")
+    assert await there.look() == {"r": None}
+    await there.store.release(SESSION, "somebody")
+    assert await there.look() == {"r": "end_turn"}
+
+
+@virtual
+async def test_a_run_whose_process_lives_or_that_waits_for_a_person_is_left_alone() -> None:
+    there = await world()
+    await there.left("theirs", owner="elsewhere|1|x", renewed=time.time())
+    await there.left("waits", state=RunState.PAUSED, session="worker/ann/t")
+    assert await there.look() == {"theirs": None, "waits": None}
+    assert {record.epoch for record in await there.book.find()} == {0}
+
+
+@virtual
+async def test_one_that_nobody_has_started_for_a_minute_is_started() -> None:
+    there = await world()
+    await there.left("lost", owner=there.host.owner, created_at=time.time() - 61)
+    await there.left("new", owner=there.host.owner, created_at=time.time())
+    assert await there.look() == {"lost": "end_turn", "new": None}
+
+
+@virtual
+async def test_a_run_of_a_deleted_session_or_of_an_app_that_is_gone_does_no_harm() -> None:
+    there = await world()
+    await there.left("homeless", session="worker/ann/deleted")
+    await there.left("appless", session="other/ann/s")
+    await there.left("fine", created_at=2.0)
+    assert await there.look() == {"homeless": "cancelled", "appless": None, "fine": "end_turn"}
+    assert await there.look() == {"homeless": "cancelled", "appless": None, "fine": "end_turn"}
+
+
+@virtual
+async def test_what_somebody_wanted_stopped_is_never_started_and_a_wish_for_a_part_is_not_that() -> None:
+    there = await world()
+    for run_id, request in (("whole", CancelRequest()), ("part", CancelRequest(node="worker/post:1"))):
+        await there.left(run_id)
+        await there.book.intend(run_id, Wish(request, Reason("enough"), GONE).to_json())
+    assert await there.look() == {"whole": "cancelled", "part": "end_turn"}
+    assert await there.said() == ["part"]
+
+
+@virtual
+async def test_a_book_that_fails_is_looked_at_again(caplog: pytest.LogCaptureFixture) -> None:
+    there = await world()
+    await there.left()
+    there.book.broken = True
+    assert await there.look() == {"r": None}
+    assert "the disk is gone" in caplog.text
+    there.book.broken = False
+    assert await there.look() == {"r": "end_turn"}
+
+
+@virtual
+async def test_a_server_that_leaves_takes_over_nothing() -> None:
+    there = await world()
+    await there.left()
+    assert await there.host.shut_down()
+    assert await there.look() == {"r": None}
+
+
+@virtual
+async def test_a_run_that_is_cancelled_before_its_task_has_made_a_step_is_over_and_recorded() -> None:
+    there = await world()
+    request = RunRequest.model_validate(message("s", "never"))
+    hosted = await there.host.submit(LOCAL, SessionKey("worker", "ann", "s"), request)
+    assert isinstance(hosted, HostedRun)
+    [cancelled] = await cancel_all(there.host, [hosted], CancelRequest(), Reason("enough"))
+    assert cancelled.outcome == "cancelled"
+    [record] = await there.book.find()
+    assert (record.state, record.outcome) == (RunState.ENDED, "cancelled")
+    assert await there.said() == []
+
+
+@virtual
+async def test_a_pause_that_a_new_message_has_closed_meanwhile_is_not_told_as_stopped_by_the_cancel() -> None:
+    there = await world()
+    host, key = there.host, SessionKey("worker", "ann", "s")
+    paused = await host.submit(LOCAL, key, RunRequest.model_validate(message("s", "ask")))
+    assert isinstance(paused, HostedRun)
+    await paused.over.wait()
+    [record] = await there.book.find()
+    assert record.state is RunState.PAUSED
+
+    clearing = asyncio.create_task(clear_pause(host, key, record, Reason("enough")))
+    there.book.before_move = lambda: there.left("next", created_at=record.created_at + 1, owner=host.owner)
+    assert await clearing is None
+    known = await there.book.get(record.run_id)
+    assert known is not None
+    assert (known.state, known.outcome) == (RunState.ENDED, "interrupted")
