@@ -22,17 +22,16 @@ from safepoint._core.supervisor import Supervisor
 from safepoint.agent.conversation import Entered
 from safepoint.agent.journal import Ended, Fact, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
-from safepoint.errors import CutShort, SessionBusy, SessionNotFound, StopTool
+from safepoint.errors import SessionBusy, SessionNotFound
 from safepoint.history.check import check_history
-from safepoint.history.closing import quoted
 from safepoint.history.encoding import decode_value, encode_values
-from safepoint.history.parts import Message, Notice
+from safepoint.history.parts import Message
 from safepoint.history.states import LedgerState
 from safepoint.sessions.applying import apply
+from safepoint.sessions.late import completed, late_change, late_result, with_late_notes
 from safepoint.sessions.recovery import sealed
 from safepoint.sessions.store import Change, LateResult, LateSet, StateSet, Store, Stored, StoredRun, Truncated
 from safepoint.tools.options import Effect
-from safepoint.tools.rendering import render_error, render_result
 
 if TYPE_CHECKING:
     from safepoint.agent.checkpoint import Checkpoint
@@ -50,8 +49,6 @@ _HAPPENED = frozenset(
     }
 )
 _PATIENCE = 10.0  # seconds for a release
-# How an abandoned call ends that heard of the stop in the end: it brings nothing.
-_STOPPED_AFTER_ALL = (asyncio.CancelledError, StopTool, CutShort)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +185,7 @@ class Session:
     def checkpoint(self) -> Checkpoint | None:
         """From where the last run can go on, if it was stopped: `agent.resume(session.checkpoint, session=session)`."""
         checkpoint = self._stored.runs[-1].checkpoint if self._stored.runs else None
-        if checkpoint is None or not self.late:
-            return checkpoint
-        came = {(late.call_id, late.name): late.content for late in self.late}
-        return replace(checkpoint, ledger=tuple(_completed(entry, came) for entry in checkpoint.ledger))
+        return checkpoint if checkpoint is None or not self.late else completed(checkpoint, self.late)
 
     @property
     def runs(self) -> tuple[StoredRun, ...]:
@@ -219,14 +213,14 @@ class Session:
             raise
         resumed = continues is not None and bool(self._stored.runs)
         index = self._stored.runs[-1].index if resumed else len(self.messages)
-        return Entered(self._with_late_notes(), SessionJournal(self), index, self._call_ids)
+        return Entered(with_late_notes(self._stored), SessionJournal(self), index, self._call_ids)
 
     async def write(self, *facts: Fact) -> None:
         """The facts of the live run, with the state as it is now. Cancellation: written whole or not at all."""
         changes: list[Change] = [*self._state_change(), *facts]
         if isinstance(facts[0], Opened):
             # What was changed before the run is not the run's own change: a rewind keeps it.
-            changes += self._late_change(facts[0])
+            changes += late_change(self._stored, facts[0])
             self._opening = changes
         last = facts[-1]
         if isinstance(last, Ended):
@@ -277,7 +271,7 @@ class Session:
         for orphan in run.result.orphans:
             if orphan.still_running:
                 orphan.when_late(self._came_back)
-            elif (late := _late_result(orphan)) is not None and late.call_id not in known:
+            elif (late := late_result(orphan)) is not None and late.call_id not in known:
                 # It came back while the end was written. Nobody would wait for another write now: it waits in memory.
                 self._stored = replace(self._stored, late=(*self.late, late))
 
@@ -361,37 +355,16 @@ class Session:
 
     # -- late results --------------------------------------------------------------------------------------------------
 
-    def _late_change(self, opened: Opened) -> list[Change]:
-        """A new run is told of late results; one that continues takes them for the results of its own calls."""
-        if opened.continues is not None:
-            taken = {entry.call_id for entry in opened.ledger if entry.state is LedgerState.FINISHED_LATE}
-            left = tuple(late for late in self.late if late.call_id not in taken)
-            return [LateSet(left)] if left != self.late else []
-        if not self.late or not self.messages or self.messages[-1].role != "assistant":
-            return []
-        return [Said(opened.index - 1, self._with_late_notes()[-1], opened.at), LateSet(())]
-
-    def _with_late_notes(self) -> Sequence[Message]:
-        """The conversation, its last remark completed with what came back late."""
-        if not self.late or not self.messages or self.messages[-1].role != "assistant":
-            return self.messages
-        messages = list(self.messages)
-        told = " ".join(f"The call {late.name} finished after all: {quoted(late.content, 2000)}." for late in self.late)
-        before = " ".join(part.text for part in messages[-1].parts if isinstance(part, Notice))
-        others = tuple(part for part in messages[-1].parts if not isinstance(part, Notice))
-        messages[-1] = Message("assistant", (*others, Notice(f"{before} {told}".strip())))
-        return messages
-
     def _back_already(self) -> list[Change]:
         """What the live run has left behind and what has come back since is stored with its end."""
         record = self.live.record if self.live is not None else None
         orphans = record.orphans if record is not None else ()
-        came = [late for orphan in orphans if (late := _late_result(orphan)) is not None]
+        came = [late for orphan in orphans if (late := late_result(orphan)) is not None]
         return [LateSet((*self.late, *came))] if came else []
 
     def _came_back(self, orphan: Orphan) -> None:
         """An orphan has ended; keep what it brought for the next run, and store it if a loop is there to do it."""
-        late = _late_result(orphan)
+        late = late_result(orphan)
         if late is None:
             return
         self._stored = replace(self._stored, late=(*self._stored.late, late))
@@ -425,15 +398,6 @@ def _end_of(result: RunResult[Any], index: int) -> Ended:  # Any: a run of any a
     return Ended(result.run_id, result.stop_reason, index, own, result.ledger, result.usage, result.checkpoint, at=now)
 
 
-def _late_result(orphan: Orphan) -> LateResult | None:
-    """What it brought, if it is a tool call and has come back."""
-    call_id = orphan.path.rpartition(f"/{orphan.name}:")[2]
-    if orphan.still_running or "/" in call_id or isinstance(orphan.error, _STOPPED_AFTER_ALL):
-        return None  # it still runs; or it is a hook or an undo; or it stopped after all, and brings nothing
-    content = f"it failed: {render_error(orphan.error)}" if orphan.error else render_result(orphan.result).text
-    return LateResult(call_id, orphan.name, content)
-
-
 def _plain(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of the user's own
     """A copy, in values that every store can keep; what has no such form becomes its description."""
     return cast("dict[str, Any]", decode_value(encode_values(state)))
@@ -451,10 +415,3 @@ def _has_effect(entry: LedgerEntry) -> bool:
     """Did the call reach the world, or may it have? One that was denied or refused never ran a line."""
     ran = entry.started_at is not None or entry.state not in (LedgerState.FAILED, LedgerState.WAITING)
     return ran and entry.state in _HAPPENED and entry.effect is not Effect.PURE
-
-
-def _completed(entry: LedgerEntry, came: Mapping[tuple[str, str], str]) -> LedgerEntry:
-    content = came.get((entry.call_id, entry.name))
-    if content is None or entry.state is not LedgerState.CUT:
-        return entry
-    return replace(entry, state=LedgerState.FINISHED_LATE, content=content, still_running=False)
