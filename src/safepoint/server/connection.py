@@ -13,7 +13,9 @@ from http import HTTPStatus
 from typing import Any, ClassVar
 
 import h11
+from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from safepoint.server.config import Limits
@@ -102,13 +104,32 @@ class Connection(H11Protocol):
 
 
 class Socket(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket. A handshake or a text that can't be read ends it, without a word in the log."""
+    """uvicorn's WebSocket. What can't be read ends it, without a word in the log.
+
+    uvicorn blames the app if it says something after that; here it is told that its client has gone.
+    """
+
+    _broken = False
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
             self.transport.write(_BAD_HANDSHAKE)
             self.transport.close()
+
+    def handle_parser_exception(self) -> None:
+        self._broken = True
+        super().handle_parser_exception()
+
+    def keepalive_timeout(self) -> None:
+        self._broken = True
+        super().keepalive_timeout()
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Cancellation: as uvicorn's."""
+        if self._broken:
+            raise ClientDisconnected
+        await super().send(message)
 
     def send_receive_event_to_app(self) -> None:
         if self.curr_msg_data_type == "text" and not _is_text(b"".join(self.frames)):
