@@ -83,6 +83,14 @@ def test_a_child_sees_its_parents_ask_with_its_parent_as_the_source(level: Level
     ask = asked(SAFE, within=5, reason=Reason("lunch", Source.USER, by="kim"))
     handed = ask.handed_down(level)
     assert handed == replace(ask, at=at, reason=Reason("lunch", Source.PARENT, by="kim"))
+    assert handed.handed_down(level) is handed, "two levels down it looks as it does one level down"
+
+
+@pytest.mark.parametrize(("level", "at"), [(Level.NOW, SafePoint.NOW), (Level.FORCE, SafePoint.FORCE)])
+def test_an_ask_from_far_above_gets_as_hard_as_what_stands_beside_it_on_the_way(level: Level, at: SafePoint) -> None:
+    handed = asked(SAFE, reason="lunch").handed_down(Level.SAFE)
+    assert handed.at == SAFE
+    assert handed.handed_down(level) == replace(handed, at=at)
 
 
 def test_a_request_expires_exactly_at_its_deadline() -> None:

@@ -266,6 +266,11 @@ class HostedRun:
         if self.task is not None and self._session is not None:  # a task that has made no step would never see it
             self.task.cancel()
 
+    def give_up(self, reason: Reason) -> None:
+        """The process leaves and its end can't be recorded: its viewers are told, and the next process settles it."""
+        self._tell_abnormal(Abnormal(ABORTED, reason.text))
+        self.feed.close()
+
     def ask(self, at: SafePoint, reason: Reason) -> None:
         """Stop it, whatever it does now; for askers that need no receipt."""
         if self.state is RunState.QUEUED:
