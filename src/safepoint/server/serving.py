@@ -142,10 +142,10 @@ def serve(app: FastAPI, *, host: str = "127.0.0.1", port: int = 8000) -> None:
 def serve_on(listener: socket, app: FastAPI) -> None:
     """As `serve`, on a socket that listens already."""
     # What is loaded by now stays as long as the process: looking through it for garbage again and again made a run cost
-    # a sixth more.
+    # a sixth more. Runs that are over wait for the last of the three: it must come before they fill the memory.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 20)
+    gc.set_threshold(10_000, 20, 4)
     bound, served = listener.getsockname()[0], app.state.host
     check_exposed(f"--host {bound}", served.config, app.state.keys, exposed=not is_loopback(bound))
     config = uvicorn.Config(
