@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import os
 import threading
 import time
+import warnings
+import weakref
 
 import pytest
 
@@ -13,7 +17,13 @@ from safepoint._core.clock import Clock, current_clock
 from safepoint._core.endings import Ending
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node, Passing
-from safepoint._core.watchdog import PATIENCE, PERIOD, blocked, watch
+from safepoint._core.watchdog import (
+    PATIENCE,
+    PERIOD,
+    _watched,  # pyright: ignore[reportPrivateUsage]  # nothing else shows which loop is at which address
+    blocked,
+    watch,
+)
 from tests.virtual import virtual
 
 WITHIN = 1.0  # what the contract promises
@@ -116,6 +126,84 @@ def test_a_loop_that_was_closed_while_watched_does_no_harm() -> None:
     asyncio.run(other())
     release()
     assert blocked(loop) is None
+
+
+def test_a_loop_that_is_gone_does_not_end_the_watch_of_others() -> None:
+    gone = asyncio.new_event_loop()
+    watch(gone, Clock(gone))
+    gone.close()
+    left, address = weakref.ref(gone), id(gone)
+    del gone
+    gc.collect()
+    assert left() is None
+
+    async def other() -> None:
+        running = asyncio.get_running_loop()
+        free = watch(running, current_clock())
+        block_until_named(running)
+        free()
+
+    asyncio.run(other())
+    _watched.pop(address, None)
+
+
+def test_a_loop_at_the_address_of_one_that_is_gone_is_watched_anew() -> None:
+    gone = asyncio.new_event_loop()
+    release = watch(gone, Clock(gone))
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        _watched[id(loop)] = _watched.pop(id(gone))  # an address cannot be asked for
+        free = watch(loop, current_clock())
+        release()
+        block_until_named(loop)
+        free()
+        assert blocked(loop) is None
+
+    asyncio.run(main())
+    gone.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_after_a_fork_the_child_has_a_watchdog_of_its_own() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        release = watch(loop, current_clock())
+        block_until_named(loop)
+        release()
+
+    asyncio.run(main())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of a fork beside threads; that is the point
+        child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            asyncio.run(main())
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("runs", [0, 1])
+def test_the_watchdog_costs_next_to_nothing(runs: int) -> None:
+    """Without runs it waits for one; with runs it looks now and then."""
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        watch(loop, current_clock())()
+        releases = [watch(loop, current_clock()) for _ in range(runs)]
+        idle: asyncio.Future[None] = loop.create_future()
+        loop.call_later(2 * PERIOD, idle.set_result, None)
+        begun = time.process_time()
+        await idle
+        spent = time.process_time() - begun
+        for release in releases:
+            release()
+        return spent
+
+    assert asyncio.run(main()) < PERIOD / 4
 
 
 @virtual

@@ -176,17 +176,19 @@ class Trials:
 
         def trial() -> bool:
             noted: Reached = {}
+            calls: list[set[tuple[str, str]]] = []
+            note = _noting(calls, str(self._folder))
+            threading.setprofile(note)
             for item in session.items:
-                calls = set[tuple[str, str]]()
-                note, begun = _noting(calls, str(self._folder)), time.perf_counter()
-                threading.setprofile(note)
+                calls.append(set())
+                begun = time.perf_counter()
                 sys.setprofile(note)
                 passes = _passes(session, item)
                 sys.setprofile(None)
                 if not passes:
                     send.send(item.nodeid)
                     return False
-                noted[item.nodeid] = (time.perf_counter() - begun, frozenset(calls))
+                noted[item.nodeid] = (time.perf_counter() - begun, frozenset(calls[-1]))
             send.send(noted)
             return True
 
@@ -209,11 +211,13 @@ def _passes(session: pytest.Session, item: pytest.Item, limit: float = LONGEST) 
     return not session.testsfailed
 
 
-def _noting(calls: set[tuple[str, str]], folder: str) -> Callable[[FrameType, str, object], None]:
+def _noting(calls: list[set[tuple[str, str]]], folder: str) -> Callable[[FrameType, str, object], None]:
+    """Calls go to the last set, also those of a thread that an earlier test has started."""
+
     def note(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(folder):
-            calls.add((code.co_filename, code.co_qualname.partition(".<locals>")[0]))
+            calls[-1].add((code.co_filename, code.co_qualname.partition(".<locals>")[0]))
 
     return note
 
