@@ -13,15 +13,18 @@ from safepoint import (
     Budget,
     Checkpoint,
     Handoff,
+    Notice,
     SafePoint,
     Sequential,
     StopReason,
+    Text,
     ToolResult,
     check_history,
     tool,
 )
+from safepoint.agent.model import Finish, TextDelta
 from safepoint.sessions import MemoryStore, Session
-from safepoint.testing import ScriptedModel, call, say, stall
+from safepoint.testing import ScriptedModel, call, raw, say, stall
 from tests.compose.world import A_SECOND, HALF_A_SECOND
 from tests.virtual import virtual
 
@@ -106,6 +109,26 @@ async def test_resume_goes_on_with_the_one_who_had_the_conversation() -> None:
     resumed = await desk.resume(Checkpoint.from_bytes(result.checkpoint.to_bytes()))
     assert resumed.output == "It is paid."
     assert [message.role for message in resumed.messages] == ["user", "assistant", "tool", "assistant"]
+
+
+@virtual
+async def test_the_words_of_the_one_who_was_stopped_are_there_once_and_called_incomplete() -> None:
+    desk = scripted("desk", [say("Let me"), stall()])
+    async with Handoff("house", Handoff("shop", desk, to={}), to={}).start("my bill?") as run:
+        await asyncio.sleep(A_SECOND)
+        run.cancel()
+    words, notice = run.result.messages[-1].parts
+    assert words == Text("Let me", incomplete=True)
+    assert isinstance(notice, Notice)
+    assert "The answer above is incomplete." in notice.text
+
+
+@virtual
+async def test_an_answer_that_was_cut_off_by_its_length_is_not_said_twice() -> None:
+    billing = scripted("billing", raw(TextDelta("It is"), Finish("max_tokens")))
+    result = await Handoff("desk", billing, to={}).run("my bill?")
+    assert (result.stop_reason, result.text) == (StopReason.MAX_TOKENS, "It is")
+    check_history(result.messages)
 
 
 @virtual

@@ -60,7 +60,11 @@ class ServerProcess:
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> ServerProcess:
-        self.start()
+        try:
+            self.start()
+        except BaseException:  # also a test that takes too long
+            self.kill()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

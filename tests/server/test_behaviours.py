@@ -214,7 +214,7 @@ def test_b06_a_run_that_was_resumed_can_be_cancelled(server: ServerProcess) -> N
 
 def test_b07_another_users_or_apps_cancel_gets_404_and_changes_nothing(server: ServerProcess) -> None:
     server.create("b07")
-    caller = server.run_in_thread("b07", "note b07; nap 0.5; note b07")
+    caller = server.run_in_thread("b07", "note b07; nap 2; note b07")
     server.until_did("note b07")
     assert server.cancel("b07", user="bob").status == 404
     assert server.post(f"{session_path('b07', app='handy')}:cancel").status == 404
@@ -243,7 +243,7 @@ def test_b08_a_named_run_is_cancelled_alone_and_its_end_leaves_the_other_findabl
 
 def test_b09_a_repeated_cancel_is_harmless_and_the_end_tells_the_final_state(server: ServerProcess) -> None:
     server.create("b09")
-    caller = server.run_in_thread("b09", "note b09; stubborn 1")
+    caller = server.run_in_thread("b09", "note b09; stubborn 3")
     server.until_did("stubborn begins")
     run_id = only_run(server, "b09")["runId"]
     answers = [server.cancel("b09", waitSeconds=0) for _ in range(3)]
@@ -255,7 +255,7 @@ def test_b09_a_repeated_cancel_is_harmless_and_the_end_tells_the_final_state(ser
 
 def test_b10_requested_and_stopped_are_two_facts(server: ServerProcess) -> None:
     server.create("b10")
-    caller = server.run_in_thread("b10", "note b10; block 1")
+    caller = server.run_in_thread("b10", "note b10; block 3")
     server.until_did("block begins")
     asked = server.cancel("b10", waitSeconds=0).body
     assert (asked["status"], asked["runs"][0]["requested"]) == ("cancelling", True)
@@ -295,7 +295,7 @@ def test_b13_a_tool_that_blocks_or_ignores_holds_neither_the_cancel_nor_the_sess
     server.until_did(f"{tool} begins", server.did().count(f"{tool} begins") + 1)
     began = time.monotonic()
     server.cancel(session, waitSeconds=0)
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 2
     assert server.get("/health").status == 200
     assert caller.answer().body[-1]["errorCode"] == ABORTED
     assert time.monotonic() - began < 10
@@ -312,7 +312,7 @@ def test_b14_every_shape_of_agent_stops_at_once(server: ServerProcess, app: str)
     began = time.monotonic()
     answer = server.post(f"{session_path(session, app=app)}:cancel")
     assert (answer.status, answer.body["status"]) == (200, "cancelled")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
     assert caller.answer().body[-1]["errorCode"] == ABORTED
     calls, results = calls_and_results(server.get(session_path(session, app=app)).body["events"])
     assert calls == results

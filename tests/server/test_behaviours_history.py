@@ -54,8 +54,10 @@ def test_b11_a_crash_right_after_the_answer_still_ends_in_a_cancelled_run(tmp_pa
 def test_b20_every_call_has_exactly_one_response_whatever_stops_the_run(server: ServerProcess, how: str) -> None:
     session = f"b20-{how}"
     server.create(session)
+    naps = server.did().count("nap begins")
     with server.stream(session, f"note {session}; nap 30") as frames:
         server.until_did(f"note {session}")
+        server.until_did("nap begins", naps + 1)
         if how in ("now", "force"):
             assert server.cancel(session, at=how).status == 200
         elif how == "after_model":
@@ -82,7 +84,9 @@ def test_b20_every_call_has_exactly_one_response_after_a_crash(tmp_path: Path) -
 
 def test_b21_the_record_tells_the_truth_about_each_call(server: ServerProcess) -> None:
     server.create("b21")
+    naps = server.did().count("nap begins")
     caller = server.run_in_thread("b21", "note b21; nap 30; block 0.6")
+    server.until_did("nap begins", naps + 1)
     server.until_did("block begins")
     server.cancel("b21")
     caller.answer()

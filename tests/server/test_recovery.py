@@ -105,7 +105,7 @@ async def test_messages_of_one_session_are_run_in_the_order_in_which_they_came()
 @virtual
 async def test_a_session_that_is_busy_in_another_process_is_come_back_to() -> None:
     there = await world()
-    await there.left()
+    await there.left(created_at=time.time())
     await there.store.claim(SESSION, "somebody")
     assert await there.look() == {"r": None}
     await there.store.release(SESSION, "somebody")

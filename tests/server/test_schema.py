@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode
-from schemathesis.core.result import Ok
 
 from tests.server.guarded import Guarded
 from tests.server.server_process import session_path
 
+SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large, HealthCheck.large_base_example]
 EXAMPLES, PROOF_EXAMPLES = 2, 60
 OURS = {"app": "worker", "user": "ann", "session": "done"}
 OURS_IN_BODIES = {"appName": "worker", "userId": "ann", "sessionId": "done"}
@@ -45,7 +45,8 @@ def aim(case: Case[Any], runs: list[str], *, at_what_is_there: bool) -> Case[Any
 
 def try_all(world: Guarded, examples: int) -> Counter[int]:
     """Every operation, with what fits its description and with what does not."""
-    schema = schemathesis.openapi.from_dict(world.ask("boss", "GET", "/openapi.json").body)
+    load: Callable[..., Any] = schemathesis.openapi.from_dict  # Any: its own types are left open in part
+    schema = load(world.ask("boss", "GET", "/openapi.json").body)
     runs = [world.values[name] for name in ("DONE", "PAUSED")]
     seen: Counter[int] = Counter()
     failures: list[str] = []
@@ -59,13 +60,12 @@ def try_all(world: Guarded, examples: int) -> Counter[int]:
             failures.append(f"{answer.status_code} without JSON: {answer.text[:100]}\n{case.as_curl_command()[:500]}")
 
     for found in schema.get_all_operations():
-        assert isinstance(found, Ok)
         operation = found.ok()
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
             cases = operation.as_strategy(generation_mode=mode)
 
             @seed(1)
-            @settings(max_examples=examples, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+            @settings(max_examples=examples, database=None, deadline=None, suppress_health_check=SLOW)
             @given(cases, st.booleans())
             def attempt(case: Case[Any], at_what_is_there: bool) -> None:
                 send(aim(case, runs, at_what_is_there=at_what_is_there))

@@ -51,6 +51,13 @@ def until_runs(server: ServerProcess, count: int, state: str) -> list[dict[str, 
         time.sleep(0.05)
 
 
+def until_quiet(server: ServerProcess) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while any(run["state"] in ("live", "queued") for run in server.get("/runs").body):
+        assert time.monotonic() < deadline, server.get("/runs").body
+        time.sleep(0.05)
+
+
 def serving(folder: Path, *options: str) -> ServerProcess:
     return ServerProcess(folder, options=options)
 
@@ -82,8 +89,7 @@ def test_twenty_runs_are_stopped_told_and_go_on_in_the_next_process(tmp_path: Pa
         assert all("shutting down" in watcher.last()["errorMessage"] for watcher in [*watchers, *queued])
 
         server.start()
-        until_runs(server, 0, "live")
-        until_runs(server, 0, "queued")
+        until_quiet(server)
         assert {run["runId"]: run["sessionId"] for run in server.get("/runs").body}.items() >= known.items()
         assert {server.get(f"/runs/{run}").body["outcome"] for run in known} == {"end_turn"}
         did = server.did()
@@ -117,7 +123,7 @@ def test_a_second_signal_forces_and_idle_connections_hold_nothing(tmp_path: Path
         assert watcher.last()["errorCode"] == "INVOCATION_ABORTED"
         idle.close()
         server.start()
-        until_runs(server, 0, "live")
+        until_quiet(server)
         assert server.did().count("stubborn begins") == 1
 
 
@@ -155,7 +161,7 @@ def test_a_store_that_hangs_does_not_hold_the_exit_and_loses_nothing(tmp_path: P
         file.close()
         assert watcher.last()["errorCode"] == "INVOCATION_ABORTED"
         server.start()
-        until_runs(server, 0, "live")
+        until_quiet(server)
         assert server.get(f"/runs/{run['runId']}").body["outcome"] == "end_turn"
         assert server.did().count("note before") == 1
 
@@ -182,6 +188,6 @@ def test_a_third_signal_leaves_there_and_then_and_the_next_process_finds_the_run
         file.execute("ROLLBACK")
         file.close()
         server.start()
-        until_runs(server, 0, "live")
+        until_quiet(server)
         assert server.get(f"/runs/{run['runId']}").body["outcome"] == "end_turn"
         assert server.did().count("note before") == 1

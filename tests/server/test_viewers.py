@@ -144,6 +144,18 @@ def test_who_comes_back_gets_the_stored_events_then_the_words_so_far_then_what_f
     assert again[-1][1]["content"]["parts"] == [{"text": "done "}]
 
 
+def test_results_are_told_before_the_words_that_answer_them_and_words_have_the_id_of_their_message(
+    server: ServerProcess,
+) -> None:
+    server.create("order")
+    with server.stream("order", "note a") as frames:
+        told = [event for _, event in frames]
+    kinds = ["partial" if event.get("partial") else next(iter(event["content"]["parts"][0])) for event in told]
+    assert kinds == ["functionCall", "functionResponse", *["partial"] * (len(told) - 3), "text"]
+    assert {event["id"] for event in told[2:]} == {told[-1]["id"]}
+    assert kinds.count("partial") >= 1
+
+
 def test_the_words_so_far_come_as_one_piece(server: ServerProcess) -> None:
     server.create("words")
     body = message("words", "say one two three; stall", streaming=True, onDisconnect="detach")

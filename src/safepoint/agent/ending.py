@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -75,7 +75,7 @@ def _closed_messages(record: Record, step: Close, remains: Remains, cancellation
     calls, said, pending = remains.calls, messages[start:], record.pending
     if pending:
         calls, said = (), joined(list(close_history(said, batch=calls)), list(pending))
-    notice = _notice(step, cancellation, remains.told, incomplete=draft is not None and draft.incomplete)
+    notice = _notice(step, cancellation, remains.told, incomplete=_is_incomplete(draft, remains.messages))
     messages[start:] = close_history(said, batch=calls, draft=draft, notice=notice)
     return messages
 
@@ -123,6 +123,13 @@ _REMARKS = {
     StopReason.INTERRUPTED: "This run waits for the answer of a person.",
     StopReason.REFUSED: "The model refused to answer.",
 }
+
+
+def _is_incomplete(draft: Draft | None, carried: Sequence[Message] | None) -> bool:
+    """Were the last words cut short: the run's own, or those of a child that has carried the conversation on?"""
+    if draft is not None or not carried:
+        return draft is not None and draft.incomplete
+    return any(part.kind == "text" and part.incomplete for part in carried[-1].parts)
 
 
 def _last_words(messages: list[Message]) -> str:

@@ -94,14 +94,15 @@ class Family:
             touched.append(left.touched)
             if left.told is not None:
                 children.append(left.told)
+        carried = self._agent.conversation(self.ended())
         return Remains(
             opened,
             touched=tuple(touched),
             queued=tuple([entry.call_id for entry in self._record.ledger if entry.state is LedgerState.NOT_STARTED]),
             children=tuple(children),
             told=self._sentences(),
-            draft=draft or self._unfinished_words(),
-            messages=self._agent.conversation(self.ended()),
+            draft=draft or (self._unfinished_words() if carried is None else None),
+            messages=carried,
         )
 
     def _unfinished_words(self) -> Draft | None:

@@ -187,10 +187,12 @@ def run_json(hosted: HostedRun) -> Json:
         "userId": hosted.key.user,
         "sessionId": hosted.key.session,
         "state": str(hosted.state),
-        "outcome": hosted.outcome,
+        "outcome": None if hosted.live else hosted.outcome,
         "events": len(hosted.feed.whole),
         "createdAt": hosted.accepted_at,
     }
+    if hosted.live:  # also one that has stopped, and is not recorded yet
+        return found
     if hosted.reason is not None:
         found["reason"] = reason_json(hosted.reason)
     elif hosted.error is not None:

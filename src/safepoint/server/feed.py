@@ -225,10 +225,9 @@ class Viewer:
 
     async def all(self) -> list[Json]:
         """Every whole event, once the last one is there. Cancellation: nothing is lost."""
-        with self:
-            while not self.feed.closed:
-                await self.wait()
-            return self.feed.whole
+        while not (self.gone or self.feed.closed):
+            await self.wait()
+        return self.feed.whole
 
     def follow(self, feed: Feed) -> None:
         """Read on there, from where that feed is now."""

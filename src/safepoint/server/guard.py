@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocketDisconnect
 
 from safepoint.server.bodies import Flaw, flaw_of
 from safepoint.server.config import Limits, ServerConfig
@@ -94,6 +95,8 @@ class Guard:
                 await self._serve_body(head, receive, told)
             else:
                 await self._app(head.scope, receive, told)
+        except WebSocketDisconnect:
+            pass  # it left while it was being answered; there is nobody to tell
         except Exception:
             if told.begun:
                 raise  # the server below logs it, and ends the answer where it is

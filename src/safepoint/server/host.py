@@ -356,7 +356,11 @@ class Host:
         if await self._all_over(self.config.shutdown_seconds + cap + _WRITING):
             return True
         self.force()
-        return await self._all_over(_WRITING)
+        if await self._all_over(_WRITING):
+            return True
+        for hosted in self.live():
+            hosted.give_up(reason)
+        return False
 
     async def _all_over(self, seconds: float) -> bool:
         """Wait for that, so long. Cancellation: only the waiting ends."""

@@ -266,6 +266,11 @@ class HostedRun:
         if self.task is not None and self._session is not None:  # a task that has made no step would never see it
             self.task.cancel()
 
+    def give_up(self, reason: Reason) -> None:
+        """The process leaves and its end can't be recorded: its viewers are told, and the next process settles it."""
+        self._tell_abnormal(Abnormal(ABORTED, reason.text))
+        self.feed.close()
+
     def ask(self, at: SafePoint, reason: Reason) -> None:
         """Stop it, whatever it does now; for askers that need no receipt."""
         if self.state is RunState.QUEUED:
@@ -328,26 +333,16 @@ class HostedRun:
         """The words of the run itself, or of a child that speaks for it, as they come."""
         if event.run_id not in self.run.hub.speakers:
             return
-        if isinstance(event, ModelCallStarted) and event.run_id == self.id:
-            self._tell_results()
-        if isinstance(event, TextStreamed | ReasoningStreamed):
+        if isinstance(event, ModelCallStarted):
+            if event.run_id == self.id:
+                self._tell_results()
+            self.feed.begin()  # words of an attempt that failed are no part of the next
+        elif isinstance(event, TextStreamed | ReasoningStreamed):
             thought, voice = isinstance(event, ReasoningStreamed), self._voice(event)
             self.feed.whisper(self._place, event.text, time.time(), thought=thought, voice=voice)
         elif isinstance(event, ModelCallEnded) and self.feed.scene.voice is not None:
             # The children's messages are the conversation itself: a reply with calls, and then their results.
             self._place += 2 if event.message is not None and event.message.tool_calls else 0
-        elif isinstance(event, ModelCallStarted):
-            self._catch_up()
-
-    def _catch_up(self) -> None:
-        """Results go into the conversation with the next message, and are durable before that, each by itself: so they
-        are told before the words that answer them. Words of an attempt that failed are no part of the next.
-        """
-        record = self.run.record
-        if record is not None and self._mine and self.feed.scene.voice is None:
-            for place in range(self._place, len(record.messages)):
-                self._say(place, record.messages[place], time.time())
-        self.feed.begin()
 
     def _tell_results(self) -> None:
         """The results of calls are stored one by one; the message they make is stored with the next reply.

@@ -67,8 +67,7 @@ class Recovery:
         """One beat and one look; what fails is tried again at the next. Cancellation: likewise."""
         try:
             await self._beat()
-            if not self._host.draining:
-                await self._sweep()
+            await self._sweep()
         except (StoreError, TimeoutError) as error:
             _log.error("runs of other processes could not be looked after: %s", error)
 

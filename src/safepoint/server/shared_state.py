@@ -11,6 +11,7 @@ While a run goes, its session's state has a copy of what is shared; what the run
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from typing import Any
 
 from safepoint.server.ids import SessionKey
@@ -55,7 +56,7 @@ def shared(key: SessionKey, delta: Mapping[str, Any]) -> dict[str, dict[str, Any
 def bring(state: dict[str, Any], values: Mapping[str, Any]) -> None:  # Any: as above
     """Put the shared values of now in the place of older copies."""
     drop(state, [name for name in state if name.startswith(_SHARED) and name not in values])
-    state.update(values)
+    state.update(deepcopy(dict(values)))  # what a run changes inside a value is a change too
 
 
 def changed(before: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above

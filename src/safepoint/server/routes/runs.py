@@ -29,9 +29,9 @@ routes = APIRouter(route_class=DirectRoute)
 @routes.post("/run")
 async def run(host: Served, who: Who, body: RunRequest, request: Request) -> Response:
     hosted, feed = await _submit(host, who, body)
-    if hosted is None:
-        return JSONResponse(latest(await feed.view().all()))
     with feed.view() as viewer:
+        if hosted is None:
+            return JSONResponse(latest(await viewer.all()))
         await _until_gone(request, hosted)
     return JSONResponse(latest(viewer.rest()))
 
