@@ -10,12 +10,14 @@ so each gets a process that has not imported Safepoint yet.
 from __future__ import annotations
 
 import gc
+import itertools
 import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import _lru_cache_wrapper, partial  # pyright: ignore[reportPrivateUsage]  # its only name
@@ -181,6 +183,8 @@ class Trials:
             threading.setprofile(note)
             for item in session.items:
                 calls.append(set())
+                for frame, _ in itertools.chain.from_iterable(map(traceback.walk_stack, _running_now())):
+                    note(frame, "call", None)
                 begun = time.perf_counter()
                 sys.setprofile(note)
                 passes = _passes(session, item)
@@ -209,6 +213,11 @@ def _passes(session: pytest.Session, item: pytest.Item, limit: float = LONGEST) 
     signal.setitimer(signal.ITIMER_REAL, limit)  # nobody catches this signal: a test that hangs ends the process
     item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
     return not session.testsfailed
+
+
+def _running_now() -> Iterable[FrameType]:
+    """Where each thread is; those of earlier tests are in a function that they called long ago."""
+    return sys._current_frames().values()  # pyright: ignore[reportPrivateUsage]  # documented, despite its name
 
 
 def _noting(calls: list[set[tuple[str, str]]], folder: str) -> Callable[[FrameType, str, object], None]:
