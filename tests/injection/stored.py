@@ -17,7 +17,9 @@ from safepoint.history.states import LedgerState
 from safepoint.sessions import LateResult, Sender, Session, SqliteStore, Store
 from safepoint.sessions.busy import IfBusy
 from safepoint.sessions.records import MemoryRunBook, RunBook, RunRecord, RunState
+from safepoint.sessions.shelf import MemoryShelf, Note, Shelf
 from safepoint.sessions.sqlite_records import SqliteRunBook
+from safepoint.sessions.sqlite_shelf import SqliteShelf
 from safepoint.testing import call, say
 from tests.injection.parts import A_MOMENT, A_WHILE, LONG, SlowHooks, agent, look, pages, post
 from tests.injection.resuming import asks
@@ -226,7 +228,23 @@ async def delivered_by_hand(store: Store) -> None:
     async with asyncio.TaskGroup() as group:
         for prompt in ("first", "second"):
             run = one.start(prompt, session=session)
-            group.create_task(sender.deliver(run, prompt, if_busy="queue", on_turn=on_turn))
+            group.create_task(sender.deliver(run, prompt, if_busy="queue", on_turn=on_turn, on_over=on_turn))
+
+
+async def changed_between_runs(store: Store) -> None:
+    """Changes and a message that come while another change is under way wait for it, in their order."""
+    one = agent(say("done"))
+    session = await Session.create(store, "s", history=[user_message("hi"), Message("assistant", (Text("hello"),))])
+    sender = Sender(session)
+
+    async def change() -> None:
+        session.state["n"] = session.state.get("n", 0) + 1
+        await session.save_state()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(sender.between(change))
+        group.create_task(sender.send(one, "go", if_busy="queue"))
 
 
 async def recorded_runs(store: Store) -> None:
@@ -243,6 +261,13 @@ async def recorded_runs(store: Store) -> None:
     await book.move("run_1", RunState.LIVE, epoch=taken.epoch)
     assert [await book.get("run_1")] == await book.find(session="s") == await book.still_open()
     await book.intents("run_1")
+    await book.retract("run_1", "nobody's")
     await book.touch("s", 4.0)
     await book.touched("s")
     await book.forget("s")
+    shelf: Shelf = SqliteShelf(store) if isinstance(store, SqliteStore) else MemoryShelf()
+    await shelf.share("app", {"x": 1, "y": None})
+    await shelf.shared(["app"])
+    await shelf.note("s", Note(1.0, {}))
+    await shelf.notes("s")
+    await shelf.forget("s")

@@ -186,8 +186,10 @@ def test_a_run_goes_on_only_by_the_invocation_that_was_stopped_last(server: Serv
     over = server.run("going", "say over").body[-1]["invocationId"]
     body = message("going", "", newMessage=None)
     assert server.post("/run", {**body, "invocationId": over}).status == 400
+    naps = server.did().count("nap begins")
     caller = server.run_in_thread("going", "note going; nap 30")
     server.until_did("note going")
+    server.until_did("nap begins", naps + 1)  # else it never ran, and would run when the run goes on
     server.cancel("going")
     stopped = caller.answer().body[-1]["invocationId"]
     assert server.post("/run", {**body, "invocationId": over}).status == 400

@@ -10,7 +10,8 @@ import pytest
 
 from safepoint.history.parts import Message, Text, ToolCall, ToolResult
 from safepoint.sessions import MemoryStore, Session, SqliteStore
-from safepoint.sessions.shelf import MemoryShelf, Note, Shelf, SqliteShelf
+from safepoint.sessions.shelf import MemoryShelf, Note, Shelf
+from safepoint.sessions.sqlite_shelf import SqliteShelf
 from tests.virtual import virtual
 
 

@@ -31,9 +31,10 @@ from safepoint.server.routes import cancel, going_on, live, operating, page, run
 from safepoint.server.starting import NothingToAnswer
 from safepoint.sessions.memory import MemoryStore
 from safepoint.sessions.records import KeyTaken, MemoryRunBook, RunBook
-from safepoint.sessions.shelf import MemoryShelf, SqliteShelf
+from safepoint.sessions.shelf import MemoryShelf
 from safepoint.sessions.sqlite import SqliteStore
 from safepoint.sessions.sqlite_records import SqliteRunBook
+from safepoint.sessions.sqlite_shelf import SqliteShelf
 from safepoint.sessions.store import Store
 
 _log = logging.getLogger("safepoint")

@@ -272,7 +272,7 @@ class MemoryRunBook:
         self._intents.setdefault(run_id, []).append(Intent(next(self._numbers), run_id, dict(ask)))
 
     async def retract(self, run_id: str, ask_id: str) -> None:
-        self._intents[run_id] = [each for each in await self.intents(run_id) if each.ask.get("id") != ask_id]
+        self._intents[run_id] = [each for each in self._intents.get(run_id, ()) if each.ask.get("id") != ask_id]
 
     async def intents(self, run_id: str) -> list[Intent]:
         return list(self._intents.get(run_id, ()))
