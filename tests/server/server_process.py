@@ -121,8 +121,12 @@ class ServerProcess:
         """One request, its answer begun and not read. Closing the answer closes the connection."""
         connection = self.connect()
         data = None if body is None else json.dumps(body).encode()
-        connection.request(method, path, data, {"content-type": "application/json", "connection": "close"})
-        return connection.getresponse()
+        try:
+            connection.request(method, path, data, {"content-type": "application/json", "connection": "close"})
+            return connection.getresponse()
+        except BaseException:
+            connection.close()
+            raise
 
     def post(self, path: str, body: object = None, headers: Mapping[str, str] | None = None) -> Answer:
         return self.http("POST", path, body, headers)

@@ -57,6 +57,7 @@ class Client(threading.Thread):
         self._sessions = sessions
         self._seed = seed
         self._count = 0
+        self._opened: list[http.client.HTTPResponse] = []
 
     def run(self) -> None:
         acts: list[Callable[[str], None]] = [
@@ -74,6 +75,9 @@ class Client(threading.Thread):
             pass
         except AssertionError as error:
             self._told.surprises.append(str(error))
+        finally:
+            for response in self._opened:
+                response.close()
 
     def _text(self) -> str:
         self._count += 1
@@ -93,7 +97,9 @@ class Client(threading.Thread):
         return None
 
     def _open(self, method: str, path: str, body: object = None) -> http.client.HTTPResponse:
-        return self._server.begin(method, path, body)
+        response = self._server.begin(method, path, body)
+        self._opened.append(response)
+        return response
 
     def _stay(self, session: str) -> None:
         response = self._send(session, self._text())
