@@ -77,7 +77,8 @@ def test_queued_and_paused_runs_of_the_other_process_are_cancelled_too(
 ) -> None:
     here, there = servers
     here.create("waiting")
-    here.run_in_thread("waiting", "nap 30")
+    here.run_in_thread("waiting", "note it-is-live; nap 30")
+    here.until_did("note it-is-live")  # before its first step it is told as queued
     live = run_of(here, "waiting", "live")
     here.run_in_thread("waiting", "note never-run", ifBusy="queue")
     queued = run_of(here, "waiting", "queued")
