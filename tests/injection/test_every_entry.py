@@ -29,7 +29,7 @@ CANNOT_WAIT = {
 IN_LONG_ENTRIES = ("ended = await family.wait()",)
 
 # What works on a real file, and is waited for there only.
-FILES = ("sqlite.py", "sqlite_records.py", "sqlite_shelf.py", "worker.py")
+FILES = ("sqlite.py", "sqlite_records.py", "sqlite_shelf.py", "sqlite_tables.py", "worker.py")
 
 # A real file, or a new Python, under every injection takes minutes: such entries are left to the long proofs.
 LONG = sorted(name for name in ENTRIES if name.endswith(("_in_sqlite", "_in_a_process")))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 from safepoint.sessions.records import (
     Intent,
@@ -20,8 +20,7 @@ from safepoint.sessions.records import (
     taken,
 )
 from safepoint.sessions.sqlite import SqliteStore
-
-T = TypeVar("T")
+from safepoint.sessions.sqlite_tables import Tables
 
 _TABLES = (
     """CREATE TABLE IF NOT EXISTS run_records (
@@ -58,15 +57,7 @@ class SqliteRunBook:
     durable = True
 
     def __init__(self, store: SqliteStore) -> None:
-        self._worker = store.worker
-        self._ready = False
-
-    async def _call(self, function: Callable[[sqlite3.Connection], T]) -> T:
-        """Cancellation: it still happens, whole."""
-        if not self._ready:
-            await self._worker.call(_make_tables)
-            self._ready = True
-        return await self._worker.call(function)
+        self._tables = Tables(store, _TABLES)
 
     async def accept(self, record: RunRecord, *, since: float) -> RunRecord:
         """Cancellation: of this and of every other method: it still happens, whole."""
@@ -78,13 +69,13 @@ class SqliteRunBook:
                     return same_request(known[0], record.digest)
             return _put(db, record)
 
-        return await self._call(work)
+        return await self._tables.call(work)
 
     async def move(self, run_id: str, state: RunState, *, epoch: int, **changes: Any) -> RunRecord:  # Any: its fields
-        return await self._call(lambda db: _put(db, moved(_known(db, run_id), state, epoch, changes)))
+        return await self._tables.call(lambda db: _put(db, moved(_known(db, run_id), state, epoch, changes)))
 
     async def take(self, run_id: str, owner: str, *, epoch: int, at: float) -> RunRecord:
-        return await self._call(lambda db: _write(db, taken(_known(db, run_id), owner, epoch, at)))
+        return await self._tables.call(lambda db: _write(db, taken(_known(db, run_id), owner, epoch, at)))
 
     async def beat(self, owner: str, *, at: float, after: int) -> list[Intent]:
         def work(db: sqlite3.Connection) -> list[Intent]:
@@ -92,48 +83,48 @@ class SqliteRunBook:
             mine = f"run_id IN (SELECT run_id FROM run_records WHERE owner = ? AND {_OPEN})"
             return _intents(db, f"number > ? AND {mine}", (after, owner))
 
-        return await self._call(work)
+        return await self._tables.call(work)
 
     async def get(self, run_id: str) -> RunRecord | None:
-        found = await self._call(lambda db: _select(db, "run_id = ?", (run_id,)))
+        found = await self._tables.call(lambda db: _select(db, "run_id = ?", (run_id,)))
         return found[0] if found else None
 
     async def by_key(self, session: str, key: str, *, since: float) -> RunRecord | None:
-        found = await self._call(lambda db: _select(db, _BY_KEY, (session, key, since)))
+        found = await self._tables.call(lambda db: _select(db, _BY_KEY, (session, key, since)))
         return found[0] if found else None
 
     async def find(self, *, session: str | None = None, prefix: str = "", limit: int = 1000) -> list[RunRecord]:
         where, given = ("session = ?", (session,)) if session is not None else _begins_with(prefix)
-        return await self._call(
+        return await self._tables.call(
             lambda db: _select(db, f"{where} ORDER BY created_at DESC, rowid DESC LIMIT ?", (*given, limit))
         )
 
     async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
         wanted = _OPEN if waiting else f"{_OPEN} AND state != 'paused'"
         where, given = (f"session = ? AND {wanted}", (session,)) if session is not None else (wanted, ())
-        return await self._call(lambda db: _select(db, f"{where} ORDER BY created_at, rowid", given))
+        return await self._tables.call(lambda db: _select(db, f"{where} ORDER BY created_at, rowid", given))
 
     async def intend(self, run_id: str, ask: Mapping[str, Any]) -> None:  # Any: JSON values
         row = (run_id, json.dumps(dict(ask)))
-        await self._call(lambda db: db.execute("INSERT INTO run_intents (run_id, ask) VALUES (?, ?)", row))
+        await self._tables.call(lambda db: db.execute("INSERT INTO run_intents (run_id, ask) VALUES (?, ?)", row))
 
     async def retract(self, run_id: str, ask_id: str) -> None:
         query = "DELETE FROM run_intents WHERE run_id = ? AND json_extract(ask, '$.id') = ?"
-        await self._call(lambda db: db.execute(query, (run_id, ask_id)))
+        await self._tables.call(lambda db: db.execute(query, (run_id, ask_id)))
 
     async def intents(self, run_id: str) -> list[Intent]:
-        return await self._call(lambda db: _intents(db, "run_id = ?", (run_id,)))
+        return await self._tables.call(lambda db: _intents(db, "run_id = ?", (run_id,)))
 
     async def touch(self, session: str, at: float) -> None:
         query = "INSERT OR REPLACE INTO session_marks (session, at) VALUES (?, ?)"
-        await self._call(lambda db: db.execute(query, (session, at)))
+        await self._tables.call(lambda db: db.execute(query, (session, at)))
 
     async def touched(self, prefix: str) -> dict[str, float]:
         where, given = _begins_with(prefix)
         runs = f"SELECT session, max(coalesce(ended_at, created_at)) FROM run_records WHERE {where} GROUP BY session"
         marks = f"SELECT session, at FROM session_marks WHERE {where}"
         query = f"SELECT session, max(at) FROM ({marks} UNION ALL {runs}) GROUP BY session"
-        rows = await self._call(lambda db: db.execute(query, (*given, *given)).fetchall())
+        rows = await self._tables.call(lambda db: db.execute(query, (*given, *given)).fetchall())
         return {str(session): float(at) for session, at in rows}
 
     async def forget(self, session: str) -> None:
@@ -143,12 +134,7 @@ class SqliteRunBook:
             db.execute("DELETE FROM run_records WHERE session = ?", (session,))
             db.execute("DELETE FROM session_marks WHERE session = ?", (session,))
 
-        await self._call(work)
-
-
-def _make_tables(db: sqlite3.Connection) -> None:
-    for statement in _TABLES:
-        db.execute(statement)
+        await self._tables.call(work)
 
 
 def _begins_with(prefix: str) -> tuple[str, tuple[str, str]]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from safepoint.sessions.shelf import Note
 from safepoint.sessions.sqlite import SqliteStore
-
-T = TypeVar("T")
+from safepoint.sessions.sqlite_tables import Tables
 
 _TABLES = (
     """CREATE TABLE IF NOT EXISTS shared_values (
@@ -25,21 +24,13 @@ class SqliteShelf:
     """`SqliteShelf(store)`: in the store's file, by its one writer. Close the store, not this."""
 
     def __init__(self, store: SqliteStore) -> None:
-        self._worker = store.worker
-        self._ready = False
-
-    async def _call(self, function: Callable[[sqlite3.Connection], T]) -> T:
-        """Cancellation: it still happens, whole."""
-        if not self._ready:
-            await self._worker.call(_make_tables)
-            self._ready = True
-        return await self._worker.call(function)
+        self._tables = Tables(store, _TABLES)
 
     async def shared(self, places: Iterable[str]) -> dict[str, Any]:  # Any: as above
         """Cancellation: of this and of every other method: it still happens, whole."""
         given = tuple(places)
         query = f"SELECT name, value FROM shared_values WHERE place IN ({', '.join('?' * len(given))})"
-        rows = await self._call(lambda db: db.execute(query, given).fetchall())
+        rows = await self._tables.call(lambda db: db.execute(query, given).fetchall())
         return {str(name): json.loads(value) for name, value in rows}
 
     async def share(self, place: str, delta: Mapping[str, Any]) -> None:  # Any: as above
@@ -50,22 +41,17 @@ class SqliteShelf:
             db.executemany("INSERT OR REPLACE INTO shared_values (place, name, value) VALUES (?, ?, ?)", kept)
             db.executemany("DELETE FROM shared_values WHERE place = ? AND name = ?", gone)
 
-        await self._call(work)
+        await self._tables.call(work)
 
     async def note(self, session: str, note: Note) -> None:
         row = (session, note.at, json.dumps(dict(note.body)))
         query = "INSERT INTO session_notes (session, at, body) VALUES (?, ?, ?)"
-        await self._call(lambda db: db.execute(query, row))
+        await self._tables.call(lambda db: db.execute(query, row))
 
     async def notes(self, session: str) -> list[Note]:
         query = "SELECT at, body FROM session_notes WHERE session = ? ORDER BY number"
-        rows = await self._call(lambda db: db.execute(query, (session,)).fetchall())
+        rows = await self._tables.call(lambda db: db.execute(query, (session,)).fetchall())
         return [Note(float(at), json.loads(body)) for at, body in rows]
 
     async def forget(self, session: str) -> None:
-        await self._call(lambda db: db.execute("DELETE FROM session_notes WHERE session = ?", (session,)))
-
-
-def _make_tables(db: sqlite3.Connection) -> None:
-    for statement in _TABLES:
-        db.execute(statement)
+        await self._tables.call(lambda db: db.execute("DELETE FROM session_notes WHERE session = ?", (session,)))
