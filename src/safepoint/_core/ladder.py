@@ -40,8 +40,8 @@ class _Unwritten(float):
 class Ladder:
     """How long each rung may take, in seconds. `cap` bounds every grace, `finish` and shield, and whatever is left out.
 
-    `kill`: how long what was killed may take to be gone, and what FORCE leaves a sub-agent to record its own end. Left
-    out it is at most half of the cap, so that TERM has the other half.
+    `kill`: how long what was killed may take to be gone, and what FORCE leaves a sub-agent, or a run with a session, to
+    record its own end. Left out it is at most half of the cap, so that TERM has the other half.
     """
 
     task: float = _Unwritten(1.0)
