@@ -230,6 +230,8 @@ class BaseDriver(ABC, Generic[OwnT]):
             error=result.error,
         )
         self._record.sealed = True
-        if self._record.run.session is not None:
-            self._record.run.session.left(self._record.run)
-        self._node.finish(closed.ending)
+        try:
+            if self._record.run.session is not None:
+                self._record.run.session.left(self._record.run)
+        finally:  # whoever waits is told, whatever a session of somebody's own does
+            self._node.finish(closed.ending)
