@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from safepoint import Agent, Budget, Ladder, ToolContext, check_history, tool
+from safepoint import Agent, Budget, Ladder, SafePoint, ToolContext, check_history, tool
 from safepoint.agent.model import Finish, TextDelta
 from safepoint.errors import ModelError, RunFailed, SessionBusy, SessionExists, SessionNotFound
 from safepoint.history.encoding import Lost
@@ -221,12 +221,15 @@ def test_a_cancel_while_the_session_is_claimed_leaves_it_free_for_everybody(kind
 
 
 @both_stores
-def test_a_run_that_was_stopped_before_its_start_has_its_input_in_the_session(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [SafePoint.NOW, SafePoint.FORCE])
+def test_a_run_that_was_stopped_before_its_start_has_its_input_in_the_session(
+    kind: str, at: SafePoint, tmp_path: Path
+) -> None:
     async def main() -> None:
         async with opened(kind, tmp_path) as store:
             session = await Session.create(store, "s")
             asker = agent(say("hello"))
-            asker.cancel(reason="not yet")
+            asker.cancel(at, reason="not yet")
             stopped = await asker.run("hi", session=session)
             assert stopped.stop_reason == "cancelled"
             assert [m.text for m in session.messages if m.role == "user"] == ["hi"]

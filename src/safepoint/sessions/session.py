@@ -81,7 +81,7 @@ class Session:
         self._unsure = False
         self._appends = 0
         self._listeners: list[Callable[[tuple[Fact, ...]], object]] = []
-        # The end of a run that could not wait until it was stored, as FORCE makes it: written with the next change.
+        # The end of a run that could not wait until it was stored: written with the next change.
         self._owed: Ended | None = None
         # How the live run began, in case that is what nobody knows.
         self._opening: list[Change] = []
@@ -265,7 +265,7 @@ class Session:
             if run.result.save_error is not None and self._has_open_run():
                 self._owed = _end_of(run.result, self._stored.runs[-1].index)
         if self.live is None and not self._changing and self._claimant is not None:
-            # The store did not answer in time, or the run was forced and nothing was waited for.
+            # The store did not answer in time.
             self._releasing(self._claimant)
         known = {late.call_id for late in self.late}
         for orphan in run.result.orphans:
