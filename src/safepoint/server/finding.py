@@ -48,6 +48,19 @@ class Finder:
             raise NotYours(f"Run not found: {run_id}")
         return key, record
 
+    async def records(self, who: Principal, app: str | None, user: str | None) -> list[RunRecord]:
+        """All that are open, and of the others the newest: of that app and user, where they were named.
+
+        However many runs others have had since, nobody's open ones are lost among them. Cancellation: no change.
+        """
+        book, whose = self._host.book, user if who.user is None else who.user
+        apps = [each.name for each in self._host.catalog] if app is None else [app]
+        prefixes = [f"{app}/" if app is not None else ""] if whose is None else [f"{each}/{whose}/" for each in apps]
+        newest = [record for prefix in prefixes for record in await book.find(prefix=prefix)]
+        found = {record.run_id: record for record in (*await book.still_open(), *newest)}
+        keys = {id: key for id, record in found.items() if (key := SessionKey.parse(record.session)) is not None}
+        return [found[id] for id, key in keys.items() if who.owns(key.user)]
+
     def live(self, who: Principal, run_id: str) -> HostedRun | None:
         """The run, if it is live here and the caller's. Raises `BadId`."""
         hosted = self._host.runs.get(check_id("run", run_id))
