@@ -56,10 +56,16 @@ async def watch_run(host: Served, who: Who, run: str, request: Request, after: i
 
 @routes.get("/runs/{run}/why")
 async def why(host: Served, who: Who, run: str) -> Json:
-    await Finder(host).run(who, run)
+    """`asked`: where it is to stop, empty if nobody wants that; not there for a run that this process does not have."""
+    found = await Finder(host).run(who, run)
+    shown = run_json(found) if isinstance(found, HostedRun) else record_json(found)
+    answer: Json = {"runId": run, "state": shown["state"], "outcome": shown["outcome"], "holding": []}
     hosted = Finder(host).live(who, run)
-    holding = hosted.run.why_not_stopped() if hosted is not None else ()
-    return {"holding": [without_nulls(holding_json(each, stacks=who.admin)) for each in holding]}
+    if hosted is not None:
+        request, holding = hosted.run.node.request(), hosted.run.why_not_stopped()
+        answer["asked"] = sorted(request.at.places) if request is not None else []
+        answer["holding"] = [without_nulls(holding_json(each, stacks=who.admin)) for each in holding]
+    return without_nulls(answer)
 
 
 @routes.post("/runs/{run}:steer")
