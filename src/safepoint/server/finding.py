@@ -20,6 +20,7 @@ from safepoint.server.principal import NotYours, Principal
 from safepoint.server.shared_state import places
 from safepoint.server.wire_events import Json, Scene, error_frame, first_voice
 from safepoint.sessions.records import RunRecord, RunState
+from safepoint.sessions.shelf import Note
 
 _log = logging.getLogger("safepoint.server")
 
@@ -146,5 +147,11 @@ class Finder:
             (await host.book.touched(id)).get(id, 0.0),
             await host.shelf.shared(places(key).values()),
             {record.run_id: record for record in await host.book.find(session=id)},
-            await host.shelf.notes(id),
+            [*await host.shelf.notes(id), *_not_noted(host.live_of(key))],
         )
+
+
+def _not_noted(live: list[HostedRun]) -> list[Note]:
+    """What runs have done to the state is noted when they end; until then they know it themselves."""
+    deltas = ((event, delta) for hosted in live for event, delta in hosted.state_told.deltas.items())
+    return [Note(0.0, {"event": event, "stateDelta": delta}) for event, delta in deltas]
