@@ -92,7 +92,8 @@ def create_app(
                 async with asyncio.timeout(_CLOSING):
                     await host.store.aclose()
 
-    app = FastAPI(title="Safepoint", lifespan=lifespan)
+    # FastAPI's own pages of the API load scripts from other servers.
+    app = FastAPI(title="Safepoint", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.add_middleware(Guard, config=host.config, keys=keys)
     app.add_middleware(Access, metrics=host.operations.metrics)
     app.state.host = host

@@ -29,6 +29,7 @@ from safepoint.history.parts import Message, Prompt
 from safepoint.server.feed import Feed
 from safepoint.server.ids import SessionKey
 from safepoint.server.leaving import Leaving
+from safepoint.server.state_told import StateTold
 from safepoint.server.wire_events import (
     ABORTED,
     Abnormal,
@@ -92,6 +93,7 @@ class HostedRun:
         # What came with the message, what sessions shared when its turn came, and who brings and keeps that.
         self.state_delta: Mapping[str, Any] = {}  # Any: JSON values
         self.shared_before: Mapping[str, Any] | None = None  # Any: as above
+        self.state_told = StateTold()
         self.bring_state: Callable[[], Awaitable[None]] | None = None
         self.keep_state: Callable[[], Awaitable[None]] | None = None
         self._session: Session | None = None
@@ -292,6 +294,7 @@ class HostedRun:
             match fact:
                 case Opened(run_id=run_id) if run_id == self.id:
                     self._mine = True
+                    self.state_told.begin(self._stored_state)
                     self._index = fact.index
                     self._said = dict(enumerate(fact.messages, fact.index))
                     self._place = fact.index + len(fact.messages)
@@ -310,7 +313,15 @@ class HostedRun:
         if self._said.get(place) != message:
             self._said[place] = message
             self._place = place + 1
-            self.feed.say(place, message_event(self.feed.scene, place, message, at))
+            self.feed.say(place, self._with_state(message_event(self.feed.scene, place, message, at)))
+
+    def _with_state(self, event: Json) -> Json:
+        return self.state_told.on(event, self._stored_state)
+
+    @property
+    def _stored_state(self) -> Mapping[str, Any]:  # Any: JSON values
+        assert self._session is not None
+        return self._session.stored_state
 
     def _say_last(self, ended: Ended) -> None:
         """What the end adds, the last of it with how the run ended."""
@@ -318,7 +329,7 @@ class HostedRun:
         spoken = list(enumerate(scene.spoken(ended.messages), ended.index))
         calls = [call.id for message in ended.messages for call in message.tool_calls]
         for place, (speaker, message) in spoken:
-            event = message_event(speaker, place, message, ended.at, questions=asked)
+            event = self._with_state(message_event(speaker, place, message, ended.at, questions=asked))
             if place == spoken[-1][0]:
                 self._said[place] = message
                 self._tell_last(place, asking_event(event, asked, calls) if asked else event, message, ended)

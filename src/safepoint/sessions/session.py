@@ -182,6 +182,11 @@ class Session:
         return self._stored.times
 
     @property
+    def stored_state(self) -> Mapping[str, Any]:  # Any: JSON values
+        """The state as it was stored last: the same object until that changes."""
+        return self._stored.state
+
+    @property
     def checkpoint(self) -> Checkpoint | None:
         """From where the last run can go on, if it was stopped: `agent.resume(session.checkpoint, session=session)`."""
         checkpoint = self._stored.runs[-1].checkpoint if self._stored.runs else None
