@@ -128,8 +128,12 @@ class Session:
         return session
 
     async def fork(self, id: str | None = None) -> Session:
-        """A session of its own with the same messages and state. Cancellation: it may exist, empty."""
+        """A session of its own with the same messages and state. Raises `SessionBusy` if a run of it is live anywhere.
+
+        Cancellation: it may exist, empty.
+        """
         self._refuse_live("fork")
+        await self._change(list)  # changes nothing: what others have said meanwhile is known, and all of it closed
         other = await Session.create(self.store, id, state=self.state)
         said = [Said(place, *each) for place, each in enumerate(zip(self.messages, self._stored.times, strict=True))]
         await other._change(lambda: [*said])
