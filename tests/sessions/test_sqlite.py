@@ -205,6 +205,9 @@ def test_a_bad_time_out_is_refused(tmp_path: Path) -> None:
         "UPDATE runs SET checkpoint = x'00ff'",
         "UPDATE calls SET entry = '{}'",
         "UPDATE calls SET memory = '{}'",
+        "UPDATE calls SET memory = '[]'",
+        f"UPDATE messages SET body = '{'[' * 100_000}' WHERE place = 1",
+        "UPDATE sessions SET owner = x'ff'",
         "UPDATE sessions SET owner = 'rubbish'",
     ],
 )
@@ -229,6 +232,24 @@ def test_rows_that_were_spoilt_are_told_and_left_as_they_are(spoil: str, tmp_pat
         with pytest.raises(StoreCorrupt, match="'s'"):
             await greeter().run("hi", session=await Session.load(store, "s"))
         assert dump() == before
+        await store.aclose()
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("state", ["[]", "nonsense", "[" * 100_000])
+def test_a_state_that_was_spoilt_is_told_by_whoever_lists_states(state: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+
+    async def main() -> None:
+        store = SqliteStore(path)
+        await Session.create(store, "s")
+        with sqlite3.connect(path) as other:
+            other.execute("UPDATE sessions SET state = ?", (state,))
+        other.close()
+        with pytest.raises(StoreCorrupt, match="'s'"):
+            await store.states()
+        assert await store.list_ids() == ["s"]
         await store.aclose()
 
     run_virtual(main)

@@ -60,6 +60,8 @@ ALTER TABLE runs ADD COLUMN origin TEXT NOT NULL DEFAULT '';
 UPDATE runs SET origin = run_id;
 """
 _VERSION = 2
+# What reading a spoilt row may raise.
+_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 
 
 class SqliteStore:
@@ -138,7 +140,13 @@ class SqliteStore:
         return [str(id) for id, _ in await self._listed(prefix)]
 
     async def states(self, prefix: str = "") -> dict[str, Mapping[str, Any]]:  # Any: JSON values
-        return {str(id): _read_state(state) for id, state in await self._listed(prefix)}
+        found: dict[str, Mapping[str, Any]] = {}
+        for id, state in await self._listed(prefix):
+            try:
+                found[id] = _read_state(state)
+            except _UNREADABLE as error:
+                raise StoreCorrupt(f"the state of the session {id!r} can't be read: {error!r}") from error
+        return found
 
     async def _listed(self, prefix: str) -> list[tuple[str, str]]:
         """Cancellation: nothing has changed."""
@@ -203,7 +211,7 @@ def _claim(db: sqlite3.Connection, session_id: str, owner: str, claimant: str) -
 def _owner(session_id: str, text: str) -> Owner:
     try:
         return Owner.parse(text)
-    except ValueError as error:
+    except _UNREADABLE as error:
         raise StoreCorrupt(f"the owner of the session {session_id!r} can't be read: {text!r}") from error
 
 
@@ -344,7 +352,7 @@ def _load(db: sqlite3.Connection, session_id: str) -> Stored:
             epoch,
             tuple(float(at) for _, _, at in rows),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except _UNREADABLE as error:
         raise StoreCorrupt(f"the session {session_id!r} can't be read: {error!r}; it was left as it is") from error
 
 
