@@ -12,6 +12,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -251,7 +252,7 @@ def _apply(db: sqlite3.Connection, session_id: str, change: Change) -> None:
 
 
 def _open(db: sqlite3.Connection, session_id: str, opened: Opened) -> None:
-    state, origin = _row(db, session_id)[0], opened.run_id
+    state, origin, base = _row(db, session_id)[0], opened.run_id, None
     last = _last_run(db, session_id)
     number = (last[0] if last is not None else 0) + 1
     if opened.continues is not None:
@@ -261,12 +262,16 @@ def _open(db: sqlite3.Connection, session_id: str, opened: Opened) -> None:
                 "or a new message came after it"
             )
         state, origin = last[3], last[4]
+        where = (session_id, last[0])
+        (kept,) = db.execute("SELECT checkpoint FROM runs WHERE session = ? AND number = ?", where).fetchone()
+        base = replace(Checkpoint.from_bytes(kept), pending=opened.pending).to_bytes()
         _forget_run(db, session_id, last[1])
     _insert_messages(db, session_id, opened.index, opened.messages, opened.at)
     _truncate(db, session_id, opened.index + len(opened.messages))
-    columns = "session, number, run_id, agent, place, ended, state_before, origin"
-    row = (session_id, number, opened.run_id, opened.agent, opened.index, 0, state, origin)
-    db.execute(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    # Without an id: until the run ends, this is what it goes on from and nothing that anybody else could continue.
+    columns = "session, number, run_id, agent, place, ended, state_before, origin, checkpoint"
+    row = (session_id, number, opened.run_id, opened.agent, opened.index, 0, state, origin, base)
+    db.execute(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     for entry in opened.ledger:
         _insert_call(db, session_id, opened.run_id, entry, None)
 
@@ -362,17 +367,19 @@ def _read_run(db: sqlite3.Connection, session_id: str, row: tuple[Any, ...]) -> 
         "SELECT entry, memory FROM calls WHERE session = ? AND run_id = ? ORDER BY number", (session_id, run_id)
     ).fetchall()
     entries = [(decode_entry(json.loads(entry)), memory) for entry, memory in calls]
+    kept = None if checkpoint is None else Checkpoint.from_bytes(checkpoint)
     return StoredRun(
         run_id,
         agent,
         place,
         bool(ended),
         stop_reason,
-        None if checkpoint is None else Checkpoint.from_bytes(checkpoint),
+        kept if ended else None,
         tuple(entry for entry, _ in entries),
         {entry.call_id: decode_memory(json.loads(memory)) for entry, memory in entries if memory is not None},
         _read_state(state_before),
         origin,
+        None if ended else kept,
     )
 
 
