@@ -6,14 +6,15 @@ What a store has while a run is live is what a crash would leave; `sealed` is wh
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
-from safepoint import Agent, Checkpoint, Parallel, Resume, SafePoint, ToolContext, check_history, tool
-from safepoint.sessions import Session, Store
+from safepoint import Agent, Checkpoint, Hooks, Parallel, Resume, SafePoint, ToolCall, ToolContext, check_history, tool
+from safepoint.sessions import MemoryStore, Session, Store
 from safepoint.sessions.recovery import sealed
 from safepoint.testing import call, run_virtual, say
 from tests.injection.parts import StepModel
-from tests.sessions.stores import both_stores, opened
+from tests.sessions.stores import Wrapped, both_stores, opened
 
 
 async def left_by_a_crash(store: Store) -> Checkpoint:
@@ -147,5 +148,68 @@ def test_a_branch_that_a_dead_run_had_not_come_to_goes_on_where_it_was_stopped(k
             world.gate.set()
             await both.resume(left)
         assert world.posted == [1, 2]
+
+    run_virtual(main)
+
+
+@both_stores
+def test_what_a_tool_has_done_once_is_not_done_again_after_a_crash(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        world, log = World(), list[str]()
+
+        @tool(effect="idempotent")
+        async def pay(ctx: ToolContext) -> str:
+            """Pay, and wait for the receipt."""
+            number: object = await ctx.once("pay", lambda: log.append("paid") or "no. 7")
+            world.waiting.set()
+            await world.gate.wait()
+            return f"paid, {number}"
+
+        class Asks(Hooks):
+            async def before_tool(self, run: object, call: ToolCall) -> None:
+                await self.ctx.once("asked", lambda: log.append("asked"))
+
+        model = StepModel(call("pay"), say("done"))
+        payer = Agent("payer", model=model, tools=[pay], hooks=[Asks()])
+        async with opened(kind, tmp_path) as store:
+            session = await Session.create(store, "s")
+            async with payer.start("go", session=session) as run:
+                await world.waiting.wait()
+                left = await left_by_a_crash(store)
+                run.cancel()
+            world.gate.set()
+            result = await payer.resume(left)
+        assert log == ["asked", "paid"]
+        assert [entry.content for entry in result.ledger] == ["paid, no. 7"]
+
+    run_virtual(main)
+
+
+def test_a_tool_that_outlived_its_run_stores_nothing_any_more() -> None:
+    async def main() -> None:
+        inner, world = MemoryStore(), World()
+
+        @tool
+        async def deaf(ctx: ToolContext) -> str:
+            """Swallow the cancellation, and go on for a long time."""
+            for _ in range(3):
+                with suppress(asyncio.CancelledError):
+                    world.waiting.set()
+                    await asyncio.sleep(100)
+            await ctx.once("late", lambda: "value")
+            return "late"
+
+        session = await Session.create(inner, "s")
+        agent = Agent("a", model=StepModel(call("deaf"), say("done")), tools=[deaf])
+        async with agent.start("go", session=session) as run:
+            await world.waiting.wait()
+            run.cancel()
+        stored = await inner.load("s")
+        store = Wrapped(inner)
+        session.store = store
+        await asyncio.sleep(400)
+        assert run.result.orphans[0].still_running is False
+        assert store.counts.get("append") is None
+        assert (await inner.load("s")).runs == stored.runs
 
     run_virtual(main)
