@@ -151,7 +151,7 @@ class Execution:
     async def _make_durable(self, **changes: Any) -> None:  # Any: the entry's own fields
         """Write the entry, with these changes, if there is a journal. Cancellation: it is written whole or not."""
         if self._record.journal is not None:
-            await self._record.note(Called(replace(self._entry, **changes), self.memory))
+            await self._record.note(Called(replace(self._entry, **changes), self.memory.copy()))
 
     async def _remember(self) -> None:
         """Store what the call remembers. Cancellation: as above."""
