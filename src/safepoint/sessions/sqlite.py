@@ -11,7 +11,7 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -32,7 +32,7 @@ from safepoint.errors import (
 )
 from safepoint.history.encoding import decode_message, decode_value, encode_message, encode_values
 from safepoint.history.parts import Message
-from safepoint.sessions.owners import Owner
+from safepoint.sessions.owners import LEASE, Owner
 from safepoint.sessions.store import Change, LateResult, LateSet, StateSet, Stored, StoredRun, Truncated
 from safepoint.sessions.worker import Worker
 from safepoint.tools.memory import CallMemory
@@ -71,6 +71,8 @@ class SqliteStore:
     `timeout`: seconds to wait for another process that holds the file's lock before that is a `StoreError`.
     """
 
+    beat_every = LEASE / 3
+
     def __init__(self, path: str | Path, *, timeout: float = 10.0) -> None:
         if not is_seconds(timeout):
             raise ValueError(f"SqliteStore(timeout={timeout!r}): write a number of seconds above 0")
@@ -78,9 +80,10 @@ class SqliteStore:
         self._timeout = timeout
         _make_private(self._path)
         self._owner = str(Owner.this_process())
-        # Also of whatever else is kept in this file: one writer.
+        # Which session each claimant of ours holds; known to the worker's thread alone.
+        self._held: dict[str, str] = {}
         # Also the writer of whatever else is kept in this file: there is one.
-        self.worker = Worker(self._connect, f"sqlite {self._path.name}")
+        self.worker = Worker(self._connect, f"sqlite {self._path.name}", self._beat, self.beat_every)
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None)
@@ -108,10 +111,25 @@ class SqliteStore:
         return await self.worker.call(lambda db: _load(db, session_id))
 
     async def claim(self, session_id: str, claimant: str) -> int:
-        return await self.worker.call(lambda db: _claim(db, session_id, self._owner, claimant))
+        def work(db: sqlite3.Connection) -> int:
+            epoch = _claim(db, session_id, self._owner, claimant)
+            self._held[claimant] = session_id
+            return epoch
+
+        return await self.worker.call(work)
 
     async def release(self, session_id: str, claimant: str) -> None:
-        await self.worker.call(lambda db: _release(db, session_id, claimant))
+        def work(db: sqlite3.Connection) -> None:
+            _release(db, session_id, claimant)
+            self._held.pop(claimant, None)
+
+        await self.worker.call(work)
+
+    def _beat(self) -> Callable[[sqlite3.Connection], object] | None:
+        """What renews our claims; nothing if there are none. A run may be silent for longer than a lease lasts."""
+        rows = [(time.time(), session_id, claimant) for claimant, session_id in self._held.items()]
+        renew = "UPDATE sessions SET renewed = ? WHERE id = ? AND claimant = ? AND owner IS NOT NULL"
+        return (lambda db: db.executemany(renew, rows)) if rows else None
 
     async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
         def work(db: sqlite3.Connection) -> None:
