@@ -183,6 +183,34 @@ def test_a_fork_goes_its_own_way(kind: str, tmp_path: Path) -> None:
 
 
 @both_stores
+def test_a_fork_has_what_is_true_now_and_never_half_a_turn(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as store:
+            session = await Session.create(store, "s")
+            inside, release = asyncio.Event(), asyncio.Event()
+
+            @tool
+            async def wait() -> str:
+                """Wait."""
+                inside.set()
+                await release.wait()
+                return "waited"
+
+            one = Agent("a", model=ScriptedModel(call("wait"), say("done")), tools=[wait])
+            async with one.start("go", session=session):
+                await inside.wait()
+                elsewhere = await Session.load(store, "s")  # as another process would see it
+                with pytest.raises(SessionBusy):
+                    await elsewhere.fork("early")
+                release.set()
+            fork = await elsewhere.fork("late")
+            assert [m.role for m in fork.messages] == ["user", "assistant", "tool", "assistant"]
+            assert await store.list_ids() == ["late", "s"]
+
+    run_virtual(main)
+
+
+@both_stores
 def test_one_live_run_at_a_time_and_a_refused_one_disturbs_nothing(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(kind, tmp_path) as store:
