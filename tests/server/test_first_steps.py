@@ -48,6 +48,8 @@ async def test_a_run_that_is_cancelled_before_its_first_step_keeps_its_message()
     assert (hosted.run.node.started, hosted.state) == (False, RunState.LIVE)
     [cancelled] = await cancel_all(host, [hosted], CancelRequest(), Reason("changed my mind"))
     assert (cancelled.outcome, hosted.outcome, model.calls) == ("stopped", "cancelled", 0)
+    [record] = await host.book.find()
+    assert (record.state, record.outcome) == (RunState.ENDED, "cancelled")
     stored = await host.store.load(KEY.stored_as)
     assert [message.role for message in stored.messages] == ["user", "assistant"]
     assert stored.messages[0].text == "go"
