@@ -106,8 +106,8 @@ class Tool(BaseTool, Generic[P, R]):
             inspect.signature(undo).bind(**dict.fromkeys(names))
         except TypeError as problem:
             raise ToolDefinitionError(
-                f"undo={getattr(undo, '__name__', undo)} is called with the arguments of {self.signature.name}(), by name, "
-                f"and can't be: {problem}; write `async def` with the parameters ({', '.join(names)})"
+                f"undo={getattr(undo, '__name__', undo)} is called with the arguments of {self.signature.name}(), by "
+                f"name, and can't be: {problem}; write `async def` with the parameters ({', '.join(names)})"
             ) from problem
 
     def _with_context(self, context: ToolContext[Any], args: dict[str, Any]) -> dict[str, Any]:  # Any: as above
