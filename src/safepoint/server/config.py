@@ -56,6 +56,7 @@ class ServerConfig:
     read nothing of what it is sent before it is dropped; it can come back.
     `allowed_hosts`: names by which clients may call it, besides loopback.
     `allowed_origins`: pages of other servers that may call it, with a key: `https://app.example.com` or `regex:…`.
+    `default_app`: the app of requests that name none: `/run` without `appName`, and addresses from `/users/` on.
     `insecure`: serve others than this machine without keys.
     """
 
@@ -69,6 +70,7 @@ class ServerConfig:
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     insecure: bool = False
+    default_app: str | None = None
 
     def __post_init__(self) -> None:
         if self.on_crash not in tuple(OnCrash):
