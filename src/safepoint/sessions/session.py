@@ -77,7 +77,8 @@ class Session:
         # claim has a name of its own, so that a release that comes late can't give away the next one.
         self._claimant: str | None = None
         self._changing = False
-        # An append was begun and nobody knows yet whether it happened; the store is asked before the next one.
+        # An append was begun and nobody knows yet whether it happened, or what was loaded may be half of something: the
+        # store is asked before the next one.
         self._unsure = False
         self._appends = 0
         self._listeners: list[Callable[[tuple[Fact, ...]], object]] = []
@@ -118,6 +119,8 @@ class Session:
         Cancellation: the session is as it was, or sealed.
         """
         session = Session(store, id, await store.load(id))
+        # Whoever holds it now may write more under the claim that we see: until it is ours, nobody knows.
+        session._unsure = True
         if session._has_open_run():
             try:
                 await session._claim()
