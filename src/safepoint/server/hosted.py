@@ -99,6 +99,7 @@ class HostedRun:
         # Runs of its session in other processes come before it.
         self.others_over: Callable[[], Awaitable[None]] | None = None
         self._session: Session | None = None
+        self._has_turn = False
         self._said: dict[int, Message] = {}
         # The last event of a run that failed, until it is known what the failure was.
         self._last: tuple[int, Json] | None = None
@@ -121,7 +122,9 @@ class HostedRun:
             runs = self._session.runs if self._session is not None else ()
             waits = self.paused and bool(runs) and runs[-1].run_id == self.id  # and no later message came
             return RunState.PAUSED if waits else RunState.ENDED
-        return RunState.LIVE if self.run.node.started else RunState.QUEUED
+        # Its record tells whether it will have to wait; once its task has begun, it waits until its turn comes.
+        waits = self.queued if self._session is None else not self._has_turn
+        return RunState.QUEUED if waits else RunState.LIVE
 
     @property
     def paused(self) -> bool:
@@ -188,6 +191,9 @@ class HostedRun:
         except asyncio.CancelledError:
             if self.withdrawn is None:
                 raise
+            if self.feed.joined is not None:  # in that very moment
+                self.delivery, self.withdrawn = Delivery.JOINED, None
+                return
             self._tell_abnormal(before_its_turn(self.withdrawn.text))
         finally:
             stop_listening()
@@ -209,6 +215,7 @@ class HostedRun:
 
     async def _begin(self, book: RunBook) -> None:
         """Cancellation: the record says that it is queued, and the run does not start."""
+        self._has_turn = True
         if self.queued:
             await book.move(self.id, RunState.LIVE, epoch=self.epoch, started_at=time.time())
             self.queued = False

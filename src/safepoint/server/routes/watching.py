@@ -82,7 +82,7 @@ async def steer(host: Served, who: Who, run: str, body: SteerRequest) -> Json:
     match receipt.outcome:
         case SteerOutcome.JOINED:
             return {"runId": run, "outcome": "joined"}
-        case SteerOutcome.TOO_LATE:
+        case SteerOutcome.TOO_LATE | SteerOutcome.WITHDRAWN:  # nobody else has the receipt, to take it back
             return {"runId": run, "outcome": "too_late", "reason": "no model call followed"}
         case None:
             return {"runId": run, "outcome": "waiting", "reason": "it joins before the next model call, if one comes"}
