@@ -78,6 +78,8 @@ class HostedRun:
         self.shared_before: Mapping[str, Any] | None = None  # Any: as above
         self.bring_state: Callable[[], Awaitable[None]] | None = None
         self.keep_state: Callable[[], Awaitable[None]] | None = None
+        # Runs of its session in other processes come before it.
+        self.others_over: Callable[[], Awaitable[None]] | None = None
         self._session: Session | None = None
         self._has_turn = False
 
@@ -147,6 +149,7 @@ class HostedRun:
             if self.withdrawn is not None:
                 self.run.discard()
                 raise asyncio.CancelledError  # asked for before this task had made a step
+            await self._let_others_end()
             sent = await sender.deliver(
                 self.run, self.prompt, if_busy=if_busy, on_turn=on_turn, on_over=on_over, on_joined=joined
             )
@@ -179,6 +182,15 @@ class HostedRun:
     def _on_begin(self) -> None:
         self.begun.set()
         self.admitted.set()
+
+    async def _let_others_end(self) -> None:
+        """Cancellation: the run never starts."""
+        try:
+            if self.others_over is not None:
+                await self.others_over()
+        except BaseException:
+            self.run.discard()
+            raise
 
     async def _begin(self, book: RunBook) -> None:
         """Cancellation: the record says that it is queued, and the run does not start."""
