@@ -19,17 +19,6 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerPr
         yield here, there
 
 
-def run_of(server: ServerProcess, session: str, state: str) -> str:
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        found: list[dict[str, Any]] = server.get(f"/runs?state={state}").body  # Any: JSON
-        for run in found:
-            if run["sessionId"] == session:
-                return str(run["runId"])
-        assert time.monotonic() < deadline, (session, state, server.get("/runs").body)
-        time.sleep(0.05)
-
-
 def ended(server: ServerProcess, run: str) -> dict[str, Any]:  # Any: JSON
     deadline = time.monotonic() + PATIENCE
     while (found := server.get(f"/runs/{run}").body)["state"] != "ended":
@@ -66,7 +55,7 @@ def test_a_cancel_that_nobody_waits_for_is_told_as_asked_and_happens(
     here, there = servers
     here.create("asked")
     here.run_in_thread("asked", "nap 30")
-    run = run_of(here, "asked", "live")
+    run = here.run_of("asked", "live")
     answer = there.post(f"/runs/{run}:cancel", {"waitSeconds": 0})
     assert (answer.body["status"], answer.body["runs"][0]["durable"]) == ("cancelling", True)
     assert ended(here, run)["outcome"] == "cancelled"
@@ -77,11 +66,10 @@ def test_queued_and_paused_runs_of_the_other_process_are_cancelled_too(
 ) -> None:
     here, there = servers
     here.create("waiting")
-    here.run_in_thread("waiting", "note it-is-live; nap 30")
-    here.until_did("note it-is-live")  # before its first step it is told as queued
-    live = run_of(here, "waiting", "live")
+    here.run_in_thread("waiting", "nap 30")
+    live = here.run_of("waiting", "live")
     here.run_in_thread("waiting", "note never-run", ifBusy="queue")
-    queued = run_of(here, "waiting", "queued")
+    queued = here.run_of("waiting", "queued")
     answer = there.post(f"/runs/{queued}:cancel")
     assert answer.body["runs"][0]["outcome"] == "stopped"
     assert here.get(f"/runs/{live}").body["state"] == "live"
@@ -95,7 +83,7 @@ def test_queued_and_paused_runs_of_the_other_process_are_cancelled_too(
 
     here.create("paused")
     here.run("paused", "ask why")
-    paused = run_of(here, "paused", "paused")
+    paused = here.run_of("paused", "paused")
     assert there.cancel("paused").body["runs"][0]["outcome"] == "stopped"
     for server in servers:
         assert server.get(f"/runs/{paused}").body["outcome"] == "cancelled"
@@ -108,7 +96,7 @@ def test_a_message_for_a_session_that_is_live_in_the_other_process_is_refused(
     here, there = servers
     here.create("busy")
     here.run_in_thread("busy", "nap 30")
-    run_of(here, "busy", "live")
+    here.run_of("busy", "live")
     assert there.run("busy", "note too early").status == 409
     assert here.cancel("busy").body["status"] == "cancelled"
     assert "note too early" not in here.did()
@@ -118,7 +106,7 @@ def test_a_run_of_the_other_process_is_watched_to_its_end(servers: tuple[ServerP
     here, there = servers
     here.create("watched")
     caller = here.run_in_thread("watched", "note seen; nap 1", idempotencyKey="k")
-    run = run_of(here, "watched", "live")
+    run = here.run_of("watched", "live")
     here.until_did("note seen")
     with there.open_stream("GET", f"/runs/{run}/events") as frames:
         seen = [event for _, event in frames]
@@ -139,9 +127,9 @@ def test_the_run_of_a_killed_process_goes_on_in_the_other_under_its_own_id(
         here.create(session)
     with here.stream("orphan", "note once; nap 1", onDisconnect="detach") as frames:
         seq, _ = next(iter(frames))
-        run = run_of(here, "orphan", "live")
+        run = here.run_of("orphan", "live")
         here.run_in_thread("unwanted", "nap 30")
-        unwanted = run_of(here, "unwanted", "live")
+        unwanted = here.run_of("unwanted", "live")
         here.until_did("note once")
         here.kill()
     cancelled = there.cancel("unwanted")

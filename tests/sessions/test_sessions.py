@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from safepoint import Agent, Budget, Ladder, ToolContext, check_history, tool
+from safepoint import Agent, Budget, Ladder, SafePoint, ToolContext, check_history, tool
 from safepoint.agent.model import Finish, TextDelta
 from safepoint.errors import ModelError, RunFailed, SessionBusy, SessionExists, SessionNotFound
 from safepoint.history.encoding import Lost
@@ -183,6 +183,34 @@ def test_a_fork_goes_its_own_way(kind: str, tmp_path: Path) -> None:
 
 
 @both_stores
+def test_a_fork_has_what_is_true_now_and_never_half_a_turn(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as store:
+            session = await Session.create(store, "s")
+            inside, release = asyncio.Event(), asyncio.Event()
+
+            @tool
+            async def wait() -> str:
+                """Wait."""
+                inside.set()
+                await release.wait()
+                return "waited"
+
+            one = Agent("a", model=ScriptedModel(call("wait"), say("done")), tools=[wait])
+            async with one.start("go", session=session):
+                await inside.wait()
+                elsewhere = await Session.load(store, "s")  # as another process would see it
+                with pytest.raises(SessionBusy):
+                    await elsewhere.fork("early")
+                release.set()
+            fork = await elsewhere.fork("late")
+            assert [m.role for m in fork.messages] == ["user", "assistant", "tool", "assistant"]
+            assert await store.list_ids() == ["late", "s"]
+
+    run_virtual(main)
+
+
+@both_stores
 def test_one_live_run_at_a_time_and_a_refused_one_disturbs_nothing(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(kind, tmp_path) as store:
@@ -221,12 +249,15 @@ def test_a_cancel_while_the_session_is_claimed_leaves_it_free_for_everybody(kind
 
 
 @both_stores
-def test_a_run_that_was_stopped_before_its_start_has_its_input_in_the_session(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [SafePoint.NOW, SafePoint.FORCE])
+def test_a_run_that_was_stopped_before_its_start_has_its_input_in_the_session(
+    kind: str, at: SafePoint, tmp_path: Path
+) -> None:
     async def main() -> None:
         async with opened(kind, tmp_path) as store:
             session = await Session.create(store, "s")
             asker = agent(say("hello"))
-            asker.cancel(reason="not yet")
+            asker.cancel(at, reason="not yet")
             stopped = await asker.run("hi", session=session)
             assert stopped.stop_reason == "cancelled"
             assert [m.text for m in session.messages if m.role == "user"] == ["hi"]

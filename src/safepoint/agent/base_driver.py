@@ -31,7 +31,7 @@ from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.resume import Resume, remembered_by_hooks
 from safepoint.agent.stage import Stage
 from safepoint.agent.steps import Begin, Close, Over, Settle
-from safepoint.errors import AskPerson, CheckpointError
+from safepoint.errors import AskPerson, CheckpointError, StoreError
 
 OwnT = TypeVar("OwnT")
 # What every run does, beside steps of its own.
@@ -47,6 +47,8 @@ class BaseDriver(ABC, Generic[OwnT]):
         self.stage = Stage(record)
         self.result: RunResult[str] | None = None
         self._resume = resume
+        # Why nothing of this run is in its session, if it was stopped before it got in.
+        self._shut_out: StoreError | None = None
         if resume is not None:
             record.hooked = remembered_by_hooks(resume)
 
@@ -134,6 +136,7 @@ class BaseDriver(ABC, Generic[OwnT]):
         if isinstance(entered, Failed):
             return self._fail(entered.error, None)
         if not isinstance(entered, Done):
+            self._shut_out = StoreError("the session was not taken before the run was stopped: it has nothing of it")
             return Close(StopReason.CANCELLED)
         if resume is not None and resume.edit is not None:
             older = list(entered.value.messages[: entered.value.index])
@@ -144,7 +147,8 @@ class BaseDriver(ABC, Generic[OwnT]):
         record.join(entered.value, resumed=resume is not None)
         new = tuple(record.messages[record.started_at :])
         ledger, now = tuple(record.ledger), self._node.clock.wall()
-        opened = Opened(record.node.id, record.agent.name, record.started_at, new, continues, ledger, now)
+        name, start = record.agent.name, record.started_at
+        opened = Opened(record.node.id, name, start, new, continues, ledger, now, record.pending)
         saved = await self.stage.perform_due(partial(record.note, opened, *self._carried()), "journal")
         if not isinstance(saved, Failed):
             return None
@@ -156,7 +160,7 @@ class BaseDriver(ABC, Generic[OwnT]):
         record = self._record
         if record.journal is None:
             return None
-        outcome = await self.stage.perform(partial(record.note, *record.unsaved()), "journal")
+        outcome = await self.stage.perform(partial(record.note, *record.unsaved()), "journal", owed=True)
         return self._fail(outcome.error, None) if isinstance(outcome, Failed) else None
 
     def _unless_stopped(self, step: OwnT | Frame) -> OwnT | Frame:
@@ -195,6 +199,8 @@ class BaseDriver(ABC, Generic[OwnT]):
         if record.journal is not None:
             saved = await self.stage.perform_last(partial(record.note, self._ended(closed.result)), "journal")
             closed = closed.unless_saved(saved)
+        elif self._shut_out is not None:
+            closed = closed.unless_saved(Failed(self._shut_out))
         self._seal(closed)
         return Over()
 
@@ -225,6 +231,8 @@ class BaseDriver(ABC, Generic[OwnT]):
             error=result.error,
         )
         self._record.sealed = True
-        if self._record.run.session is not None:
-            self._record.run.session.left(self._record.run)
-        self._node.finish(closed.ending)
+        try:
+            if self._record.run.session is not None:
+                self._record.run.session.left(self._record.run)
+        finally:  # whoever waits is told, whatever a session of somebody's own does
+            self._node.finish(closed.ending)

@@ -10,6 +10,7 @@ from safepoint.agent.events import Event
 from safepoint.agent.result import OutT
 from safepoint.agent.run import Run
 from safepoint.agent.stream import Reader
+from safepoint.errors import UsageError
 from safepoint.tools.context import DepsT
 
 
@@ -46,6 +47,8 @@ class Streamed(Generic[DepsT, OutT]):
         except StopAsyncIteration:
             await self.run.join()
             raise
+        except UsageError:
+            raise  # of a second reader: the first one goes on
         except BaseException:
             await self.aclose()
             raise

@@ -19,6 +19,7 @@ from safepoint.errors import HistoryError, SessionBusy, SessionNotFound, StoreEr
 from safepoint.server.access import Access
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
+from safepoint.server.default_app import DefaultApp
 from safepoint.server.door import check_exposed
 from safepoint.server.guard import Guard
 from safepoint.server.host import Draining, Host, NoSuchApp, TooMany
@@ -92,7 +93,10 @@ def create_app(
                 async with asyncio.timeout(_CLOSING):
                     await host.store.aclose()
 
-    app = FastAPI(title="Safepoint", lifespan=lifespan)
+    # FastAPI's own pages of the API load scripts from other servers.
+    app = FastAPI(title="Safepoint", lifespan=lifespan, docs_url=None, redoc_url=None)
+    if host.config.default_app is not None:
+        app.add_middleware(DefaultApp, name=_known_app(catalog, host.config.default_app))
     app.add_middleware(Guard, config=host.config, keys=keys)
     app.add_middleware(Access, metrics=host.operations.metrics)
     app.state.host = host
@@ -107,6 +111,12 @@ def create_app(
         app.add_exception_handler(kind, _answer_with(status))
     check_routes(app)
     return app
+
+
+def _known_app(catalog: Catalog, name: str) -> str:
+    if catalog.get(name) is None:
+        raise ValueError(f"default_app={name!r}: write one of {', '.join(app.name for app in catalog)}")
+    return name
 
 
 def check_routes(app: FastAPI) -> None:

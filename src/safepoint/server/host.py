@@ -148,6 +148,8 @@ class Host:
         merge(sender.session.state, kept)
         if sender.busy:
             self._patched.add(key)  # a live run writes it with its next step; one that has written its last, nobody
+            for hosted in self.live_of(key):
+                hosted.state_told.patched(kept)
         else:
             await sender.between(sender.session.save_state)
         await self._share(key, kept)
@@ -326,6 +328,9 @@ class Host:
     async def _keep_state(self, hosted: HostedRun, session: Session) -> None:
         """It is over: what it did to shared values is for all. Cancellation: not all of it may be."""
         drop_temporary(session.state)
+        now = time.time()
+        for event, delta in hosted.state_told.deltas.items():
+            await self.shelf.note(hosted.key.stored_as, Note(now, {"event": event, "stateDelta": delta}))
         if hosted.shared_before is not None:
             await self._share(hosted.key, changed(hosted.shared_before, session.state))
 

@@ -29,6 +29,7 @@ from safepoint.history.parts import Message, Prompt
 from safepoint.server.feed import Feed
 from safepoint.server.ids import SessionKey
 from safepoint.server.leaving import Leaving
+from safepoint.server.state_told import StateTold
 from safepoint.server.wire_events import (
     ABORTED,
     Abnormal,
@@ -92,9 +93,11 @@ class HostedRun:
         # What came with the message, what sessions shared when its turn came, and who brings and keeps that.
         self.state_delta: Mapping[str, Any] = {}  # Any: JSON values
         self.shared_before: Mapping[str, Any] | None = None  # Any: as above
+        self.state_told = StateTold()
         self.bring_state: Callable[[], Awaitable[None]] | None = None
         self.keep_state: Callable[[], Awaitable[None]] | None = None
         self._session: Session | None = None
+        self._has_turn = False
         self._said: dict[int, Message] = {}
         # The last event of a run that failed, until it is known what the failure was.
         self._last: tuple[int, Json] | None = None
@@ -117,7 +120,9 @@ class HostedRun:
             runs = self._session.runs if self._session is not None else ()
             waits = self.paused and bool(runs) and runs[-1].run_id == self.id  # and no later message came
             return RunState.PAUSED if waits else RunState.ENDED
-        return RunState.LIVE if self.run.node.started else RunState.QUEUED
+        # Its record tells whether it will have to wait; once its task has begun, it waits until its turn comes.
+        waits = self.queued if self._session is None else not self._has_turn
+        return RunState.QUEUED if waits else RunState.LIVE
 
     @property
     def paused(self) -> bool:
@@ -183,6 +188,9 @@ class HostedRun:
         except asyncio.CancelledError:
             if self.withdrawn is None:
                 raise
+            if self.feed.joined is not None:  # in that very moment
+                self.delivery, self.withdrawn = Delivery.JOINED, None
+                return
             self._tell_abnormal(before_its_turn(self.withdrawn.text))
         finally:
             stop_listening()
@@ -195,6 +203,7 @@ class HostedRun:
 
     async def _begin(self, book: RunBook) -> None:
         """Cancellation: the record says that it is queued, and the run does not start."""
+        self._has_turn = True
         if self.queued:
             await book.move(self.id, RunState.LIVE, epoch=self.epoch, started_at=time.time())
             self.queued = False
@@ -285,6 +294,7 @@ class HostedRun:
             match fact:
                 case Opened(run_id=run_id) if run_id == self.id:
                     self._mine = True
+                    self.state_told.begin(self._stored_state)
                     self._index = fact.index
                     self._said = dict(enumerate(fact.messages, fact.index))
                     self._place = fact.index + len(fact.messages)
@@ -303,7 +313,15 @@ class HostedRun:
         if self._said.get(place) != message:
             self._said[place] = message
             self._place = place + 1
-            self.feed.say(place, message_event(self.feed.scene, place, message, at))
+            self.feed.say(place, self._with_state(message_event(self.feed.scene, place, message, at)))
+
+    def _with_state(self, event: Json) -> Json:
+        return self.state_told.on(event, self._stored_state)
+
+    @property
+    def _stored_state(self) -> Mapping[str, Any]:  # Any: JSON values
+        assert self._session is not None
+        return self._session.stored_state
 
     def _say_last(self, ended: Ended) -> None:
         """What the end adds, the last of it with how the run ended."""
@@ -311,7 +329,7 @@ class HostedRun:
         spoken = list(enumerate(scene.spoken(ended.messages), ended.index))
         calls = [call.id for message in ended.messages for call in message.tool_calls]
         for place, (speaker, message) in spoken:
-            event = message_event(speaker, place, message, ended.at, questions=asked)
+            event = self._with_state(message_event(speaker, place, message, ended.at, questions=asked))
             if place == spoken[-1][0]:
                 self._said[place] = message
                 self._tell_last(place, asking_event(event, asked, calls) if asked else event, message, ended)
