@@ -154,6 +154,24 @@ async def test_a_stage_that_is_stopped_alone_stops_the_sequence_for_the_same_rea
 
 
 @virtual
+async def test_a_checkpoint_that_changed_children_cannot_continue_is_still_there_for_others() -> None:
+    first = Agent("first", model=ScriptedModel(say('{"topic": "tea", "facts": []}')), output=Notes)
+    last = scripted("last", stall(), say("done"))
+    async with Sequential("pipeline", first).then(last).start("go") as run:
+        await asyncio.sleep(A_SECOND)
+        run.cancel()
+    checkpoint = run.result.checkpoint
+    assert checkpoint is not None
+    changed = Agent("first", model=ScriptedModel(), output=int)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="what the checkpoint keeps of 'first' can't be read"):
+            await Sequential("pipeline", changed).then(last).resume(checkpoint)
+    assert (await Sequential("pipeline", first).then(last).resume(checkpoint)).output == "done"
+    with pytest.raises(CheckpointError, match="continued already"):
+        await Sequential("pipeline", first).then(last).resume(checkpoint)
+
+
+@virtual
 async def test_a_question_inside_a_child_ends_the_sequence_and_its_answer_finds_the_way_back() -> None:
     @tool
     async def asks(ctx: ToolContext) -> str:

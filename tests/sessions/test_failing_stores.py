@@ -79,6 +79,31 @@ def test_a_write_that_fails_ends_the_run_with_that_error_and_leaves_the_session_
     run_virtual(main)
 
 
+@both_stores
+def test_calls_that_run_side_by_side_are_written_without_reading_the_session_again(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as inner:
+            store = Wrapped(SlowStore(inner))
+            session = await Session.create(inner, "s")
+            await Agent("past", model=ScriptedModel(say("earlier"))).run("before", session=session)
+            session.store = store
+
+            @tool
+            async def act(x: int) -> str:
+                """Change the world, and the session's state."""
+                session.state[f"x{x}"] = x
+                return f"did {x}"
+
+            model = ScriptedModel([call("act", x=x) for x in range(4)], say("done"))
+            await Agent("worker", model=model, tools=[act]).run("work", session=session)
+            assert store.counts.get("load") is None
+            stored = await inner.load("s")
+            assert (stored.messages, stored.runs) == (session.messages, session.runs)
+            assert stored.state == session.state == {"x0": 0, "x1": 1, "x2": 2, "x3": 3}
+
+    run_virtual(main)
+
+
 def test_a_session_is_free_at_once_when_the_beginning_of_a_run_could_not_be_written() -> None:
     async def main() -> None:
         inner = MemoryStore()

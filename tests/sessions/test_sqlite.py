@@ -103,6 +103,38 @@ def test_a_session_whose_process_was_killed_is_free(tmp_path: Path) -> None:
         run_virtual(works)
 
 
+class Quick(SqliteStore):
+    beat_every = 0.001
+
+
+@pytest.mark.timeout(60)
+def test_a_claim_is_renewed_while_its_run_is_silent_so_that_no_other_host_takes_it_for_dead(tmp_path: Path) -> None:
+    async def main() -> None:
+        store, other = Quick(tmp_path / "a.db"), SqliteStore(tmp_path / "a.db")
+        await Session.create(store, "s")
+        await Session.create(store, "t")
+
+        async def renewed() -> dict[str, float]:
+            rows = await other.worker.call(lambda db: db.execute("SELECT id, renewed FROM sessions").fetchall())
+            return dict(rows)
+
+        await store.claim("s", "me")
+        first = await renewed()
+        while (await renewed())["s"] == first["s"]:
+            pass
+        assert (await renewed())["t"] is None
+        await store.release("s", "me")
+        last = await renewed()
+        await store.claim("t", "me")
+        while (await renewed())["t"] is None:
+            pass
+        assert (await renewed())["s"] == last["s"]
+        await store.aclose()
+        await other.aclose()
+
+    run_virtual(main)
+
+
 def test_one_store_serves_one_loop_after_another(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "a.db")
     sessions: list[Session] = []
@@ -205,6 +237,9 @@ def test_a_bad_time_out_is_refused(tmp_path: Path) -> None:
         "UPDATE runs SET checkpoint = x'00ff'",
         "UPDATE calls SET entry = '{}'",
         "UPDATE calls SET memory = '{}'",
+        "UPDATE calls SET memory = '[]'",
+        f"UPDATE messages SET body = '{'[' * 100_000}' WHERE place = 1",
+        "UPDATE sessions SET owner = x'ff'",
         "UPDATE sessions SET owner = 'rubbish'",
     ],
 )
@@ -229,6 +264,24 @@ def test_rows_that_were_spoilt_are_told_and_left_as_they_are(spoil: str, tmp_pat
         with pytest.raises(StoreCorrupt, match="'s'"):
             await greeter().run("hi", session=await Session.load(store, "s"))
         assert dump() == before
+        await store.aclose()
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("state", ["[]", "nonsense", "[" * 100_000])
+def test_a_state_that_was_spoilt_is_told_by_whoever_lists_states(state: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+
+    async def main() -> None:
+        store = SqliteStore(path)
+        await Session.create(store, "s")
+        with sqlite3.connect(path) as other:
+            other.execute("UPDATE sessions SET state = ?", (state,))
+        other.close()
+        with pytest.raises(StoreCorrupt, match="'s'"):
+            await store.states()
+        assert await store.list_ids() == ["s"]
         await store.aclose()
 
     run_virtual(main)

@@ -258,6 +258,15 @@ class KeepsBothRuns(Applying):
         return replace(after, runs=(*stored.runs, after.runs[-1])) if continues else after
 
 
+class ForgetsWhatItContinues(Applying):
+    """a continued run takes the place of the one before"""
+
+    def applied(self, stored: Stored, change: Change) -> Stored:
+        after = apply(stored, change)
+        runs = [replace(run, continued=None) for run in after.runs]
+        return replace(after, runs=tuple(runs))
+
+
 class ContinuesForEver(Applying):
     """a checkpoint is continued once"""
 
@@ -455,6 +464,7 @@ BROKEN: list[type[MemoryStore]] = [
     OnlyAdds,
     HalfACheckpoint,
     KeepsBothRuns,
+    ForgetsWhatItContinues,
     ContinuesForEver,
     KeepsRewoundRuns,
     MergesState,

@@ -147,7 +147,8 @@ class BaseDriver(ABC, Generic[OwnT]):
         record.join(entered.value, resumed=resume is not None)
         new = tuple(record.messages[record.started_at :])
         ledger, now = tuple(record.ledger), self._node.clock.wall()
-        opened = Opened(record.node.id, record.agent.name, record.started_at, new, continues, ledger, now)
+        name, start = record.agent.name, record.started_at
+        opened = Opened(record.node.id, name, start, new, continues, ledger, now, record.pending)
         saved = await self.stage.perform_due(partial(record.note, opened, *self._carried()), "journal")
         if not isinstance(saved, Failed):
             return None

@@ -98,7 +98,7 @@ class Execution:
         )
         self.work.on_rung = self._tell_rung
         self.work.may_start = lambda: self.node.judge_now() is None
-        self._context.bind(self.work, self._tell)
+        self._context.bind(self.work, self._tell, self._remember)
         self.node.on_push = self._push
 
     @property
@@ -151,7 +151,12 @@ class Execution:
     async def _make_durable(self, **changes: Any) -> None:  # Any: the entry's own fields
         """Write the entry, with these changes, if there is a journal. Cancellation: it is written whole or not."""
         if self._record.journal is not None:
-            await self._record.note(Called(replace(self._entry, **changes), self.memory))
+            await self._record.note(Called(replace(self._entry, **changes), self.memory.copy()))
+
+    async def _remember(self) -> None:
+        """Store what the call remembers. Cancellation: as above."""
+        if not self._late():  # an ended run writes nothing any more
+            await self._make_durable()
 
     async def _allowed(self) -> bool:
         """Run the checks; False if they, or the arguments, have settled what becomes of the call."""

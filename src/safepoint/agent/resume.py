@@ -163,20 +163,22 @@ def _refused(entry: LedgerEntry, saved: OpenCall, why: str) -> Restored:
 
 
 class Continued:
-    """Which checkpoints were continued in this process, by id: the second time is refused."""
+    """Which checkpoints were continued in this process, by id: the second time is refused, whatever the thread."""
 
     def __init__(self) -> None:
-        self._ids: set[str] = set()
+        self._claims: dict[str, object] = {}
 
     def claim(self, resume: Resume) -> None:
-        if resume.fork:
-            return
-        id = resume.checkpoint.id
-        if id in self._ids:
+        id, mine = resume.checkpoint.id, object()
+        if not resume.fork and self._claims.setdefault(id, mine) is not mine:
             raise CheckpointError(
                 f"the checkpoint {id} was continued already: write fork=True to continue it once more"
             )
-        self._ids.add(id)
+
+    def give_back(self, resume: Resume) -> None:
+        """It came to nothing."""
+        if not resume.fork:
+            self._claims.pop(resume.checkpoint.id, None)
 
 
 continued = Continued()

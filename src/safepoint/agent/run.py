@@ -278,12 +278,13 @@ class Run(Generic[DepsT, OutT]):
         options = self._options
         if options.token is not None:
             options.token.refuse_if_cancelled()
-        if options.resume is not None and options.session is None:  # in a session, its store decides
-            continued.claim(options.resume)
+        claimed = options.resume if options.session is None else None  # in a session, its store decides
+        if claimed is not None:
+            continued.claim(claimed)
         record = self.record = Record(self, self.node, self.hub, options.messages, options.ladder, options.budget)
         record.steering, record.above = self._steering, options.above
         record.payer = _record_above(self.node.parent)
-        self._driver = self.agent.driver(record, options.resume)
+        self._driver = self._drive_or_give_back(record, claimed)
         self.node.owner = self
         self.agent.group.join(self.node)
         if options.token is not None:
@@ -292,6 +293,17 @@ class Run(Generic[DepsT, OutT]):
         register(self)
         trace(self.hub)
         return self._driver, record.supervisor
+
+    def _drive_or_give_back(self, record: Record, claimed: Resume | None) -> BaseDriver[Any]:  # Any: as above
+        """The driver. If the checkpoint can't be continued by this agent after all, nothing was changed by trying."""
+        try:
+            return self.agent.driver(record, self._options.resume)
+        except BaseException:
+            if claimed is not None:
+                continued.give_back(claimed)
+            if record.meter is not None:
+                record.meter.close()
+            raise
 
     def _stop_for(self, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError):

@@ -32,7 +32,7 @@ def load_result(agent: BaseAgent[Any, Any], data: object) -> AnyResult:
         if not isinstance(data, str):
             raise TypeError(f"{type(data).__name__} is no stored result")
         return _decode(json.loads(data), agent)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"what the checkpoint keeps of {agent.name!r} can't be read: {error!r}") from error
 
 

@@ -77,9 +77,11 @@ class Session:
         # claim has a name of its own, so that a release that comes late can't give away the next one.
         self._claimant: str | None = None
         self._changing = False
-        # An append was begun and nobody knows yet whether it happened; the store is asked before the next one.
-        self._unsure = False
-        self._appends = 0
+        # Appends that were begun and of which nobody knows yet whether they happened. Calls that run side by side write
+        # side by side; but a claim, and the beginning and the end of a run, ask the store first.
+        self._open: set[object] = set()
+        # It was loaded, and whoever held it then may have written more under the claim that was seen.
+        self._glimpsed = False
         self._listeners: list[Callable[[tuple[Fact, ...]], object]] = []
         # The end of a run that could not wait until it was stored: written with the next change.
         self._owed: Ended | None = None
@@ -118,6 +120,7 @@ class Session:
         Cancellation: the session is as it was, or sealed.
         """
         session = Session(store, id, await store.load(id))
+        session._glimpsed = True
         if session._has_open_run():
             try:
                 await session._claim()
@@ -128,8 +131,12 @@ class Session:
         return session
 
     async def fork(self, id: str | None = None) -> Session:
-        """A session of its own with the same messages and state. Cancellation: it may exist, empty."""
+        """A session of its own with the same messages and state. Raises `SessionBusy` if a run of it is live anywhere.
+
+        Cancellation: it may exist, empty.
+        """
         self._refuse_live("fork")
+        await self._change(list)  # changes nothing: what others have said meanwhile is known, and all of it closed
         other = await Session.create(self.store, id, state=self.state)
         said = [Said(place, *each) for place, each in enumerate(zip(self.messages, self._stored.times, strict=True))]
         await other._change(lambda: [*said])
@@ -182,6 +189,11 @@ class Session:
         return self._stored.times
 
     @property
+    def stored_state(self) -> Mapping[str, Any]:  # Any: JSON values
+        """The state as it was stored last: the same object until that changes."""
+        return self._stored.state
+
+    @property
     def checkpoint(self) -> Checkpoint | None:
         """From where the last run can go on, if it was stopped: `agent.resume(session.checkpoint, session=session)`."""
         checkpoint = self._stored.runs[-1].checkpoint if self._stored.runs else None
@@ -225,7 +237,7 @@ class Session:
         last = facts[-1]
         if isinstance(last, Ended):
             changes += self._back_already()
-        if self._unsure:
+        if self._open and (isinstance(facts[0], Opened) or isinstance(last, Ended)):
             self._see(await self.store.load(self.id), keep_state=True)
             changes = self._still_needed(changes)
         try:
@@ -287,7 +299,7 @@ class Session:
         except (SessionBusy, SessionNotFound):
             self._claimant = None  # certainly not ours; after any other error it may be
             raise
-        if epoch != self._stored.epoch + 1 or self._unsure:
+        if epoch != self._stored.epoch + 1 or self._open or self._glimpsed:
             self._see(await self.store.load(self.id))
         self._stored = replace(self._stored, epoch=epoch)
         if self._has_open_run():
@@ -326,12 +338,12 @@ class Session:
             await self._give_back()
 
     async def _append(self, *changes: Change) -> None:
-        self._appends += 1
-        number, self._unsure = self._appends, True
+        mine = object()
+        self._open.add(mine)
         await self.store.append(self.id, self._stored.epoch, changes)
-        if number != self._appends:
+        if mine not in self._open:
             return  # given up long ago; whoever came after has looked for itself
-        self._unsure = False
+        self._open.remove(mine)
         for change in changes:
             self._stored = apply(self._stored, change)
 
@@ -339,7 +351,9 @@ class Session:
         """Take over what is stored. Changes of state that were not saved yet stay, unless somebody else changed it."""
         if not keep_state and dict(stored.state) != dict(self._stored.state):
             self.state = _plain(stored.state)
-        self._stored, self._unsure = replace(stored, epoch=self._stored.epoch), False
+        self._stored = replace(stored, epoch=self._stored.epoch)
+        self._open.clear()
+        self._glimpsed = False
         self._call_ids = _call_ids(stored.messages)
 
     def _has_open_run(self) -> bool:
@@ -347,7 +361,7 @@ class Session:
 
     def _state_change(self) -> list[Change]:
         state = _lasting(self.state)
-        return [StateSet(state)] if state != dict(self._stored.state) else []
+        return [StateSet(state)] if self._open or state != dict(self._stored.state) else []
 
     def _refuse_live(self, what: str) -> None:
         if self.live is not None:

@@ -11,7 +11,8 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,7 +32,7 @@ from safepoint.errors import (
 )
 from safepoint.history.encoding import decode_message, decode_value, encode_message, encode_values
 from safepoint.history.parts import Message
-from safepoint.sessions.owners import Owner
+from safepoint.sessions.owners import LEASE, Owner
 from safepoint.sessions.store import Change, LateResult, LateSet, StateSet, Stored, StoredRun, Truncated
 from safepoint.sessions.worker import Worker
 from safepoint.tools.memory import CallMemory
@@ -60,6 +61,8 @@ ALTER TABLE runs ADD COLUMN origin TEXT NOT NULL DEFAULT '';
 UPDATE runs SET origin = run_id;
 """
 _VERSION = 2
+# What reading a spoilt row may raise.
+_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 
 
 class SqliteStore:
@@ -68,6 +71,8 @@ class SqliteStore:
     `timeout`: seconds to wait for another process that holds the file's lock before that is a `StoreError`.
     """
 
+    beat_every = LEASE / 3
+
     def __init__(self, path: str | Path, *, timeout: float = 10.0) -> None:
         if not is_seconds(timeout):
             raise ValueError(f"SqliteStore(timeout={timeout!r}): write a number of seconds above 0")
@@ -75,9 +80,10 @@ class SqliteStore:
         self._timeout = timeout
         _make_private(self._path)
         self._owner = str(Owner.this_process())
-        # Also of whatever else is kept in this file: one writer.
+        # Which session each claimant of ours holds; known to the worker's thread alone.
+        self._held: dict[str, str] = {}
         # Also the writer of whatever else is kept in this file: there is one.
-        self.worker = Worker(self._connect, f"sqlite {self._path.name}")
+        self.worker = Worker(self._connect, f"sqlite {self._path.name}", self._beat, self.beat_every)
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None)
@@ -105,10 +111,25 @@ class SqliteStore:
         return await self.worker.call(lambda db: _load(db, session_id))
 
     async def claim(self, session_id: str, claimant: str) -> int:
-        return await self.worker.call(lambda db: _claim(db, session_id, self._owner, claimant))
+        def work(db: sqlite3.Connection) -> int:
+            epoch = _claim(db, session_id, self._owner, claimant)
+            self._held[claimant] = session_id
+            return epoch
+
+        return await self.worker.call(work)
 
     async def release(self, session_id: str, claimant: str) -> None:
-        await self.worker.call(lambda db: _release(db, session_id, claimant))
+        def work(db: sqlite3.Connection) -> None:
+            _release(db, session_id, claimant)
+            self._held.pop(claimant, None)
+
+        await self.worker.call(work)
+
+    def _beat(self) -> Callable[[sqlite3.Connection], object] | None:
+        """What renews our claims; nothing if there are none. A run may be silent for longer than a lease lasts."""
+        rows = [(time.time(), session_id, claimant) for claimant, session_id in self._held.items()]
+        renew = "UPDATE sessions SET renewed = ? WHERE id = ? AND claimant = ? AND owner IS NOT NULL"
+        return (lambda db: db.executemany(renew, rows)) if rows else None
 
     async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
         def work(db: sqlite3.Connection) -> None:
@@ -138,7 +159,13 @@ class SqliteStore:
         return [str(id) for id, _ in await self._listed(prefix)]
 
     async def states(self, prefix: str = "") -> dict[str, Mapping[str, Any]]:  # Any: JSON values
-        return {str(id): _read_state(state) for id, state in await self._listed(prefix)}
+        found: dict[str, Mapping[str, Any]] = {}
+        for id, state in await self._listed(prefix):
+            try:
+                found[id] = _read_state(state)
+            except _UNREADABLE as error:
+                raise StoreCorrupt(f"the state of the session {id!r} can't be read: {error!r}") from error
+        return found
 
     async def _listed(self, prefix: str) -> list[tuple[str, str]]:
         """Cancellation: nothing has changed."""
@@ -203,7 +230,7 @@ def _claim(db: sqlite3.Connection, session_id: str, owner: str, claimant: str) -
 def _owner(session_id: str, text: str) -> Owner:
     try:
         return Owner.parse(text)
-    except ValueError as error:
+    except _UNREADABLE as error:
         raise StoreCorrupt(f"the owner of the session {session_id!r} can't be read: {text!r}") from error
 
 
@@ -243,7 +270,7 @@ def _apply(db: sqlite3.Connection, session_id: str, change: Change) -> None:
 
 
 def _open(db: sqlite3.Connection, session_id: str, opened: Opened) -> None:
-    state, origin = _row(db, session_id)[0], opened.run_id
+    state, origin, base = _row(db, session_id)[0], opened.run_id, None
     last = _last_run(db, session_id)
     number = (last[0] if last is not None else 0) + 1
     if opened.continues is not None:
@@ -253,12 +280,16 @@ def _open(db: sqlite3.Connection, session_id: str, opened: Opened) -> None:
                 "or a new message came after it"
             )
         state, origin = last[3], last[4]
+        where = (session_id, last[0])
+        (kept,) = db.execute("SELECT checkpoint FROM runs WHERE session = ? AND number = ?", where).fetchone()
+        base = replace(Checkpoint.from_bytes(kept), pending=opened.pending).to_bytes()
         _forget_run(db, session_id, last[1])
     _insert_messages(db, session_id, opened.index, opened.messages, opened.at)
     _truncate(db, session_id, opened.index + len(opened.messages))
-    columns = "session, number, run_id, agent, place, ended, state_before, origin"
-    row = (session_id, number, opened.run_id, opened.agent, opened.index, 0, state, origin)
-    db.execute(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    # Without an id: until the run ends, this is what it goes on from and nothing that anybody else could continue.
+    columns = "session, number, run_id, agent, place, ended, state_before, origin, checkpoint"
+    row = (session_id, number, opened.run_id, opened.agent, opened.index, 0, state, origin, base)
+    db.execute(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     for entry in opened.ledger:
         _insert_call(db, session_id, opened.run_id, entry, None)
 
@@ -344,7 +375,7 @@ def _load(db: sqlite3.Connection, session_id: str) -> Stored:
             epoch,
             tuple(float(at) for _, _, at in rows),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except _UNREADABLE as error:
         raise StoreCorrupt(f"the session {session_id!r} can't be read: {error!r}; it was left as it is") from error
 
 
@@ -354,17 +385,19 @@ def _read_run(db: sqlite3.Connection, session_id: str, row: tuple[Any, ...]) -> 
         "SELECT entry, memory FROM calls WHERE session = ? AND run_id = ? ORDER BY number", (session_id, run_id)
     ).fetchall()
     entries = [(decode_entry(json.loads(entry)), memory) for entry, memory in calls]
+    kept = None if checkpoint is None else Checkpoint.from_bytes(checkpoint)
     return StoredRun(
         run_id,
         agent,
         place,
         bool(ended),
         stop_reason,
-        None if checkpoint is None else Checkpoint.from_bytes(checkpoint),
+        kept if ended else None,
         tuple(entry for entry, _ in entries),
         {entry.call_id: decode_memory(json.loads(memory)) for entry, memory in entries if memory is not None},
         _read_state(state_before),
         origin,
+        None if ended else kept,
     )
 
 

@@ -31,7 +31,8 @@ class StoredRun:
     """The last run of a session. `ended` is false for one that is live, or whose process died.
 
     `index`: where its part of the conversation begins. `state_before`: the session's state at that time. `origin`:
-    the run that began this turn; another one than `run_id` if that was stopped and continued.
+    the run that began this turn; another one than `run_id` if that was stopped and continued. `continued`: of one that
+    has not ended, the checkpoint that it goes on from, with what it has yet to hear and all that it has not come to.
     """
 
     run_id: str
@@ -44,6 +45,7 @@ class StoredRun:
     memories: Mapping[str, CallMemory] = field(default_factory=dict[str, CallMemory])
     state_before: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: JSON values
     origin: str = ""
+    continued: Checkpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)

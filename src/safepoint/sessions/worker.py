@@ -1,7 +1,8 @@
 """One thread that owns a SQLite connection and does everything in order: the one writer.
 
 A daemon thread of our own, so that a disk that hangs holds neither the loop nor the exit of the process. A caller that
-is cancelled stops waiting; what it asked for still happens whole, in its turn.
+is cancelled stops waiting; what it asked for still happens whole, in its turn. Between the jobs it keeps a beat, for
+claims that have to be renewed although nobody writes: by real time, which goes on whatever a loop's own clock does.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeAlias, TypeVar
@@ -19,15 +21,22 @@ from safepoint.errors import StoreError
 
 T = TypeVar("T")
 _Job: TypeAlias = Callable[["_OpenFile"], None]
+# What is to be renewed, if anything.
+Beat: TypeAlias = Callable[[], "Callable[[sqlite3.Connection], object] | None"]
 
 
 class Worker:
-    """Runs functions of a connection, one after the other."""
+    """Runs functions of a connection, one after the other; and every so many seconds what `beat` gives."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], name: str) -> None:
+    def __init__(
+        self, connect: Callable[[], sqlite3.Connection], name: str, beat: Beat | None = None, every: float = 0.0
+    ) -> None:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._connect = connect
         self._closed = False
+        self._beat = beat
+        self._every = every
+        self._due = time.monotonic() + every
         self._thread = threading.Thread(target=self._work, name=f"safepoint:{name}", daemon=True)
         self._thread.start()
 
@@ -65,10 +74,23 @@ class Worker:
     def _work(self) -> None:
         open_file = _OpenFile(self._connect)
         try:
-            while (job := self._jobs.get()) is not None:
+            while (job := self._next(open_file)) is not None:
                 job(open_file)
         finally:
             open_file.close()
+
+    def _next(self, file: _OpenFile) -> _Job | None:
+        if self._beat is None:
+            return self._jobs.get()
+        while True:
+            left = self._due - time.monotonic()
+            if left <= 0:
+                left, self._due = self._every, time.monotonic() + self._every
+                if (renew := self._beat()) is not None:
+                    with suppress(StoreError):  # the next beat tries again, long before a lease is over
+                        _in_transaction(file, renew)
+            with suppress(queue.Empty):
+                return self._jobs.get(timeout=left)
 
 
 class _OpenFile:

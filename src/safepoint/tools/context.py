@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
@@ -58,14 +58,21 @@ class ToolContext(Generic[DepsT]):
         self._asked = 0
         self._work: Work[object] | None = None
         self._tell: Callable[[str], None] | None = None
+        self._save: Callable[[], Awaitable[None]] | None = None
 
     @property
     def work(self) -> Work[object]:
         assert self._work is not None, "the context is bound before the tool's first line"
         return self._work
 
-    def bind(self, work: Work[object], tell: Callable[[str], None] | None) -> None:
-        self._work, self._tell = work, tell
+    def bind(
+        self,
+        work: Work[object],
+        tell: Callable[[str], None] | None,
+        save: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`save` makes what the call remembers outlive the process, if there is a place for that."""
+        self._work, self._tell, self._save = work, tell, save
 
     def tell(self, text: str) -> None:
         """Show what the call has done so far, to whoever reads the run's events: `ToolOutputStreamed`. Never waits.
@@ -144,11 +151,14 @@ class ToolContext(Generic[DepsT]):
     async def once(self, key: str, function: Callable[[], Any]) -> Any:  # Any: whatever the function returns
         """Call the function, sync or async, the first time only; a call that continues gets the same value again.
 
-        Cancellation: lands in the function; it counts as not done.
+        In a session the value is stored before this returns. Cancellation: lands in the function, which counts as not
+        done; or in the storing, and then it counts as done.
         """
         if key not in self.memory.once:
             value = function()
             self.memory.once[key] = await value if inspect.isawaitable(value) else value
+            if self._save is not None:
+                await self._save()
         return self.memory.once[key]
 
     def shield(self, max_seconds: float) -> Shield:

@@ -87,16 +87,18 @@ async def _checkpoint(maker: StoreMaker) -> None:
 
 @RULES.rule(
     "a continued run takes the place of the one before",
-    "replace the last run; it keeps that run's state_before and origin",
+    "replace the last run; it keeps that run's state_before and origin, and its checkpoint as `continued`",
 )
 async def _continued(maker: StoreMaker) -> None:
+    saved = replace(sample.checkpoint(), pending=(), used={})
     stopped: list[Change] = [
         StateSet({"x": 1}),
         sample.opening(),
         StateSet({"x": 2}),
-        sample.ending(saved=sample.checkpoint()),
+        sample.ending(saved=saved),
     ]
-    await compare(maker, [*stopped, sample.opening("run_2", continues="checkpoint_1")], "runs", "messages")
+    again = replace(sample.opening("run_2", continues="checkpoint_1"), pending=(said("and the attic?"),))
+    await compare(maker, [*stopped, again], "runs", "messages")
 
 
 @RULES.rule("a checkpoint is continued once", "raise CheckpointError unless the last run has that very checkpoint")
