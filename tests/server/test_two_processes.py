@@ -125,7 +125,7 @@ def test_messages_for_a_session_that_is_live_in_the_other_process_wait_for_it_in
     assert there.run("queue", "say rejected").status == 409
     assert there.run("queue", "say rolled", ifBusy="rollback").status == 409
     newest = there.get("/runs?state=queued").body[0]["runId"]
-    assert there.post(f"/runs/{newest}:cancel").body["runs"][0]["outcome"] == "cancelled"
+    assert there.post(f"/runs/{newest}:cancel").body["runs"][0]["outcome"] == "stopped"
     assert given_up.answer().body[-1]["errorCode"] == "INVOCATION_ABORTED"
     assert texts(first.answer().body) == ["done "]
     assert [texts(caller.answer().body) for caller in callers] == [["second "], ["third "], ["fourth "]]
