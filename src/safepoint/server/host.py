@@ -147,13 +147,18 @@ class Host:
     async def patch(self, key: SessionKey, delta: Mapping[str, Any]) -> None:  # Any: JSON values
         """Change the state, also under a live run, which goes on. Cancellation: changed or not."""
         sender, kept = await self.sender(key), lasting(delta)
+        before = dict(sender.session.state)
         merge(sender.session.state, kept)
         if sender.busy:
             self._patched.add(key)  # a live run writes it with its next step; one that has written its last, nobody
             for hosted in self.live_of(key):
                 hosted.state_told.patched(kept)
         else:
-            await sender.between(sender.session.save_state)
+            try:
+                await sender.between(sender.session.save_state)
+            except (SessionBusy, StoreError):  # whoever is told that it failed must not find it done by the next run
+                sender.session.state = before
+                raise
         await self._share(key, kept)
         now = time.time()
         await self.shelf.note(key.stored_as, Note(now, {"id": f"p-{uuid.uuid4()}", "stateDelta": kept}))
