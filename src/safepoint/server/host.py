@@ -264,9 +264,10 @@ class Host:
         queued += [is_queued for name, is_queued in self._arriving if name == who.name]
         limits, waiting = self.config.limits, sum(queued)
         if waits and waiting >= limits.queued_runs:
-            raise TooMany(f"{waiting} messages wait for their turn; no more than {limits.queued_runs} may")
+            raise TooMany(f"{waiting} messages wait for their turn, and no more may (limit queued_runs): stop one")
         if not waits and len(queued) - waiting >= limits.live_runs:
-            raise TooMany(f"{limits.live_runs} runs are live, and no more may be: wait for one, or stop one")
+            live = len(queued) - waiting
+            raise TooMany(f"{live} runs are live, and no more may be (limit live_runs): wait for one, or stop one")
 
     def _refuse_if_draining(self) -> None:
         if self.draining:
