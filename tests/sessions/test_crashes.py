@@ -15,6 +15,7 @@ from safepoint.sessions.recovery import sealed
 from safepoint.testing import call, run_virtual, say
 from tests.injection.parts import StepModel
 from tests.sessions.stores import Wrapped, both_stores, opened
+from tests.virtual import rounds
 
 
 async def left_by_a_crash(store: Store) -> Checkpoint:
@@ -215,8 +216,8 @@ def test_a_tool_that_outlived_its_run_stores_nothing_any_more() -> None:
         [orphan] = run.result.orphans
         assert orphan.still_running
         world.gate.set()
-        while orphan.still_running:
-            await asyncio.sleep(0)
+        await rounds(10)
+        assert not orphan.still_running
         assert store.counts.get("append") is None
         assert (await inner.load("s")).runs == stored.runs
 

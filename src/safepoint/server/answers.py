@@ -13,10 +13,11 @@ from safepoint.agent.holding import Holding
 from safepoint.agent.usage import Usage
 from safepoint.history.parts import Message
 from safepoint.server.cancelling import Cancelled
-from safepoint.server.hosted import HostedRun, abnormal_end, before_its_turn, reason_json
+from safepoint.server.hosted import HostedRun, reason_json
 from safepoint.server.ids import SessionKey
 from safepoint.server.importing import imported_events
 from safepoint.server.shared_state import lasting, own
+from safepoint.server.telling import abnormal_end, before_its_turn
 from safepoint.server.wire_events import (
     Json,
     Scene,

@@ -153,5 +153,5 @@ class Finder:
 
 def _not_noted(live: list[HostedRun]) -> list[Note]:
     """What runs have done to the state is noted when they end; until then they know it themselves."""
-    deltas = ((event, delta) for hosted in live for event, delta in hosted.state_told.deltas.items())
+    deltas = ((event, delta) for hosted in live for event, delta in hosted.telling.state.deltas.items())
     return [Note(0.0, {"event": event, "stateDelta": delta}) for event, delta in deltas]

@@ -22,13 +22,14 @@ from safepoint.errors import SafepointError, SessionBusy, StoreError
 from safepoint.history.parts import Message
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
-from safepoint.server.hosted import AnyRun, HostedRun
+from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
 from safepoint.server.operations import Operations
 from safepoint.server.principal import Principal
 from safepoint.server.requests import RunRequest, digest_of
 from safepoint.server.shared_state import bring, changed, drop_temporary, lasting, merge, own, places, shared
 from safepoint.server.starting import Start, start
+from safepoint.server.telling import AnyRun
 from safepoint.server.wire_events import Scene
 from safepoint.sessions.busy import IfBusy, Sender
 from safepoint.sessions.owners import Owner
@@ -149,7 +150,7 @@ class Host:
         if sender.busy:
             self._patched.add(key)  # a live run writes it with its next step; one that has written its last, nobody
             for hosted in self.live_of(key):
-                hosted.state_told.patched(kept)
+                hosted.telling.state.patched(kept)
         else:
             await sender.between(sender.session.save_state)
         await self._share(key, kept)
@@ -329,7 +330,7 @@ class Host:
         """It is over: what it did to shared values is for all. Cancellation: not all of it may be."""
         drop_temporary(session.state)
         now = time.time()
-        for event, delta in hosted.state_told.deltas.items():
+        for event, delta in hosted.telling.state.deltas.items():
             await self.shelf.note(hosted.key.stored_as, Note(now, {"event": event, "stateDelta": delta}))
         if hosted.shared_before is not None:
             await self._share(hosted.key, changed(hosted.shared_before, session.state))
