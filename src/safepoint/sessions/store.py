@@ -84,7 +84,14 @@ class LateSet:
     late: tuple[LateResult, ...]
 
 
-Change = Fact | Truncated | StateSet | LateSet
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The claimant gives the session back, with the write that this is part of; as `release` does."""
+
+    claimant: str
+
+
+Change = Fact | Truncated | StateSet | LateSet | Released
 
 
 class Store(Protocol):
