@@ -19,7 +19,7 @@ from typing import Generic, TypeAlias, TypeVar
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
-from safepoint._core.work import Done, Failed, Work
+from safepoint._core.work import Done, Failed, NeverRan, Work
 from safepoint.agent.ending import Closed, close
 from safepoint.agent.events import RunEnded, RunStarted
 from safepoint.agent.incoming import Incoming
@@ -190,8 +190,9 @@ class BaseDriver(ABC, Generic[OwnT]):
             self._record.emit(RunStarted, agent=self._record.agent.name)
             self._node.cancel(reason=Reason("the task of the run was cancelled", Source.CALLER))
         stopped = self._node.judge_now() is not None
-        step = Close(StopReason.CANCELLED if stopped else StopReason.ERROR, error=error)
-        self._seal(self._closed(step))
+        closed = self._closed(Close(StopReason.CANCELLED if stopped else StopReason.ERROR, error=error))
+        # There is no task left in which its session could hear of it.
+        self._seal(closed if self._record.run.session is None else closed.unless_saved(NeverRan()))
 
     async def _close(self, step: Close) -> Frame:
         """Close, save, seal, tell, and let everybody who waits know, in this order."""
