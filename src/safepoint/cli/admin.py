@@ -202,8 +202,8 @@ def _reply(client: ServerClient, run: str, text: str | None) -> dict[str, object
     if text is None:
         fail(f"{run} waits for an answer: write it as TEXT; `safepoint logs {run}` shows what was asked")
     names = ("apps", found["appName"], "users", found["userId"], "sessions", found["sessionId"])
-    waiting = [id for event in client.get(*names)["events"] for id in event.get("longRunningToolIds", ())]
-    return {"answers": dict.fromkeys(waiting, text)}
+    asked = [ids for event in client.get(*names)["events"] if (ids := event.get("longRunningToolIds"))]
+    return {"answers": dict.fromkeys(asked[-1] if asked else (), text)}  # what was asked before is over
 
 
 @dataclass(frozen=True, kw_only=True)
