@@ -103,18 +103,8 @@ def create_app(
     app.state.keys = keys
     # Middleware is made with the first request; what is wrong with it shall be known before.
     check_exposed("allowed_hosts", host.config, keys, exposed=bool(host.config.allowed_hosts))
-    for part in (
-        service,
-        runs,
-        cancel,
-        going_on,
-        sessions,
-        watching,
-        live,
-        page,
-        operating,
-        unserved,
-    ):  # the busiest first
+    app.router.routes.extend(runs.routes.routes)  # the busiest first, and not a router away
+    for part in (service, cancel, going_on, sessions, watching, live, page, operating, unserved):
         app.include_router(part.routes)
     app.add_exception_handler(RequestValidationError, answer_invalid)
     for kind, status in _STATUS:

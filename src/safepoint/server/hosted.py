@@ -57,7 +57,9 @@ class HostedRun:
         self.queued = False
         self.epoch = epoch
         self.admitted = Latch()
-        self.telling = Telling(run, self.feed, self.admitted.set, again=epoch > 0)
+        # The beginning of its run is stored, or there is none.
+        self.begun = Latch()
+        self.telling = Telling(run, self.feed, self._on_begin, again=epoch > 0)
         self.refused: SessionBusy | None = None
         # Its turn could not begin, or another process has it now.
         self.failed: StoreError | None = None
@@ -170,12 +172,16 @@ class HostedRun:
             self.telling.abnormal(before_its_turn(self.withdrawn.text))
         finally:
             stop_listening()
-            self.admitted.set()
+            self._on_begin()
             if not self._recorded:
                 await self.record_end(book)
             self.feed.close(self._error_frame())
             self.over.set()
             self.leaving.end()
+
+    def _on_begin(self) -> None:
+        self.begun.set()
+        self.admitted.set()
 
     async def _let_others_end(self) -> None:
         """Cancellation: the run never starts."""
