@@ -20,6 +20,8 @@ from safepoint.cli.client import ServerClient, Trouble
 from safepoint.cli.options import NOT_YET, REFUSED, T, fail, takes
 from safepoint.cli.showing import age, event_line, plain, show_table
 
+_SILENCE = 2.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
@@ -219,7 +221,9 @@ def logs(options: Logs) -> None:
         typer.echo("it has told nothing yet", err=True)
         return
     under_way = False
-    for number, event in client.events(options.run):
+    # Of a run that another process has, the server does not know how much it has told.
+    silence = _SILENCE if known is None and not options.follow else None
+    for number, event in client.events(options.run, silence=silence):
         partial = bool(event.get("partial"))
         if options.json and (options.follow or not partial):
             typer.echo(json.dumps(event, ensure_ascii=False))
