@@ -30,7 +30,17 @@ from safepoint.history.states import LedgerState
 from safepoint.sessions.applying import apply
 from safepoint.sessions.late import completed, late_change, late_result, with_late_notes
 from safepoint.sessions.recovery import sealed
-from safepoint.sessions.store import Change, LateResult, LateSet, StateSet, Store, Stored, StoredRun, Truncated
+from safepoint.sessions.store import (
+    Change,
+    LateResult,
+    LateSet,
+    Released,
+    StateSet,
+    Store,
+    Stored,
+    StoredRun,
+    Truncated,
+)
 from safepoint.tools.options import Effect
 
 if TYPE_CHECKING:
@@ -237,6 +247,7 @@ class Session:
         last = facts[-1]
         if isinstance(last, Ended):
             changes += self._back_already()
+            changes += [Released(self._claimant)] if self._claimant is not None else []
         if self._open and (isinstance(facts[0], Opened) or isinstance(last, Ended)):
             self._see(await self.store.load(self.id), keep_state=True)
             changes = self._still_needed(changes)
@@ -346,6 +357,8 @@ class Session:
         self._open.remove(mine)
         for change in changes:
             self._stored = apply(self._stored, change)
+            if isinstance(change, Released) and self._claimant == change.claimant:  # not claimed again meanwhile
+                self._claimant = None
 
     def _see(self, stored: Stored, *, keep_state: bool = False) -> None:
         """Take over what is stored. Changes of state that were not saved yet stay, unless somebody else changed it."""
