@@ -179,7 +179,7 @@ def test_a_run_of_the_other_process_is_watched_to_its_end(servers: tuple[ServerP
     assert here.did().count("note seen") == 1
 
 
-def test_what_a_run_of_the_other_process_has_told_so_far_is_shown_without_waiting_for_its_end(
+def test_an_operator_who_asks_the_wrong_process_is_shown_what_it_knows_and_told_the_rest(
     servers: tuple[ServerProcess, ServerProcess],
 ) -> None:
     here, there = servers
@@ -190,6 +190,9 @@ def test_what_a_run_of_the_other_process_has_told_so_far_is_shown_without_waitin
     env = {"SAFEPOINT_URL": f"http://127.0.0.1:{there.port}", "SAFEPOINT_KEY": ""}
     shown = CliRunner().invoke(app, ["logs", run], env=env)
     assert (shown.exit_code, "→ note(text='logged')" in shown.stdout) == (0, True), shown.output
+    steered = CliRunner().invoke(app, ["steer", run, "say more"], env=env)
+    assert (steered.exit_code, "another process has this run" in steered.stderr) == (1, True)
+    assert CliRunner().invoke(app, ["why", run], env=env).stdout == "it is live in another process: ask that one\n"
     assert here.get(f"/runs/{run}").body["state"] == "live"
     here.cancel("logged")
     caller.answer()
