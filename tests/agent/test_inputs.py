@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from safepoint import Agent, CancelToken, Hooks, Ladder, ModelSettings, SafePoint, ToolContext, tool
+from safepoint import Agent, CancelToken, Hooks, Ladder, ModelSettings, Reason, SafePoint, ToolContext, tool
 from safepoint.errors import HistoryError, NotEnded, UsageError
 from safepoint.history.parts import File, Image, Message, Text
+from safepoint.sessions import MemoryStore, Session
 from safepoint.testing import ScriptedModel, call, say
 from tests.virtual import virtual
 
@@ -37,6 +38,10 @@ def agent(**options: Any) -> Agent[None]:  # Any: right and wrong ones
     everything.setdefault("name", "a")
     everything.setdefault("model", ScriptedModel(say("hi")))
     return Agent(**everything)
+
+
+def untyped(value: object) -> Any:  # Any: what a caller without a type checker passes
+    return value
 
 
 def refused(make: Callable[[], object], *words: str) -> None:
@@ -282,3 +287,74 @@ async def test_a_safe_point_needs_a_name_and_threads_have_their_own_word_for_it(
 
 def test_an_agent_works_without_any_of_these_options() -> None:
     assert asyncio.run(agent().run("go")).text == "hi"
+
+
+# -- what is handed in as something else -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["budget", "settings", "ladder"])
+@pytest.mark.parametrize("value", [0, 5, "x", {}])
+def test_an_option_of_another_kind_is_refused_also_if_it_is_empty(option: str, value: object) -> None:
+    refused(lambda: agent(**{option: value}), f"{option}={value!r}", f"write {option}=", "(…)")
+    if option != "settings":
+        refused(lambda: agent().start("go", **untyped({option: value})), f"{option}={value!r}", f"write {option}=")
+
+
+@pytest.mark.parametrize("history", [None, 5, "hello", Message("user", (Text("hi"),))])
+def test_a_history_is_a_list(history: object) -> None:
+    refused(lambda: agent().start("go", history=untyped(history)), f"history={history!r}", "write history=[…]")
+
+
+@pytest.mark.parametrize("session", ["s", 5, MemoryStore()])
+def test_a_session_is_something_that_a_run_can_enter(session: object) -> None:
+    refused(
+        lambda: agent().start("go", session=untyped(session)), f"session={session!r}", "await Session.create(store)"
+    )
+
+
+@pytest.mark.parametrize("checkpoint", [b"{}", "{}", 5])
+def test_a_checkpoint_is_no_bytes(checkpoint: object) -> None:
+    refused(lambda: agent().start(checkpoint=untyped(checkpoint)), "is not a checkpoint: write ")
+
+
+@pytest.mark.parametrize("option", ["name", "description"])
+def test_an_agent_as_a_tool_has_words(option: str) -> None:
+    refused(lambda: agent().as_tool(**untyped({option: 5})), f"{option}=5", f"write {option}='…'")
+
+
+SETTINGS: dict[str, list[object]] = {
+    "temperature": [-1, "hot", True, math.nan],
+    "max_tokens": [0, -1, 1.5, "many", True],
+    "tool_choice": ["", 5],
+    "stop": ["END", 5, [""], [5]],
+    "extra": [None, 5, "x", []],
+}
+
+
+@pytest.mark.parametrize(("option", "value"), [(name, value) for name, values in SETTINGS.items() for value in values])
+def test_a_setting_that_no_provider_could_take_is_refused(option: str, value: object) -> None:
+    refused(lambda: ModelSettings(**untyped({option: value})), f"{option}={value!r}: write ", "or leave it out")
+
+
+def test_settings_take_what_providers_take() -> None:
+    settings = ModelSettings(temperature=0, max_tokens=1, tool_choice="echo", stop=("END",), extra={"top_k": 1})
+    assert (settings.temperature, settings.max_tokens, settings.stop) == (0, 1, ("END",))
+    assert list(ModelSettings(stop=untyped(["END"])).stop) == ["END"]
+
+
+def test_who_asked_is_told_in_words() -> None:
+    refused(lambda: Reason("x", by=untyped(5)), "by=5", "write by='5'")
+
+
+@virtual
+async def test_a_session_that_breaks_when_it_is_left_holds_nobody() -> None:
+    class Broken(Session):
+        def left(self, run: Any) -> None:  # Any: a run of any agent
+            raise RuntimeError("I will not let go")
+
+    store = MemoryStore()
+    await store.create("s", {})
+    session = Broken(store, "s", await store.load("s"))
+    async with agent().start("go", session=session) as run:
+        result = await run.wait()
+    assert result.text == "hi"

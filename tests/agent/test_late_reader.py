@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
-from safepoint import Agent
-from safepoint.agent.events import ModelCallEnded
-from safepoint.errors import ModelUnavailable
+from safepoint import Agent, Run
+from safepoint.agent.events import Event, ModelCallEnded
+from safepoint.errors import ModelUnavailable, UsageError
 from safepoint.testing import ScriptedModel, fail, say, stall
 from safepoint.testing.models import Act
+from tests.virtual import virtual
 
 
 @pytest.mark.parametrize("end", [stall(), fail(ModelUnavailable("gone"))], ids=["cut", "failed"])
@@ -40,3 +42,29 @@ def test_a_reply_that_was_cut_before_its_first_word_has_no_message() -> None:
 
     (ended,) = asyncio.run(run_silent())
     assert ended.message is None
+
+
+@virtual
+async def test_a_second_task_at_one_reader_is_refused_and_the_first_goes_on() -> None:
+    """Otherwise one of them would wait for ever."""
+    reached = asyncio.Event()
+    agent = Agent("a", model=ScriptedModel([say("one"), stall(reached.set)], repeat=True))
+    async with agent.start("go") as run:
+        await _refuses_a_second(run.events(), run, reached)
+    reached.clear()
+    async with agent.stream("go") as stream:
+        await _refuses_a_second(stream, stream.run, reached)
+
+
+async def _refuses_a_second(reader: AsyncIterator[Event], run: Run[None, str], reached: asyncio.Event) -> None:
+    async def read_all() -> list[str]:
+        return [type(event).__name__ async for event in reader]
+
+    first = asyncio.create_task(read_all())
+    await reached.wait()
+    await asyncio.sleep(0)
+    with pytest.raises(UsageError, match=r"call run.events\(\) once for each reader"):
+        await anext(reader)
+    assert not run.ended
+    run.cancel()
+    assert (await first)[-1] == "RunEnded"

@@ -87,6 +87,20 @@ async def test_a_message_that_comes_while_the_last_answer_streams_is_too_late() 
 
 
 @virtual
+async def test_a_message_that_is_taken_back_does_not_join_and_those_around_it_do() -> None:
+    holder = Holder()
+    async with holder.agent.start("go") as run:
+        await holder.inside.wait()
+        receipts = [run.steer(text) for text in ("one", "two", "three")]
+        assert receipts[1].withdraw()
+        holder.gate.set()
+        assert [await receipt.wait() for receipt in receipts] == ["joined", "withdrawn", "joined"]
+        assert not receipts[0].withdraw()
+    last = holder.model.requests[1].messages[-1]
+    assert [part.text for part in last.parts if part.kind == "text"] == ["one", "three"]
+
+
+@virtual
 async def test_a_message_may_come_from_a_thread() -> None:
     holder = Holder()
     outcomes: list[str] = []

@@ -214,3 +214,13 @@ def test_who_calls_no_model_cannot_hand_over() -> None:
     research = Sequential("research", scripted("search"))
     with pytest.raises(ValueError, match="calls no model"):
         Handoff("desk", research, to={research: [scripted("billing")]})
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_permission_list_says_who_and_to_whom(listed: bool) -> None:
+    one, other = scripted("one", say("x")), scripted("other", say("x"))
+    wrong: Any = [other] if listed else {one: other}  # Any: wrong ones
+    with pytest.raises(
+        ValueError, match=r"^to.* write to={first: \[others\]}$" if listed else r"^to\[.*\]=.* is not a list"
+    ):
+        Handoff("desk", one, to=wrong)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from safepoint import Agent, Checkpoint, Loop, SafePoint, Sequential, StopReason, loop_done
+from safepoint import Agent, Branch, Checkpoint, Loop, Parallel, SafePoint, Sequential, StopReason, loop_done
 from safepoint.testing import ScriptedModel, call, say, stall
 from tests.compose.world import A_SECOND
 from tests.virtual import virtual
@@ -94,3 +95,22 @@ def test_options_are_honoured_or_refused() -> None:
     one = scripted("one")
     with pytest.raises(ValueError, match="max_rounds=0"):
         Loop("l", one, max_rounds=0)
+
+
+@pytest.mark.parametrize("wrong", ["done", 5, asyncio.sleep])
+def test_functions_that_can_not_answer_at_once_are_refused(wrong: Any) -> None:  # Any: wrong ones
+    """A coroutine is always true: the loop would end after its first round."""
+    one, words = scripted("a", say("x")), r"=.* is not a plain function: write a `def` or a lambda that does not await"
+    made: dict[str, Callable[[], object]] = {
+        "until": lambda: Loop("l", one, max_rounds=2, until=wrong),
+        "again": lambda: Loop("l", one, max_rounds=2, again=wrong),
+        "combine": lambda: Sequential("s", one).then(one, combine=wrong),
+        "input": lambda: Sequential("s", one).then(one, input=wrong),
+        "join": lambda: Parallel("p", [one], join=wrong),
+    }
+    for option, make in made.items():
+        with pytest.raises(ValueError, match=f"^{option}{words}"):
+            make()
+    for with_input in (lambda: Sequential("s", one, input=wrong), lambda: Parallel("p", [Branch(one, input=wrong)])):
+        with pytest.raises(ValueError, match=f"^input{words}"):
+            with_input()

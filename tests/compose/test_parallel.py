@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -21,8 +21,11 @@ from safepoint import (
     ToolContext,
     tool,
 )
+from safepoint.sessions import MemoryStore, Session
+from safepoint.sessions.store import Change
 from safepoint.testing import ScriptedModel, call, fail, say, stall
 from tests.compose.world import A_MOMENT, A_SECOND, HALF_A_SECOND, TWO_SECONDS
+from tests.sessions.stores import Wrapped
 from tests.virtual import virtual
 
 
@@ -39,6 +42,26 @@ async def look() -> str:
 
 def states(result: RunResult[Any]) -> dict[str, str]:  # Any: outputs of every type
     return {entry.call_id: str(entry.state) for entry in result.ledger}
+
+
+class SlowToRecord(Wrapped):
+    """Takes its time to note that the second branch begins."""
+
+    async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
+        self.counts["append"] = self.counts.get("append", 0) + 1
+        if self.counts["append"] == 3:
+            await asyncio.sleep(A_SECOND)
+        await self.inner.append(session_id, epoch, changes)
+
+
+@virtual
+async def test_a_branch_that_is_about_to_begin_when_another_fails_never_begins() -> None:
+    session = await Session.create(SlowToRecord(MemoryStore()), "s")
+    bad, other = scripted("bad", fail(RuntimeError("broken"))), scripted("other", say("never"))
+    async with Parallel("both", [bad, other]).start("go", session=session) as run:
+        result = await run.wait()
+    assert states(result) == {"bad": "failed", "other": "not_started"}
+    assert [child.name for child in result.children] == ["bad"]
 
 
 @virtual

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
 import pytest
@@ -133,6 +133,24 @@ def test_no_rung_is_longer_than_the_cap(rung: str) -> None:
     assert Ladder(**{rung: 10.0}) is not None
     with pytest.raises(ValueError, match=r"above the ladder's cap of 10.0 s: shorten it or raise Ladder\(cap=…\)"):
         Ladder(**{rung: 10.1})
+
+
+def test_what_is_left_out_makes_room_for_a_lower_cap() -> None:
+    low = Ladder(cap=1)
+    assert (low.task, low.thread, low.term, low.kill, low.undo) == (1.0, 0.25, 1.0, 0.5, 1.0)
+    assert Ladder(task=0.5, cap=0.5) == Ladder(0.5, 0.25, 0.5, 0.25, 0.5, 0.5)
+    assert replace(low, cap=0.2) == replace(DEFAULT, cap=0.2) == Ladder(cap=0.2)
+
+
+def test_a_process_under_a_low_cap_has_a_moment_to_end_before_it_is_killed() -> None:
+    climbs = plan(Manner(WorkKind.PROCESS), Ladder(cap=1), force=False)
+    assert climbs == (Climb(Rung.TERM, 0.5), Climb(Rung.KILL, 0.5), ABANDON)
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_a_rung_that_was_written_is_refused_above_a_lower_cap_also_if_it_is_the_default(rung: str) -> None:
+    with pytest.raises(ValueError, match=rf"^Ladder\({rung}=…\) is .* above the ladder's cap of 0.1 s: shorten it"):
+        Ladder(**{rung: float(getattr(DEFAULT, rung))}, cap=0.1)
 
 
 def test_what_is_declared_is_bounded_by_the_cap() -> None:

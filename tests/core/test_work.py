@@ -391,6 +391,26 @@ async def test_a_limit_does_not_touch_work_that_ended_before_it() -> None:
 
 
 @virtual
+async def test_of_two_limits_the_earlier_counts_and_the_later_word_says_how() -> None:
+    piece = Piece(stubborn(9), limit=2.0)
+    begun = asyncio.get_running_loop().time()
+    piece.work.stop_at(begun + 5.0)
+    piece.work.stop_at(begun + 1.0)
+    piece.work.stop_at(begun + 3.0, force=True)
+    assert isinstance(await piece.outcome(), Abandoned)
+    assert piece.rungs == [("cancel", 1.0), ("abandon", 1.0)]
+
+
+@virtual
+async def test_work_that_has_ended_gets_no_limit() -> None:
+    piece = Piece(lambda: passes(1, "done"))
+    await piece.outcome()
+    piece.work.stop_at(asyncio.get_running_loop().time() + 2.0)
+    await passes(5)
+    assert piece.rungs == []
+
+
+@virtual
 async def test_no_plan_takes_longer_than_the_cap_whatever_is_in_it() -> None:
     ladder = Ladder(task=2.0, cap=3.0)
 

@@ -252,8 +252,7 @@ def plan(seed: int) -> Plan:
         after=random.choice((0.0, 0.0, A_MOMENT, 1.5 * A_MOMENT, A_WHILE)),
         recursive=random.random() < 0.4,
         within=A_WHILE if at not in ("NOW", "FORCE") and random.random() < 0.3 else None,
-        # FORCE waits for no store: giving the session back goes on by itself, bounded, after the run has ended.
-        session=random.random() < 0.07 and at != "FORCE",
+        session=random.random() < 0.07,
         budget=random.choice(BUDGETS),
         then=random.choice(THEN),
     )

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -47,7 +47,10 @@ def over_stdio(diary: Path) -> Generator[tuple[list[str], None]]:
     yield [sys.executable, SERVER, str(diary), "stdio"], None
 
 
-TRANSPORTS = {"stdio": over_stdio, "http": over_http}
+TRANSPORTS: dict[str, Callable[[Path], AbstractContextManager[tuple[str | list[str], int | None]]]] = {
+    "stdio": over_stdio,
+    "http": over_http,
+}
 
 
 def diary_of(file: Path) -> dict[str, float]:

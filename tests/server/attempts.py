@@ -364,6 +364,12 @@ BODIES = [
     post("an idempotency key of a book", INVALID, "/run", message("done", "x", idempotencyKey="a" * 201), who="ann"),
     get("watch from a place that is no number", INVALID, "/runs/$DONE/events?after=x", who="ann"),
     get("a state of runs that is none", INVALID, "/runs?state=broken", who="ann"),
+    get("runs of an app that can't be", BAD, "/runs?app=a/b", who="ann"),
+    get("runs of a user that can't be", BAD, "/runs?user=..", who="boss"),
+    post("cancel of a run that can't be", BAD, f"{ANN}:cancel", {"runId": "a/b"}, who="ann"),
+    post("cancel by a user that can't be", BAD, "/runs:cancel", {"userId": "a/b"}, who="boss"),
+    post("cancel all but a run that is not there", {200}, "/runs:cancel", {"all": True, "runId": "no"}, who="ann"),
+    post("cancel two runs by one address", BAD, "/runs/$LIVE:cancel", {"runId": "$DONE"}, who="ann"),
 ]
 
 

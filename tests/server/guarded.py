@@ -36,7 +36,8 @@ class Guarded:
         self.keys = {name: self.keyfile.add(name, user=name) for name in ("ann", "bob", "eve")}
         self.keys["boss"] = self.keyfile.add("boss", admin=True)
         self.keyfile.revoke("eve")
-        self.server = ServerProcess(folder, options=options)
+        many = ("--limit", "wrong_keys=1000000")  # every attempt comes from one address
+        self.server = ServerProcess(folder, options=(*many, *options))
         self.values: dict[str, str] = dict(self.keys)
 
     def settle(self) -> None:

@@ -154,6 +154,17 @@ class ServerProcess:
         events: list[dict[str, Any]] = answer.body["events"]  # Any: JSON
         return events
 
+    def run_of(self, session: str, state: str) -> str:
+        """The id of a run of that session, once one is in that state."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            found: list[dict[str, Any]] = self.get(f"/runs?state={state}").body  # Any: JSON
+            for run in found:
+                if run["sessionId"] == session:
+                    return str(run["runId"])
+            assert time.monotonic() < deadline, (session, state, self.get("/runs").body)
+            time.sleep(0.05)
+
     @contextmanager
     def stream(
         self, session: str, text: str, headers: Mapping[str, str] | None = None, **more: Any

@@ -14,9 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.sync.client import connect
 
+from safepoint import Agent
+from safepoint.server import ServerConfig, create_app
+from safepoint.testing import ScriptedModel
 from tests.docs.blocks import blocks
-from tests.server.server_process import Answer, ServerProcess, texts
+from tests.server.server_process import PATIENCE, Answer, ServerProcess, message, texts
 from tests.server.test_behaviours import only_run, until_over
 
 GUIDE = Path(__file__).parents[2] / "docs/guides/moving-from-adk.md"
@@ -145,6 +149,28 @@ def test_the_conformance_client_of_adk_works(server: ServerProcess) -> None:
     *events, error = as_the_page_reads(stream)
     assert (events[-1]["errorCode"], error["error"]) == ("RuntimeError", "RuntimeError: httpx")
     assert sent(server, "DELETE", path, None, HTTPX).status == 200
+
+
+def test_with_adks_default_app_no_request_needs_to_name_one(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, env={"ADK_DEFAULT_APP_NAME": "worker"}) as server:
+        assert server.post("/users/ann/sessions/short").body["appName"] == "worker"
+        assert server.get("/app-info").body["name"] == "worker"
+        body = message("short", "say hello")
+        del body["appName"]
+        assert texts(server.post("/run", body).body) == ["hello "]
+        address = f"ws://127.0.0.1:{server.port}/run_live?user_id=ann&session_id=short"
+        with connect(address, open_timeout=PATIENCE, legacy=True) as socket:
+            socket.send('{"content": {"parts": [{"text": "say live"}]}}')
+            assert json.loads(socket.recv(timeout=PATIENCE))["author"] == "worker"
+        assert len(server.events("short")) == len(server.get("/users/ann/sessions/short").body["events"]) > 0
+        assert server.post("/users/ann/sessions/short:cancel").status in (200, 404)
+        assert 'route="/apps/{app}/users/{user}/sessions/{session}"' in server.get("/metrics").body
+
+
+def test_a_default_app_that_is_not_there_is_refused() -> None:
+    agent = Agent("worker", model=ScriptedModel())
+    with pytest.raises(ValueError, match="write one of worker"):
+        create_app({"worker": agent}, config=ServerConfig(default_app="other"))
 
 
 def test_the_curl_lines_of_the_guide_do_what_it_says(server: ServerProcess, tmp_path: Path) -> None:

@@ -280,8 +280,9 @@ def test_b12_a_race_of_cancel_and_finish_has_one_winner(server: ServerProcess) -
         last = caller.answer().body[-1]
         run = only_run(server, session)
         assert (run["outcome"] == "cancelled") == (last.get("errorCode") == ABORTED), (run, last)
-        stored = server.events(session)  # nothing, if it was withdrawn before its turn came
-        assert not stored or stored[-1].get("errorCode") == last.get("errorCode")
+        stored = server.events(session)
+        assert stored[0]["content"]["parts"] == [{"text": "say a b c; note race"}]  # it was accepted, so it is there
+        assert stored[-1].get("errorCode") == last.get("errorCode")
         assert server.post(f"/runs/{run['runId']}:cancel").body["outcome"] == run["outcome"]
 
 

@@ -58,6 +58,40 @@ def test_a_state_delta_rides_on_the_users_event_and_a_tool_can_read_it(server: S
     assert "recall temp:t None" in server.did()
 
 
+def deltas(events: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:  # Any: JSON
+    """What each event says about the state, and by which of them; those that say nothing are left out."""
+    told = ((event["content"]["parts"][0], event["actions"]["stateDelta"]) for event in events if "content" in event)
+    return [(next(iter(part)), delta) for part, delta in told if delta]
+
+
+def test_what_a_tool_does_to_the_state_is_on_the_event_of_its_result(server: ServerProcess) -> None:
+    server.post(handy("changed"), {"old": "1"})
+    told = server.run("changed", "remember a=1", **HANDY, stateDelta={"sent": 1}).body
+    assert deltas(told) == [("functionResponse", {"a": "1"})]
+    shared = server.run("changed", "remember user:delta=2", **HANDY).body
+    assert deltas(shared) == [("functionResponse", {"user:delta": "2"})]
+    assert deltas(server.run("changed", "remember a=1", **HANDY).body) == [], "nothing has changed"
+    assert deltas(server.run("changed", "remember temp:x=1", **HANDY).body) == []
+    stored = server.get(handy("changed")).body["events"]
+    assert deltas(stored) == [("text", {"sent": 1}), *deltas(told), *deltas(shared)]
+    with server.open_stream("GET", f"/runs/run_{told[0]['invocationId'][2:]}/events") as frames:
+        assert deltas([event for _, event in frames]) == deltas(told)
+
+
+def test_what_a_client_does_to_the_state_of_a_live_run_is_not_told_as_the_runs(server: ServerProcess) -> None:
+    server.post(handy("both"))
+    caller = server.run_in_thread("both", "pause 1; remember mine=1", **HANDY)
+    server.until_did("pause remember mine=1")
+    assert server.http("PATCH", handy("both"), {"stateDelta": {"theirs": 2}}).status == 200
+    assert deltas(caller.answer().body) == [("functionResponse", {"mine": "1"})]
+    assert state_of(server, "both") == {"mine": "1", "theirs": 2} | shared_values(server)
+
+
+def shared_values(server: ServerProcess) -> dict[str, Any]:  # Any: JSON
+    server.post(handy("fresh"))
+    return state_of(server, "fresh")
+
+
 def test_a_patch_is_stored_as_an_event_of_the_user_without_content(server: ServerProcess) -> None:
     server.create("patch")
     server.run("patch", "say before")

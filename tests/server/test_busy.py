@@ -42,6 +42,19 @@ def test_a_steering_message_joins_the_older_run_and_its_caller_gets_that_runs_an
     assert [run["outcome"] for run in runs if run["sessionId"] == "steer"] == ["joined", "end_turn"]
 
 
+def test_a_steering_message_that_is_cancelled_while_it_waits_never_joins(server: ServerProcess) -> None:
+    server.create("taken-back")
+    older = server.run_in_thread("taken-back", "note taken-back; nap 0.8")
+    server.until_did("note taken-back")
+    newer = server.run_in_thread("taken-back", "note never-joins", ifBusy="steer")
+    waiting = server.run_of("taken-back", "queued")
+    assert server.post(f"/runs/{waiting}:cancel").body["runs"][0]["outcome"] == "stopped"
+    assert newer.answer().body[-1]["errorCode"] == "INVOCATION_ABORTED"
+    assert "errorCode" not in older.answer().body[-1]
+    assert "note never-joins" not in server.did()
+    assert asked(server, "taken-back") == ["note taken-back; nap 0.8"]
+
+
 @pytest.mark.parametrize("policy", ["preempt", "interrupt", "rollback"])
 def test_a_preempting_message_stops_the_older_run_and_then_runs(server: ServerProcess, policy: str) -> None:
     server.create(policy)
@@ -61,12 +74,9 @@ def test_a_queued_message_can_be_cancelled_alone_and_never_runs(server: ServerPr
     older = server.run_in_thread("withdraw", "note withdraw; nap 0.8")
     server.until_did("note withdraw")
     newer = server.run_in_thread("withdraw", "note never", ifBusy="queue")
-    queued: list[str] = []
-    while not queued:
-        runs = server.get("/runs?state=queued").body
-        queued = [run["runId"] for run in runs if run["sessionId"] == "withdraw"]
-    answer = server.post(f"/runs/{queued[0]}:cancel", {"reason": "changed my mind"})
-    assert answer.body["runs"][0]["outcome"] == "cancelled"
+    queued = server.run_of("withdraw", "queued")
+    answer = server.post(f"/runs/{queued}:cancel", {"reason": "changed my mind"})
+    assert answer.body["runs"][0]["outcome"] == "stopped"
     assert newer.answer().body[-1]["errorCode"] == "INVOCATION_ABORTED"
     assert "errorCode" not in older.answer().body[-1]
     assert "note never" not in server.did()

@@ -117,7 +117,26 @@ def test_steer_joins_a_live_run_and_is_too_late_after_it(operator: Operator) -> 
     assert operator.cli("steer", run, "say steered").stdout.strip() == "joined"
     assert "steered " in texts(caller.answer().body)
     late = operator.cli("steer", run, "say more")
-    assert (late.exit_code, late.stdout.strip()) == (1, "too_late")
+    assert (late.exit_code, late.stdout.strip()) == (1, "too_late: the run is over")
+
+
+def test_a_steer_that_nobody_has_heard_yet_is_told_as_that(operator: Operator) -> None:
+    run, caller = operator.napping("deep")
+    waits = operator.cli("steer", run, "say later", "--wait", "0")
+    assert (waits.exit_code, waits.stdout.partition(":")[0]) == (5, "waiting")
+    operator.cli("stop", run)
+    caller.answer()
+
+
+def test_why_tells_a_run_that_nobody_stopped_from_one_that_is_on_its_way(operator: Operator) -> None:
+    run, caller = operator.napping("why")
+    assert operator.cli("why", run).stdout == "nobody has asked it to stop: it is live\n"
+    assert operator.cli("stop", run, "--at", "after_tools", "--wait", "0").exit_code == 5
+    assert operator.cli("why", run).stdout == "it has not come to where it is to stop: after_tools\n"
+    assert operator.json("why", run) == {"runId": run, "state": "live", "asked": ["after_tools"], "holding": []}
+    operator.cli("stop", run)
+    caller.answer()
+    assert operator.cli("why", run).stdout == "nothing holds it: it is ended, cancelled\n"
 
 
 def test_resume_goes_on_with_a_stopped_run_and_answers_one_that_waits(operator: Operator) -> None:
@@ -133,6 +152,8 @@ def test_resume_goes_on_with_a_stopped_run_and_answers_one_that_waits(operator: 
     operator.server.create("asking")
     operator.server.run("asking", "ask really?")
     (waiting,) = [run["runId"] for run in operator.json("ps") if run["state"] == "paused"]
+    silent = operator.cli("resume", waiting)
+    assert (silent.exit_code, "waits for an answer: write it as TEXT" in silent.stderr) == (2, True)
     assert operator.cli("resume", waiting, "of course").exit_code == 0
     operator.server.until_did("answer of course")
     assert operator.cli("resume", "run_nobody").exit_code == 1
@@ -170,7 +191,9 @@ def test_ps_lists_open_runs_and_with_all_those_that_ended(operator: Operator) ->
     caller.answer()
     assert run not in operator.cli("ps").stdout
     assert run in operator.cli("ps", "--all").stdout
-    assert run not in operator.cli("ps", "--all", "--app", "other").stdout
+    none = operator.cli("ps", "--all", "--app", "other")
+    assert run not in none.stdout
+    assert none.stderr == "no run is there\n"
 
 
 def test_errors_are_one_line_and_have_codes_of_their_own(operator: Operator, tmp_path: Path) -> None:
@@ -181,7 +204,27 @@ def test_errors_are_one_line_and_have_codes_of_their_own(operator: Operator, tmp
     nobody = operator.cli("ps", SAFEPOINT_URL="http://127.0.0.1:1")
     assert (nobody.exit_code, len(nobody.stderr.splitlines())) == (3, 1)
     assert operator.cli("ps", "--url", "ftp://here").exit_code == 2
+    nowhere = operator.cli("stop", "run_nobody", "--at", "nowhere")
+    assert nowhere.stderr.startswith("safepoint: 422: at: 'nowhere' is no safe point: write one of now, force")
+    early = operator.cli("stop", "run_nobody", "--within", "3")
+    assert (early.exit_code, "write --at any" in early.stderr) == (2, True)
     assert operator.cli("ps", "--key-file", str(tmp_path / "none")).exit_code == 2
+
+
+def test_what_the_door_says_is_shown_and_not_taken_for_a_missing_key() -> None:
+    def refuse(listener: socket.socket) -> None:
+        client, _ = listener.accept()
+        with client:
+            client.recv(65_536)
+            head = b"HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 27\r\n\r\n"
+            client.sendall(head + b"Forbidden: host not allowed")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = Later(lambda: refuse(listener))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        refused = CliRunner().invoke(app, ["ps"], env={"SAFEPOINT_URL": url, "SAFEPOINT_KEY": ""})
+        serving.answer()
+    assert (refused.exit_code, refused.stderr) == (4, "safepoint: 403: Forbidden: host not allowed\n")
 
 
 def test_a_key_is_sent_as_a_bearer_and_a_refusal_says_where_to_put_one(tmp_path: Path) -> None:

@@ -324,13 +324,34 @@ def test_a_deleted_session_closes_its_socket_at_the_next_message(server: ServerP
 
 def test_sigterm_tells_live_sockets_how_their_run_ended_and_then_closes_them(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, command=("tests.server.impatient_server",)) as server:
-        with Live(server, "idle") as idle, Live(server, "running") as running:
+        with Live(server, "idle") as idle, Live(server, "running") as running, mute_socket(server, "idle") as mute:
             running.say("nap 0.3; note a")
             server.until_did("nap begins")
-            code = server.terminate()
+            code = server.terminate(timeout=10)  # also if a client never answers the close
             told = running.turn()
             assert told[-1]["errorCode"] == "INVOCATION_ABORTED"
-            assert running.closed()[0] in (1001, 1012)
-            assert idle.closed()[0] in (1001, 1012)
+            assert running.closed() == (1012, "the server is shutting down")
+            assert idle.closed()[0] == 1012
+            assert mute.recv(100) == b"\x88\x02" + (1012).to_bytes(2, "big"), "a close frame, and nothing else"
         assert code == 0
         assert "nap ends" in server.did(), "a safe point was waited for"
+
+
+def mute_socket(server: ServerProcess, session: str) -> socket.socket:
+    """An open WebSocket of a client that never says anything, not even that it has heard the close."""
+    made = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE)
+    head = {
+        "Host": f"127.0.0.1:{server.port}",
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+        "Sec-WebSocket-Version": "13",
+    }
+    lines = [f"GET /run_live?app_name=worker&user_id=ann&session_id={session} HTTP/1.1"]
+    lines += [f"{name}: {value}" for name, value in head.items()]
+    made.sendall("\r\n".join([*lines, "", ""]).encode())
+    answer = b""
+    while not answer.endswith(b"\r\n\r\n"):
+        answer += made.recv(1)
+    assert answer.startswith(b"HTTP/1.1 101")
+    return made

@@ -64,12 +64,14 @@ def test_a_run_that_ends_by_itself_says_how_and_after_how_long(logging_server: S
 def test_each_request_is_one_line_without_anything_that_may_be_secret(logging_server: ServerProcess) -> None:
     logging_server.create("secret")
     bearer = {"Authorization": "Bearer sp_very_secret"}
-    logging_server.post("/run?token=hidden", message("secret", "say the-words-of-ann"), bearer)
-    line = until_logged(logging_server, "request", path="/run")
+    answer = logging_server.post("/run?note=hidden", message("secret", "say the-words-of-ann"), bearer)
+    assert answer.status == 200, "it got as far as a run, whose lines are looked at too"
+    assert logging_server.post("/run?token=refused", message("secret", "say more"), bearer).status == 400
+    line = until_logged(logging_server, "request", path="/run", status=400)
     assert (line["method"], line["logger"]) == ("POST", "safepoint.access")
     assert line["seconds"] > 0
     log = logging_server.log.read_text()
-    for secret in ("sp_very_secret", "hidden", "the-words-of-ann", "words of a user"):
+    for secret in ("sp_very_secret", "hidden", "refused", "the-words-of-ann", "words of a user"):
         assert secret not in log, secret
 
 

@@ -15,7 +15,7 @@ from safepoint import Agent, ToolContext, tool
 from safepoint._core.reasons import Reason
 from safepoint.errors import StoreError
 from safepoint.server.apps import Catalog
-from safepoint.server.cancelling import cancel_all, clear_pause
+from safepoint.server.cancelling import clear_pause
 from safepoint.server.config import ServerConfig
 from safepoint.server.host import Host
 from safepoint.server.hosted import HostedRun
@@ -166,19 +166,6 @@ async def test_a_server_that_leaves_takes_over_nothing() -> None:
     await there.left()
     assert await there.host.shut_down()
     assert await there.look() == {"r": None}
-
-
-@virtual
-async def test_a_run_that_is_cancelled_before_its_task_has_made_a_step_is_over_and_recorded() -> None:
-    there = await world()
-    request = RunRequest.model_validate(message("s", "never"))
-    hosted = await there.host.submit(LOCAL, SessionKey("worker", "ann", "s"), request)
-    assert isinstance(hosted, HostedRun)
-    [cancelled] = await cancel_all(there.host, [hosted], CancelRequest(), Reason("enough"))
-    assert cancelled.outcome == "cancelled"
-    [record] = await there.book.find()
-    assert (record.state, record.outcome) == (RunState.ENDED, "cancelled")
-    assert await there.said() == []
 
 
 @virtual

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -207,6 +208,25 @@ def test_whatever_is_answered_is_not_sniffed_and_not_kept(world: Guarded) -> Non
         headers = world.ask(who, "GET", "/runs").headers
         assert (headers["x-content-type-options"], headers["cache-control"]) == ("nosniff", "no-store")
         assert "access-control-allow-origin" not in headers
+
+
+def test_no_page_loads_anything_from_elsewhere(world: Guarded) -> None:
+    for path in ("/", "/docs"):
+        answer = world.ask("ann", "GET", path)
+        assert answer.status == 200
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "unsafe" not in answer.headers["content-security-policy"]
+        assert "http" not in re.sub(r"<!--.*?-->", "", answer.body.replace("HTTPValidationError", ""), flags=re.S), path
+    assert world.ask("ann", "GET", "/redoc").status == 404
+
+
+def test_the_page_of_the_api_has_every_operation_and_no_script(world: Guarded) -> None:
+    shown, paths = world.ask("ann", "GET", "/docs").body, world.ask("ann", "GET", "/openapi.json").body["paths"]
+    for path, methods in paths.items():
+        for method in methods:
+            assert f"<code>{method.upper()} {path}</code>" in shown
+    assert "waitSeconds" in shown
+    assert "<script" not in shown
 
 
 def test_the_open_route_is_open_under_any_name(world: Guarded) -> None:

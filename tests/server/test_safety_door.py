@@ -19,6 +19,7 @@ from safepoint.server.door import check_exposed
 from safepoint.server.guard import Guard
 from safepoint.server.headers import page_headers
 from safepoint.server.keys import KeyFile
+from safepoint.server.wrong_keys import WrongKeys
 from tests.server.guarded import raw, status_of
 from tests.server.server_process import APPS, ServerProcess, session_path
 
@@ -242,6 +243,36 @@ def test_a_key_in_an_address_is_taken_out_before_anybody_can_log_it(tmp_path: Pa
         scope = scope_of({}, path=path, query=query)
         assert answer_to(Guard(Behind()), scope)[0] == 400
         assert key[3:] not in f"{scope['path']} {scope['raw_path']} {scope['query_string']}"
+
+
+def test_many_wrong_keys_are_told_to_wait_and_a_right_one_never_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = KeyFile(tmp_path / "keys.json")
+    right = keys.add("ann", user="ann")
+    guard = Guard(Behind(), config=ServerConfig(limits=Limits(wrong_keys=3)), keys=keys)
+    wrong = {"Authorization": "Bearer sp_wrong"}
+    assert [call(guard, wrong)[0] for _ in range(5)] == [401, 401, 401, 429, 429]
+    status, headers, _ = call(guard, wrong)
+    assert (status, 0 < int(headers["retry-after"]) <= 60) == (429, True)
+    assert caplog.text.count("wrong keys") == 1
+    assert "sp_wrong" not in caplog.text
+    assert call(guard, wrong, client="127.0.0.2")[0] == 401, "another address"
+    assert call(guard, {"Authorization": f"Bearer {right}"})[0] == 200
+    assert call(guard, {})[0] == 401, "no key is no wrong key"
+
+
+def test_a_minute_later_wrong_keys_are_counted_anew_and_the_oldest_address_makes_room() -> None:
+    now = 0.0
+    wrong = WrongKeys(1, lambda: now)
+    assert (wrong.count("a"), wrong.count("a")) == (0, 60)
+    now = 59.5
+    assert wrong.count("a") == 1
+    now = 60.0
+    assert (wrong.count("a"), wrong.count("a")) == (0, 60)
+    for number in range(1000):
+        wrong.count(str(number))
+    assert wrong.count("a") == 0
 
 
 def test_what_goes_wrong_inside_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.server_process import PATIENCE, ServerProcess, calls_and_results, texts
+from tests.server.server_process import PATIENCE, Later, ServerProcess, calls_and_results, texts
 
 
 @pytest.fixture(scope="module")
@@ -19,15 +19,11 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerPr
         yield here, there
 
 
-def run_of(server: ServerProcess, session: str, state: str) -> str:
+def until_queued(server: ServerProcess, session: str, count: int) -> None:
     deadline = time.monotonic() + PATIENCE
-    while True:
-        found: list[dict[str, Any]] = server.get(f"/runs?state={state}").body  # Any: JSON
-        for run in found:
-            if run["sessionId"] == session:
-                return str(run["runId"])
-        assert time.monotonic() < deadline, (session, state, server.get("/runs").body)
-        time.sleep(0.05)
+    while sum(run["sessionId"] == session for run in server.get("/runs?state=queued").body) < count:
+        assert time.monotonic() < deadline, server.get("/runs").body
+        time.sleep(0.02)
 
 
 def ended(server: ServerProcess, run: str) -> dict[str, Any]:  # Any: JSON
@@ -66,7 +62,7 @@ def test_a_cancel_that_nobody_waits_for_is_told_as_asked_and_happens(
     here, there = servers
     here.create("asked")
     here.run_in_thread("asked", "nap 30")
-    run = run_of(here, "asked", "live")
+    run = here.run_of("asked", "live")
     answer = there.post(f"/runs/{run}:cancel", {"waitSeconds": 0})
     assert (answer.body["status"], answer.body["runs"][0]["durable"]) == ("cancelling", True)
     assert ended(here, run)["outcome"] == "cancelled"
@@ -77,11 +73,10 @@ def test_queued_and_paused_runs_of_the_other_process_are_cancelled_too(
 ) -> None:
     here, there = servers
     here.create("waiting")
-    here.run_in_thread("waiting", "note it-is-live; nap 30")
-    here.until_did("note it-is-live")  # before its first step it is told as queued
-    live = run_of(here, "waiting", "live")
+    here.run_in_thread("waiting", "nap 30")
+    live = here.run_of("waiting", "live")
     here.run_in_thread("waiting", "note never-run", ifBusy="queue")
-    queued = run_of(here, "waiting", "queued")
+    queued = here.run_of("waiting", "queued")
     answer = there.post(f"/runs/{queued}:cancel")
     assert answer.body["runs"][0]["outcome"] == "stopped"
     assert here.get(f"/runs/{live}").body["state"] == "live"
@@ -95,7 +90,7 @@ def test_queued_and_paused_runs_of_the_other_process_are_cancelled_too(
 
     here.create("paused")
     here.run("paused", "ask why")
-    paused = run_of(here, "paused", "paused")
+    paused = here.run_of("paused", "paused")
     assert there.cancel("paused").body["runs"][0]["outcome"] == "stopped"
     for server in servers:
         assert server.get(f"/runs/{paused}").body["outcome"] == "cancelled"
@@ -108,17 +103,54 @@ def test_a_message_for_a_session_that_is_live_in_the_other_process_is_refused(
     here, there = servers
     here.create("busy")
     here.run_in_thread("busy", "nap 30")
-    run_of(here, "busy", "live")
+    here.run_of("busy", "live")
     assert there.run("busy", "note too early").status == 409
     assert here.cancel("busy").body["status"] == "cancelled"
     assert "note too early" not in here.did()
+
+
+def test_messages_for_a_session_that_is_live_in_the_other_process_wait_for_it_in_their_order(
+    servers: tuple[ServerProcess, ServerProcess],
+) -> None:
+    here, there = servers
+    here.create("queue")
+    first = here.run_in_thread("queue", "note queue-live; nap 3")
+    here.until_did("note queue-live")
+    callers: list[Later] = []
+    for server, text, if_busy in ((there, "second", "queue"), (here, "third", "queue"), (there, "fourth", "steer")):
+        callers.append(server.run_in_thread("queue", f"say {text}", ifBusy=if_busy))
+        until_queued(there, "queue", len(callers))
+    given_up = there.run_in_thread("queue", "say never", ifBusy="queue")
+    until_queued(there, "queue", 4)
+    assert there.run("queue", "say rejected").status == 409
+    assert there.run("queue", "say rolled", ifBusy="rollback").status == 409
+    newest = there.get("/runs?state=queued").body[0]["runId"]
+    assert there.post(f"/runs/{newest}:cancel").body["runs"][0]["outcome"] == "stopped"
+    assert given_up.answer().body[-1]["errorCode"] == "INVOCATION_ABORTED"
+    assert texts(first.answer().body) == ["done "]
+    assert [texts(caller.answer().body) for caller in callers] == [["second "], ["third "], ["fourth "]]
+    said = [text for text in texts(there.events("queue")) if not text.startswith(("note", "say"))]
+    assert said == ["done ", "second ", "third ", "fourth "]
+    assert [run["outcome"] for run in here.get("/runs").body if run["sessionId"] == "queue"].count("end_turn") == 4
+
+
+def test_a_message_that_interrupts_stops_the_run_of_the_other_process(
+    servers: tuple[ServerProcess, ServerProcess],
+) -> None:
+    here, there = servers
+    here.create("interrupt")
+    caller = here.run_in_thread("interrupt", "note to-interrupt; nap 30")
+    here.until_did("note to-interrupt")
+    assert texts(there.run("interrupt", "say instead", ifBusy="interrupt").body) == ["instead "]
+    last = caller.answer().body[-1]
+    assert (last["errorCode"], "a new message came" in last["errorMessage"]) == ("INVOCATION_ABORTED", True)
 
 
 def test_a_run_of_the_other_process_is_watched_to_its_end(servers: tuple[ServerProcess, ServerProcess]) -> None:
     here, there = servers
     here.create("watched")
     caller = here.run_in_thread("watched", "note seen; nap 1", idempotencyKey="k")
-    run = run_of(here, "watched", "live")
+    run = here.run_of("watched", "live")
     here.until_did("note seen")
     with there.open_stream("GET", f"/runs/{run}/events") as frames:
         seen = [event for _, event in frames]
@@ -139,9 +171,9 @@ def test_the_run_of_a_killed_process_goes_on_in_the_other_under_its_own_id(
         here.create(session)
     with here.stream("orphan", "note once; nap 1", onDisconnect="detach") as frames:
         seq, _ = next(iter(frames))
-        run = run_of(here, "orphan", "live")
+        run = here.run_of("orphan", "live")
         here.run_in_thread("unwanted", "nap 30")
-        unwanted = run_of(here, "unwanted", "live")
+        unwanted = here.run_of("unwanted", "live")
         here.until_did("note once")
         here.kill()
     cancelled = there.cancel("unwanted")
@@ -160,3 +192,18 @@ def test_the_run_of_a_killed_process_goes_on_in_the_other_under_its_own_id(
     assert there.did().count("note once") == 1
     here.start()
     assert here.get(f"/runs/{unwanted}").body["outcome"] == "cancelled"
+
+
+def test_a_message_that_waits_for_a_process_that_dies_runs_after_what_that_left_behind(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path) as here, ServerProcess(tmp_path) as there:
+        here.create("s")
+        here.run_in_thread("s", "note it-dies; nap 30")
+        here.until_did("note it-dies")
+        here.until_did("nap begins")
+        waiting = there.run_in_thread("s", "say after", ifBusy="queue")
+        there.run_of("s", "queued")
+        here.kill()
+        assert texts(waiting.answer().body) == ["after "]
+        said = [text for text in texts(there.events("s")) if not text.startswith(("note", "say"))]
+        assert said == ["done ", "after "], "it went on first, and was told that nobody knows about the nap"
+        assert there.did().count("note it-dies") == 1

@@ -29,7 +29,7 @@ from safepoint.sessions.recovery import sealed
 from safepoint.testing import call, run_virtual, say
 from tests.injection.parts import StepModel
 from tests.sessions.stores import Wrapped, both_stores, opened
-from tests.virtual import virtual
+from tests.virtual import rounds, virtual
 
 
 async def left_by_a_crash(store: Store) -> Checkpoint:
@@ -108,7 +108,7 @@ def test_a_sub_agent_that_a_dead_run_had_not_come_to_goes_on_where_it_was_stoppe
 @both_stores
 def test_what_a_call_remembers_outlives_a_run_that_died_before_it(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
-        world, seen = World(), list[object]()
+        world, asked, seen = World(), asyncio.Event(), list[object]()
 
         @tool
         async def pages(ctx: ToolContext) -> str:
@@ -116,7 +116,7 @@ def test_what_a_call_remembers_outlives_a_run_that_died_before_it(kind: str, tmp
             await ctx.once("opened", lambda: seen.append("opened"))
             seen.append(ctx.saved)
             world.waiting.set()
-            await asyncio.sleep(0.5)
+            await asked.wait()
             await ctx.safe_point("page", save=2)
             return "read"
 
@@ -128,6 +128,7 @@ def test_what_a_call_remembers_outlives_a_run_that_died_before_it(kind: str, tmp
             async with boss.start("go", session=session) as run:
                 await world.waiting.wait()
                 run.cancel(SafePoint.named("page"), within=1)
+                asked.set()
             assert session.checkpoint is not None
             async with one_by_one.start(checkpoint=session.checkpoint, session=session) as run:
                 world.waiting.clear()
@@ -172,10 +173,14 @@ def test_what_a_tool_has_done_once_is_not_done_again_after_a_crash(kind: str, tm
     async def main() -> None:
         world, log = World(), list[str]()
 
+        def pay_now() -> str:
+            log.append("paid")
+            return "no. 7"
+
         @tool(effect="idempotent")
         async def pay(ctx: ToolContext) -> str:
             """Pay, and wait for the receipt."""
-            number: object = await ctx.once("pay", lambda: log.append("paid") or "no. 7")
+            number: object = await ctx.once("pay", pay_now)
             world.waiting.set()
             await world.gate.wait()
             return f"paid, {number}"
@@ -207,10 +212,10 @@ def test_a_tool_that_outlived_its_run_stores_nothing_any_more() -> None:
         @tool
         async def deaf(ctx: ToolContext) -> str:
             """Swallow the cancellation, and go on for a long time."""
-            for _ in range(3):
+            while not world.gate.is_set():
                 with suppress(asyncio.CancelledError):
                     world.waiting.set()
-                    await asyncio.sleep(100)
+                    await world.gate.wait()
             await ctx.once("late", lambda: "value")
             return "late"
 
@@ -222,8 +227,11 @@ def test_a_tool_that_outlived_its_run_stores_nothing_any_more() -> None:
         stored = await inner.load("s")
         store = Wrapped(inner)
         session.store = store
-        await asyncio.sleep(400)
-        assert run.result.orphans[0].still_running is False
+        [orphan] = run.result.orphans
+        assert orphan.still_running
+        world.gate.set()
+        await rounds(10)
+        assert not orphan.still_running
         assert store.counts.get("append") is None
         assert (await inner.load("s")).runs == stored.runs
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from safepoint import Agent, Message, Text, check_history, tool
+from safepoint import Agent, Ladder, Message, SafePoint, Text, check_history, tool
 from safepoint.errors import CheckpointError, SessionBusy, SessionNotFound, StoreError, Superseded
 from safepoint.sessions import MemoryStore, Session, Store
 from safepoint.testing import ScriptedModel, call, run_virtual, say, stall
@@ -228,8 +228,10 @@ def test_a_store_that_fails_around_a_run_leaves_the_session_usable(kind: str, wh
 
 @both_stores
 @pytest.mark.parametrize("where", [("claim", 1), ("append", 1), ("append", 2), ("append", 3)])
-@pytest.mark.parametrize("past", [False, True])
-def test_now_cuts_a_write_that_hangs(kind: str, where: tuple[str, int], past: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("past", "at"), [(False, SafePoint.NOW), (True, SafePoint.NOW), (True, SafePoint.FORCE)])
+def test_now_and_force_cut_a_write_that_hangs_and_the_end_is_recorded(
+    kind: str, where: tuple[str, int], past: bool, at: SafePoint, tmp_path: Path
+) -> None:
     async def main() -> None:
         async with opened(kind, tmp_path) as inner:
             store = Wrapped(inner)
@@ -240,14 +242,13 @@ def test_now_cuts_a_write_that_hangs(kind: str, where: tuple[str, int], past: bo
             async with worker([]).start("work", session=session) as run:
                 await store.reached.wait()
                 before = loop.time()
-                assert await run.cancel().wait() == "stopped"
+                assert await run.cancel(at).wait() == "stopped"
                 assert loop.time() - before <= 10.0
             assert run.result.stop_reason == "cancelled"
             check_history(run.result.messages)
             assert run.result.save_error is None
-            if where[0] == "append":
-                assert session.messages == tuple(run.result.messages)
-                assert session.checkpoint == run.result.checkpoint
+            assert session.messages == tuple(run.result.messages)
+            assert session.checkpoint == run.result.checkpoint
             await check_usable(inner, session)
 
     run_virtual(main)
@@ -264,6 +265,36 @@ def test_an_end_that_hangs_is_given_up_in_time_and_told(kind: str, tmp_path: Pat
             result = await Agent("teller", model=ScriptedModel(say("one"))).run("tell", session=session)
             assert asyncio.get_running_loop().time() - before <= 2.0
             assert (result.text, type(result.save_error)) == ("one", StoreError)
+            await check_usable(inner, session)
+
+    run_virtual(main)
+
+
+@both_stores
+@pytest.mark.parametrize("hangs", ["enter", "end"])
+def test_force_gives_up_a_store_that_hangs_in_time_and_tells(kind: str, hangs: str, tmp_path: Path) -> None:
+    """It has what FORCE leaves a sub-agent to record its end."""
+
+    async def main() -> None:
+        async with opened(kind, tmp_path) as inner:
+            store = Wrapped(inner)
+            session = await Session.create(store, "s")
+            store.hangs_at = ("claim", 1) if hangs == "enter" else ("append", 2)
+            teller = Agent("teller", model=ScriptedModel([say("one"), stall()]))
+            async with teller.start("tell", session=session) as run:
+                if hangs == "enter":
+                    await store.reached.wait()
+                    store.hangs_at = ("claim", 2)
+                else:
+                    async for _ in run.text():
+                        break
+                before = asyncio.get_running_loop().time()
+                receipt = run.cancel(SafePoint.FORCE)
+                await receipt.wait()
+                assert asyncio.get_running_loop().time() - before <= Ladder().kill
+            assert run.result.stop_reason == "cancelled"
+            assert type(run.result.save_error) is type(receipt.save_error) is StoreError
+            store.hangs_at = None
             await check_usable(inner, session)
 
     run_virtual(main)

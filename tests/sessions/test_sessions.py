@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from safepoint import Agent, Budget, Ladder, ToolContext, check_history, tool
+from safepoint import Agent, Budget, Ladder, SafePoint, ToolContext, check_history, tool
 from safepoint.agent.model import Finish, TextDelta
 from safepoint.errors import ModelError, RunFailed, SessionBusy, SessionExists, SessionNotFound
 from safepoint.history.encoding import Lost
@@ -165,6 +165,33 @@ def test_a_rewind_takes_back_what_another_object_has_added(kind: str, tmp_path: 
 
 
 @both_stores
+def test_who_loaded_a_session_while_it_was_live_learns_how_that_ended(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as store:
+            session = await Session.create(store, "s")
+            reached, go_on = asyncio.Event(), asyncio.Event()
+
+            @tool
+            async def wait() -> str:
+                """Wait."""
+                reached.set()
+                await go_on.wait()
+                return "waited"
+
+            first = Agent("a", model=ScriptedModel(call("wait"), say("1")), tools=[wait])
+            async with first.start("one", session=session) as run:
+                await reached.wait()
+                other = await Session.load(store, "s")
+                go_on.set()
+            assert run.result.text == "1"
+            await agent(say("2")).run("two", session=other)
+            assert [m.text for m in other.messages if m.text] == ["one", "1", "two", "2"]
+            assert [run.stop_reason for run in other.runs] == ["end_turn", "end_turn"]
+
+    run_virtual(main)
+
+
+@both_stores
 def test_a_fork_goes_its_own_way(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(kind, tmp_path) as store:
@@ -249,12 +276,15 @@ def test_a_cancel_while_the_session_is_claimed_leaves_it_free_for_everybody(kind
 
 
 @both_stores
-def test_a_run_that_was_stopped_before_its_start_has_its_input_in_the_session(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [SafePoint.NOW, SafePoint.FORCE])
+def test_a_run_that_was_stopped_before_its_start_has_its_input_in_the_session(
+    kind: str, at: SafePoint, tmp_path: Path
+) -> None:
     async def main() -> None:
         async with opened(kind, tmp_path) as store:
             session = await Session.create(store, "s")
             asker = agent(say("hello"))
-            asker.cancel(reason="not yet")
+            asker.cancel(at, reason="not yet")
             stopped = await asker.run("hi", session=session)
             assert stopped.stop_reason == "cancelled"
             assert [m.text for m in session.messages if m.role == "user"] == ["hi"]

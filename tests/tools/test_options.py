@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from safepoint import tool
+from safepoint import ToolContext, tool
 from safepoint.errors import ToolDefinitionError
 from safepoint.tools.options import Effect, OnCancel, RunIn, ToolOptions
 
@@ -156,3 +156,29 @@ def test_a_function_may_be_handed_over_with_its_options() -> None:
 
     made = tool(look, name="peek", effect="pure")
     assert (made.name, made.options.effect) == ("peek", Effect.PURE)
+
+
+@pytest.mark.parametrize(("option", "value"), [("name", 5), ("description", 5), ("ladder", 5), ("ladder", 0)])
+def test_words_and_ladders_of_another_kind_are_refused(option: str, value: object) -> None:
+    options: dict[str, Any] = {option: value}  # Any: wrong ones
+    with pytest.raises(ValueError, match=rf"^{option}={value}.*write {option}=.* or leave {option} out$"):
+        tool(print_it, **options)
+
+
+def test_an_undo_that_can_not_be_called_with_the_arguments_of_the_call_is_refused() -> None:
+    async def other_name(word: str) -> None: ...
+    async def no_context(text: str) -> None: ...
+    async def fits(text: str, ctx: object, hint: str = "") -> None: ...
+    async def takes_all(**arguments: object) -> None: ...
+
+    for undo in (other_name, no_context):
+        with pytest.raises(
+            ToolDefinitionError, match=rf"^undo={undo.__name__} is called with .* print_it.*parameters \(text, ctx\)$"
+        ):
+            tool(print_it, undo=undo)
+    for right in (fits, takes_all):
+        assert tool(print_it, undo=right).options.undo is right
+
+
+async def print_it(text: str, ctx: ToolContext) -> None:
+    """Print it."""

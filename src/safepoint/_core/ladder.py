@@ -32,18 +32,23 @@ class Rung(StrEnum):
     ABANDON = "abandon"
 
 
+class _Unwritten(float):
+    """A rung that nobody has written: it makes room for a lower cap, where a written one would be refused."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """How long each rung may take, in seconds. `cap` bounds every grace, `finish` and shield.
+    """How long each rung may take, in seconds. `cap` bounds every grace, `finish` and shield, and whatever is left out.
 
-    `kill`: how long what was killed may take to be gone, and what FORCE leaves a sub-agent to record its own end.
+    `kill`: how long what was killed may take to be gone, and what FORCE leaves a sub-agent, or a run with a session, to
+    record its own end. Left out it is at most half of the cap, so that TERM has the other half.
     """
 
-    task: float = 1.0
-    thread: float = 0.25
-    term: float = 2.0
-    kill: float = 1.0
-    undo: float = 2.0
+    task: float = _Unwritten(1.0)
+    thread: float = _Unwritten(0.25)
+    term: float = _Unwritten(2.0)
+    kill: float = _Unwritten(1.0)
+    undo: float = _Unwritten(2.0)
     cap: float = 10.0
 
     def __post_init__(self) -> None:
@@ -52,7 +57,12 @@ class Ladder:
             if not is_seconds(seconds):
                 raise ValueError(f"Ladder({rung.name}={seconds!r}): write a number of seconds above 0")
         for rung in fields(self):
-            self.bound(getattr(self, rung.name), f"Ladder({rung.name}=…)")
+            written: float = getattr(self, rung.name)
+            if isinstance(written, _Unwritten):
+                most = self.cap / 2 if rung.name == "kill" else self.cap
+                object.__setattr__(self, rung.name, _Unwritten(min(written, most)))
+            else:
+                self.bound(written, f"Ladder({rung.name}=…)")
 
     def bound(self, seconds: float, what: str) -> float:
         """The seconds, or a refusal if they exceed the cap."""

@@ -34,6 +34,8 @@ class Reason:
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
             raise ValueError(f"a reason's text is a str, not {self.text!r}")
+        if not isinstance(self.by, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+            raise ValueError(f"by={self.by!r}: who asked is a str, write by='{self.by}'")
         if isinstance(self.source, Source):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
             return
         if self.source not in tuple(Source):

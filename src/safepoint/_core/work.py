@@ -20,6 +20,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Generic, TypeAlias, TypeVar
 
 from safepoint._core.clock import Clock
@@ -159,9 +160,14 @@ class Work(Generic[T]):
         else:
             self._climb()
 
-    def stop_at(self, when: float) -> None:
-        """Stop by itself at that time, if it still runs then."""
-        self._limit = self._clock.call_at(when, self.stop)
+    def stop_at(self, when: float, *, force: bool = False) -> None:
+        """Stop by itself at that time, if it still runs then; of two times the earlier counts."""
+        if self.ended:
+            return
+        if self._limit is not None:
+            when = min(when, self._limit.when())
+            self._limit.cancel()
+        self._limit = self._clock.call_at(when, partial(self.stop, force=force))
 
     def shield(self, seconds: float) -> float:
         """A critical section begins; while it lasts, NOW waits. Returns when it must be over."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import Any, TypeAlias, cast
 
 from safepoint._core.ladder import Ladder
@@ -57,7 +57,9 @@ class Agent(BaseAgent[DepsT, OutT]):
         self.instructions = checked_instructions(instructions)
         self.output_tool = None if output in (None, str) else OutputTool(output)
         extra = () if self.output_tool is None else (self.output_tool,)
-        self.settings = checked_kind("settings", settings or ModelSettings(), ModelSettings, "ModelSettings(…)")
+        self.settings = (
+            checked_kind("settings", settings, (ModelSettings, NoneType), "ModelSettings(…)") or ModelSettings()
+        )
         self.trim = checked_trim(trim)
         self.retries = checked_count("retries", retries, least=0)
         limit = max_parallel_tools

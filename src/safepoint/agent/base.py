@@ -66,7 +66,7 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
             self.tools = tools
         self.budget = self._checked_budget(budget)
         self.hooks = tuple(checked_hooks(each) for each in listed("hooks", hooks))
-        self.ladder: Ladder = checked_ladder(ladder or Ladder(), self.tools.values()) or Ladder()
+        self.ladder: Ladder = checked_ladder(ladder, self.tools.values()) or Ladder()
         self.group = Group()
 
     @abstractmethod
@@ -107,7 +107,8 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
 
         With `checkpoint` instead of a prompt it is the handle of a run that goes on where another stopped.
         """
-        resume = Resume(checkpoint) if isinstance(checkpoint, Checkpoint) else checkpoint
+        resume = checkpoint if isinstance(checkpoint, Resume | None) else Resume(checkpoint)
+        checked_kind("session", session, (Conversation, NoneType), "await Session.create(store)")
         if session is not None and history:
             raise UsageError("a session has its own history: leave out history=…, or leave out session=…")
         messages = RunOptions.opening(prompt, history, resume)
@@ -229,15 +230,15 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         return Streamed(run, on_close)
 
     def _checked_budget(self, budget: Budget | None) -> Budget | None:
+        checked_kind("budget", budget, (Budget, NoneType), "Budget(…)")
         if budget is not None:
             budget.check_models(self.model_names())
         return budget
 
     def as_tool(self, *, name: str | None = None, description: str | None = None) -> AgentTool:
         """This agent as a tool of another one; the model hands it its task as `input`."""
-        return AgentTool(
-            self, checked_tool_name(name or self.name), description or f"Hand a task to the agent {self.name!r}."
-        )
+        told = description or f"Hand a task to the agent {self.name!r}."
+        return AgentTool(self, checked_tool_name(name or self.name), checked_kind("description", told, str, "'…'"))
 
     # -- asking --------------------------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.resume import Resume, remembered_by_hooks
 from safepoint.agent.stage import Stage
 from safepoint.agent.steps import Begin, Close, Over, Settle
-from safepoint.errors import AskPerson, CheckpointError
+from safepoint.errors import AskPerson, CheckpointError, StoreError
 
 OwnT = TypeVar("OwnT")
 # What every run does, beside steps of its own.
@@ -48,6 +48,8 @@ class BaseDriver(ABC, Generic[OwnT]):
         self.stage = Stage(record)
         self.result: RunResult[str] | None = None
         self._resume = resume
+        # Why nothing of this run is in its session, if it was stopped before it got in.
+        self._shut_out: StoreError | None = None
         if resume is not None:
             record.hooked = remembered_by_hooks(resume)
 
@@ -135,6 +137,7 @@ class BaseDriver(ABC, Generic[OwnT]):
         if isinstance(entered, Failed):
             return self._fail(entered.error, None)
         if not isinstance(entered, Done):
+            self._shut_out = StoreError("the session was not taken before the run was stopped: it has nothing of it")
             return Close(StopReason.CANCELLED)
         if resume is not None and resume.edit is not None:
             older = list(entered.value.messages[: entered.value.index])
@@ -159,7 +162,7 @@ class BaseDriver(ABC, Generic[OwnT]):
         record = self._record
         if record.journal is None:
             return None
-        outcome = await self.stage.perform(partial(record.note, *record.unsaved()), "journal")
+        outcome = await self.stage.perform(partial(record.note, *record.unsaved()), "journal", owed=True)
         return self._fail(outcome.error, None) if isinstance(outcome, Failed) else None
 
     def _unless_stopped(self, step: OwnT | Frame) -> OwnT | Frame:
@@ -198,6 +201,8 @@ class BaseDriver(ABC, Generic[OwnT]):
         if record.journal is not None:
             saved = await self.stage.perform_last(partial(record.note, self._ended(closed.result)), "journal")
             closed = closed.unless_saved(saved)
+        elif self._shut_out is not None:
+            closed = closed.unless_saved(Failed(self._shut_out))
         self._seal(closed)
         return Over()
 
@@ -228,6 +233,8 @@ class BaseDriver(ABC, Generic[OwnT]):
             error=result.error,
         )
         self._record.sealed = True
-        if self._record.run.session is not None:
-            self._record.run.session.left(self._record.run)
-        self._node.finish(closed.ending)
+        try:
+            if self._record.run.session is not None:
+                self._record.run.session.left(self._record.run)
+        finally:  # whoever waits is told, whatever a session of somebody's own does
+            self._node.finish(closed.ending)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from safepoint.agent.journal import Journal
 from safepoint.history.parts import Message
@@ -26,6 +26,7 @@ class Entered:
     call_ids: set[str] = field(default_factory=set[str])
 
 
+@runtime_checkable
 class Conversation(Protocol):
     """A session, as its run sees it."""
 

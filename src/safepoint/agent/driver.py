@@ -124,6 +124,8 @@ class Driver(BaseDriver[OwnStep]):
         failed = await self._save() if record.hear() else None
         if failed is not None:
             return failed
+        if record.messages[-1].role == "assistant":  # what was to join it was taken back
+            return self._first()
         instructions = self._agent.instructions
         if callable(instructions) or self._agent.trim is not None or self.stage.has_hooks("before_model"):
             prepared = await self.stage.perform(self._prepare, "prepare")

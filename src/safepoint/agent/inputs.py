@@ -11,6 +11,7 @@ from safepoint.agent.hooks import Hooks
 from safepoint.agent.model import Model
 from safepoint.history.check import TOOL_NAME
 from safepoint.tools.base import BaseTool
+from safepoint.tools.tool_function import is_async_function
 
 _T = TypeVar("_T")
 
@@ -27,6 +28,15 @@ def checked_kind(
     if not isinstance(value, kinds):
         raise ValueError(f"{option}={value!r}: write {option}={right}")
     return value
+
+
+def checked_function(option: str, function: _T) -> _T:
+    """A plain function of the user's own, or None; an async one would answer with a coroutine, which is always true."""
+    if function is not None and (not callable(function) or is_async_function(function)):
+        raise ValueError(
+            f"{option}={function!r} is not a plain function: write a `def` or a lambda that does not await"
+        )
+    return function
 
 
 # The one name of the outer ring in this one. Nothing of it is loaded before a model is chosen by a string.
@@ -55,7 +65,7 @@ def checked_instructions(instructions: _T) -> _T:
 
 
 def checked_tool_name(name: str) -> str:
-    if not TOOL_NAME.fullmatch(name):
+    if not TOOL_NAME.fullmatch(checked_kind("name", name, str, "'…'")):
         raise ValueError(
             f"{name!r} cannot be a tool's name, which is 1 to 64 of the characters A-Z a-z 0-9 _ -: "
             "write agent.as_tool(name='…')"

@@ -7,10 +7,12 @@ without one was cut by the provider and is an error.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from types import UnionType
+from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 from safepoint._core.asks import is_seconds
 from safepoint.history.parts import Message
@@ -83,10 +85,35 @@ class ModelSettings:
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: provider's own
 
     def __post_init__(self) -> None:
+        for option, right, fits in (
+            ("temperature", "a number from 0 up", _is_number(self.temperature)),
+            ("max_tokens", "a whole number from 1 up", _is_number(self.max_tokens, int) and self.max_tokens != 0),
+            ("tool_choice", "the name of a tool, or what the provider takes", _is_word(self.tool_choice)),
+            ("stop", "a list of str", _is_list_of_words(self.stop)),
+            ("extra", "a dict", isinstance(self.extra, Mapping)),  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        ):
+            if not fits:
+                raise ValueError(f"{option}={getattr(self, option)!r}: write {right}, or leave it out")
         for option in ("timeout_first_token", "timeout_idle"):
             seconds: object = getattr(self, option)
             if seconds is not None and not is_seconds(seconds):
                 raise ValueError(f"{option}={seconds!r}: write a number of seconds above 0, or leave it out")
+
+
+def _is_number(value: object, kinds: type[object] | UnionType = int | float) -> bool:
+    number = isinstance(value, kinds) and not isinstance(value, bool)
+    return value is None or (number and 0 <= cast("float", value) < math.inf)
+
+
+def _is_word(value: object) -> bool:
+    return value is None or (isinstance(value, str) and bool(value))
+
+
+def _is_list_of_words(value: object) -> bool:
+    """A str is a list of letters, and each of them would stop the answer."""
+    return isinstance(value, list | tuple) and all(
+        isinstance(each, str) and each for each in cast("list[object]", value)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from safepoint.agent.budget import Budget
 from safepoint.agent.conversation import Conversation
 from safepoint.agent.events import Event
 from safepoint.agent.holding import Holding, holding
+from safepoint.agent.inputs import listed
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.live import register
 from safepoint.agent.preview import Preview
@@ -80,7 +81,7 @@ class RunOptions(Generic[DepsT]):
         if resume is None:
             if prompt is None:
                 raise UsageError("a run begins with a prompt or a checkpoint: write agent.start('…')")
-            return RunOptions.of(prompt, list(history))
+            return RunOptions.of(prompt, list(listed("history", history)))
         if prompt is not None or history:
             raise UsageError(
                 "a checkpoint has its own conversation: to add a message write Resume(checkpoint, message=…)"

@@ -40,7 +40,8 @@ class Stage:
         self._record = record
         self._node = record.node
         self.work: Work[object] | None = None
-        self._last: Work[object] | None = None
+        # What goes on of the run's own record: FORCE gives it as long as a sub-agent has to record its end.
+        self._owed: Work[object] | None = None
         # Hooks that hear of an ask. They run beside the work, hold nothing, and are waited for after the end.
         self._asides: list[Work[None]] = []
         self._announced: set[str] = set()
@@ -63,29 +64,33 @@ class Stage:
         except asyncio.CancelledError:
             self._node.cancel(SafePoint.NOW, reason=Reason("the task of the run was cancelled", Source.CALLER))
 
-    async def perform(self, make: Callable[[], Awaitable[T]], name: str) -> Outcome[T]:
-        """Do one piece of work, unless NOW or FORCE already stands. Cancellation: as in `wait`."""
+    async def perform(self, make: Callable[[], Awaitable[T]], name: str, *, owed: bool = False) -> Outcome[T]:
+        """Do one piece of work, unless NOW or FORCE already stands. `owed`: it is part of the run's own record.
+
+        Cancellation: as in `wait`.
+        """
         if not self._node.may_start():
             return NeverRan()
         work = self._begin(make, name)
         work.may_start = self._node.may_start
         self.work = work  # type: ignore[assignment]  # only ever stopped, its value is read from `work`
+        self._owed = self.work if owed else None
         try:
             return await self._outcome(work)
         finally:
             self.work = None
 
     async def perform_last(self, make: Callable[[], Awaitable[T]], name: str) -> Outcome[T]:
-        """Work that is due although the run is stopped, bounded; only FORCE cuts it. Cancellation: as in `wait`."""
+        """Work that is due although the run is stopped, bounded, for FORCE as well. Cancellation: as in `wait`."""
         work = self._begin(make, name, self._record.ladder.task)
-        self._last = work  # type: ignore[assignment]  # as above
+        self._owed = work  # type: ignore[assignment]  # as above
         if self._node.pushed is Level.FORCE:
-            work.stop(force=True)
+            self._hurry()
         return await self._outcome(work)
 
     async def perform_due(self, make: Callable[[], Awaitable[T]], name: str) -> Outcome[T]:
         """Work that a stopped run owes as well: if NOW cuts it, it is done once more. Cancellation: as in `wait`."""
-        outcome = await self.perform(make, name)
+        outcome = await self.perform(make, name, owed=True)
         return await self.perform_last(make, name) if isinstance(outcome, Cut | NeverRan) else outcome
 
     async def run_hooks(self, name: str, *args: object) -> BaseException | None:
@@ -150,10 +155,15 @@ class Stage:
     def _push(self, level: Level) -> None:
         force = level is Level.FORCE
         if self.work is not None:
-            self.work.stop(force=force)
-        if self._last is not None and force:
-            self._last.stop(force=True)
+            self.work.stop(force=force and self.work is not self._owed)
+        if force:
+            self._hurry()
         self.push_more(level)
+
+    def _hurry(self) -> None:
+        if self._owed is not None:
+            clock, ladder = self._record.supervisor.clock, self._record.ladder
+            self._owed.stop_at(clock.now() + ladder.kill, force=True)
 
     def _tell_rung(self, name: str, rung: Rung) -> None:
         self._record.emit(RungReached, name=name, rung=rung)

@@ -17,6 +17,7 @@ class SteerOutcome(StrEnum):
 
     JOINED = "joined"
     TOO_LATE = "too_late"
+    WITHDRAWN = "withdrawn"
 
 
 class SteerReceipt:
@@ -24,16 +25,29 @@ class SteerReceipt:
 
     def __init__(self, message: Message) -> None:
         self.message = message
-        self.outcome: SteerOutcome | None = None
+        self._outcomes: list[SteerOutcome] = []
         self._settled = Latch()
 
-    def settle(self, outcome: SteerOutcome) -> None:
-        if self.outcome is None:  # what has joined once is not too late afterwards
-            self.outcome = outcome
-            self._settled.set()
+    @property
+    def outcome(self) -> SteerOutcome | None:
+        """None while the message waits. The first that was said counts, whichever thread said it."""
+        return self._outcomes[0] if self._outcomes else None
+
+    @property
+    def withdrawn(self) -> bool:
+        return self.outcome is SteerOutcome.WITHDRAWN
+
+    def settle(self, outcome: SteerOutcome) -> SteerOutcome:
+        self._outcomes.append(outcome)
+        self._settled.set()
+        return self._outcomes[0]
+
+    def withdraw(self) -> bool:
+        """Take the message back; False if it has joined already, or was too late."""
+        return self.outcome is None and self.settle(SteerOutcome.WITHDRAWN) is SteerOutcome.WITHDRAWN
 
     async def wait(self) -> SteerOutcome:
-        """Wait until it has joined or is too late. Cancellation: only the waiting ends."""
+        """Wait until it has joined, is too late, or was taken back. Cancellation: only the waiting ends."""
         await self._settled.wait()
         assert self.outcome is not None
         return self.outcome
@@ -67,12 +81,13 @@ class Steering:
 
     @property
     def waiting(self) -> bool:
-        return bool(self._waiting) or (self._above is not None and self._above.has_for(self))
+        own = any(not receipt.withdrawn for receipt in tuple(self._waiting))
+        return own or (self._above is not None and self._above.has_for(self))
 
     def has_for(self, child: Steering) -> bool:
         if not self._to_all:
             return self.waiting
-        own = any(receipt not in child._heard for receipt in tuple(self._waiting))
+        own = any(not receipt.withdrawn and receipt not in child._heard for receipt in tuple(self._waiting))
         return own or (self._above is not None and self._above.has_for(self))
 
     def take(self) -> list[Message]:
@@ -86,10 +101,9 @@ class Steering:
         new = self._above.take_for(self) if self._above is not None else []
         if self._to_all:
             self._waiting += new
-            new = [receipt for receipt in tuple(self._waiting) if receipt not in child._heard]
+            unheard = [receipt for receipt in tuple(self._waiting) if receipt not in child._heard]
+            new = [receipt for receipt in unheard if receipt.settle(SteerOutcome.JOINED) is SteerOutcome.JOINED]
             child._heard.update(new)
-            for receipt in new:
-                receipt.settle(SteerOutcome.JOINED)
         else:
             new = [*new, *self._take(SteerOutcome.JOINED)]
         self._taken.update(dict.fromkeys(new))
@@ -111,8 +125,8 @@ class Steering:
                 receipt = self._waiting.pop(0)
             except IndexError:  # another thread has emptied the list with us
                 break
-            receipt.settle(outcome)
-            taken.append(receipt)
+            if receipt.settle(outcome) is outcome:
+                taken.append(receipt)
         return taken
 
 

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from safepoint.agent.events import Event, Lagged, ReasoningStreamed, RunEnded, TextStreamed, ToolOutputStreamed
+from safepoint.errors import UsageError
 
 MAX_BUFFERED_CHARS = 1_000_000
 
@@ -97,6 +98,8 @@ class Reader:
                 break
             if self._ended:
                 raise StopAsyncIteration
+            if self._waiter is not None:
+                raise UsageError("another task waits for the next event here: call run.events() once for each reader")
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter

@@ -1,7 +1,7 @@
 """What operators do to a running server: look at runs, stop them, steer them, let them go on.
 
 Every command asks over HTTP and shows a table, or with `--json` the server's own answer. Exit codes: 0 it is done, 1
-the server said no, 2 wrong use, 3 no server there, 4 not allowed, 5 asked to stop and not over yet.
+the server said no, 2 wrong use, 3 no server there, 4 not allowed, 5 asked and not done yet.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from typing import Annotated, Any
 import typer
 
 from safepoint.cli.client import ServerClient, Trouble
-from safepoint.cli.options import STILL_STOPPING, T, fail, takes
+from safepoint.cli.options import NOT_YET, REFUSED, T, fail, takes
 from safepoint.cli.showing import age, event_line, plain, show_table
-
-_A_RUN = 3600.0  # a message joins before the next model call, and a tool may take its time until then
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +59,9 @@ def ps(options: Ps) -> None:
     runs = [run for run in found if options.all or run["state"] != "ended"]
     if options.json:
         return _print_json(runs)
+    if not runs:
+        nothing = "no run is there" if options.all else "no run is under way; --all lists those that are over"
+        typer.echo(nothing, err=True)
     show_table(("RUN", "STATE", "APP", "USER", "SESSION", "AGE", "OUTCOME", "REASON"), map(_run_row, runs))
 
 
@@ -103,12 +104,14 @@ def stop(options: Stop) -> None:
     else:
         show_table(("RUN", "OUTCOME", "DURABLE", "LEFT BEHIND"), map(_stopped_row, answer["runs"]))
     if answer["status"] == "cancelling":
-        raise typer.Exit(STILL_STOPPING)
+        raise typer.Exit(NOT_YET)
 
 
 def _stop(options: Stop) -> Any:  # Any: JSON
     if [options.run is not None, options.session is not None, options.all].count(True) != 1:
         fail("which runs? write RUN, --session APP/USER/SESSION or --all, and one of them only")
+    if options.within is not None and options.at == ["now"]:
+        fail("--within is for a stop at a safe point: write --at any beside it, or leave it out")
     client, body = options.client(), options.body()
     if options.run is not None:
         return client.post("runs", options.run, action="cancel", body=body, wait=options.wait)
@@ -130,32 +133,49 @@ def _stopped_row(run: Mapping[str, Any]) -> Sequence[object]:  # Any: JSON
 @dataclass(frozen=True, kw_only=True)
 class Steer(OfRun):
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What the run is told before its next model call.")]
+    wait: Annotated[float, typer.Option(min=0, max=60, help="Seconds to wait for that call.")] = 5.0
 
 
 def steer(options: Steer) -> None:
-    """Say something to a live run. Exits with 1 if it came too late."""
-    answer = options.client().post("runs", options.run, action="steer", body=_message(options.text), wait=_A_RUN)
+    """Say something to a live run. Exits with 1 if it came too late, with 5 if it waits for the next model call."""
+    wait = options.wait
+    body = {**_message(options.text), "waitSeconds": wait}
+    answer = options.client().post("runs", options.run, action="steer", body=body, wait=wait)
     if options.json:
         _print_json(answer)
     else:
-        typer.echo(answer["outcome"])
+        typer.echo(": ".join(answer[name] for name in ("outcome", "reason") if name in answer))
     if answer["outcome"] != "joined":
-        raise typer.Exit(1)
+        raise typer.Exit(NOT_YET if answer["outcome"] == "waiting" else REFUSED)
 
 
 def why(options: OfRun) -> None:
     """Tell what holds a run that was asked to stop and has not."""
-    holding = options.client().get("runs", options.run, "why")["holding"]
+    answer = options.client().get("runs", options.run, "why")
+    holding = answer["holding"]
     if options.json:
-        return _print_json(holding)
+        return _print_json(answer)
     if not holding:
-        typer.echo("nothing holds it")
+        typer.echo(plain(_not_held(answer)))
         return
     columns = ("NAME", "PATH", "RUNG", "SECONDS")
     show_table(columns, ([h["name"], h["path"], h.get("rung"), f"{h.get('seconds') or 0:.1f}"] for h in holding))
     for each in holding:
         if each.get("stack"):
             typer.echo(plain(f"\n{each['name']}:\n{each['stack']}"))
+
+
+def _not_held(answer: Mapping[str, Any]) -> str:  # Any: JSON
+    state, asked = answer["state"], answer.get("asked")
+    if state not in ("queued", "live"):
+        return f"nothing holds it: it is {state}" + (f", {answer['outcome']}" if "outcome" in answer else "")
+    if asked is None:
+        return f"it is {state} in another process: ask that one"
+    if not asked:
+        return f"nobody has asked it to stop: it is {state}"
+    if {"now", "force"} & set(asked):
+        return "nothing holds it: it is stopping"
+    return f"it has not come to where it is to stop: {', '.join(asked)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,17 +188,19 @@ class Resume(OfRun):
 def resume(options: Resume) -> None:
     """Let a stopped or paused run go on. One that waits for a person gets the text as the answer."""
     client = options.client()
-    body = {} if options.text is None else _reply(client, options.run, options.text)
+    body = _reply(client, options.run, options.text)
     answer = client.post("runs", options.run, action="resume", body=body)
     if options.json:
         return _print_json(answer)
     typer.echo(plain(f"goes on as {answer['runId']}"))
 
 
-def _reply(client: ServerClient, run: str, text: str) -> dict[str, object]:
+def _reply(client: ServerClient, run: str, text: str | None) -> dict[str, object]:
     found = client.get("runs", run)
     if found["state"] != "paused":
-        return _message(text)
+        return {} if text is None else _message(text)
+    if text is None:
+        fail(f"{run} waits for an answer: write it as TEXT; `safepoint logs {run}` shows what was asked")
     names = ("apps", found["appName"], "users", found["userId"], "sessions", found["sessionId"])
     waiting = [id for event in client.get(*names)["events"] for id in event.get("longRunningToolIds", ())]
     return {"answers": dict.fromkeys(waiting, text)}
@@ -194,6 +216,7 @@ def logs(options: Logs) -> None:
     client = options.client()
     known = client.get("runs", options.run).get("events")
     if known == 0 and not options.follow:
+        typer.echo("it has told nothing yet", err=True)
         return
     under_way = False
     for number, event in client.events(options.run):

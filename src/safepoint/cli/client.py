@@ -90,22 +90,29 @@ class ServerClient:
             connection.close()
 
     def _refused(self, response: http.client.HTTPResponse) -> Trouble:
+        text = response.read(65_536).decode("utf-8", "replace")
         try:
-            detail = json.loads(response.read(65_536))["detail"]
-        except (ValueError, KeyError, TypeError):
-            detail = response.reason
-        if response.status in (401, 403):
-            hint = "set SAFEPOINT_KEY, or name a --key-file" if self._key is None else "this key may not"
-            return Trouble(f"{response.status}: {_words(detail)}: {hint}", NOT_ALLOWED)
-        return Trouble(f"{response.status}: {_words(detail)}", REFUSED)
+            detail = _words(json.loads(text)["detail"])
+        except (ValueError, LookupError, TypeError, AttributeError):
+            is_plain = (response.getheader("Content-Type") or "").startswith("text/plain")
+            detail = text if is_plain and text else response.reason
+        told = f"{response.status}: {detail}"
+        if response.status == 401:
+            hint = "set SAFEPOINT_KEY, or name a --key-file" if self._key is None else "look at the one that you sent"
+            return Trouble(f"{told}: {hint}", NOT_ALLOWED)
+        return Trouble(told, NOT_ALLOWED if response.status == 403 else REFUSED)
 
 
 def _join(path: tuple[str, ...]) -> str:
     return "".join(f"/{quote(part, safe='')}" for part in path)
 
 
-def _words(detail: object) -> str:
-    return detail if isinstance(detail, str) else json.dumps(detail)
+def _words(detail: Any) -> str:  # Any: JSON
+    """A sentence, also of what was wrong with which field of a request."""
+    if isinstance(detail, str):
+        return detail
+    wrong = [(each["loc"], each["msg"].removeprefix("Value error, ")) for each in detail]
+    return "; ".join(msg if msg.startswith(f"{loc[-1]}:") else f"{loc[-1]}: {msg}" for loc, msg in wrong)
 
 
 def _frames(lines: Iterator[bytes]) -> Iterator[tuple[int | None, dict[str, Any]]]:  # Any: JSON

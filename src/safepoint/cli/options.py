@@ -25,7 +25,7 @@ REFUSED = 1  # the server said no
 MISUSED = 2  # what was written, or what was found here, is no good
 UNREACHABLE = 3
 NOT_ALLOWED = 4
-STILL_STOPPING = 5
+NOT_YET = 5  # asked, and not done when the wait was over
 
 
 def takes(kind: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:

@@ -55,6 +55,10 @@ class ServeOptions:
     limit: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="Change a limit.")] = field(
         default_factory=list[str]
     )
+    default_app: Annotated[
+        str | None,
+        typer.Option(envvar="ADK_DEFAULT_APP_NAME", help="The app of requests that name none, as ADK has it."),
+    ] = None
     insecure: Annotated[bool, typer.Option("--insecure", help="Serve others than this machine without keys.")] = False
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Who answers in the demo: 'local', 'openai:NAME', …")

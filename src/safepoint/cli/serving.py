@@ -66,6 +66,7 @@ def _config(options: ServeOptions) -> ServerConfig:
         allowed_hosts=tuple(options.allowed_host),
         allowed_origins=tuple(options.allow_origin),
         insecure=options.insecure,
+        default_app=options.default_app,
     )
 
 

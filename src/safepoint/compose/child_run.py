@@ -56,6 +56,8 @@ class ChildRun:
         self.run: Run[Any, Any] | None = None  # Any: a run of any agent
         self.result: RunResult[Any] | None = None  # Any: likewise
         self.over = False
+        # Another branch has failed before its run was made: then it is never made.
+        self.held_back = False
         self._error: BaseException | None = None
         # Kept in the checkpoint: the whole result, once it has finished.
         self._memory = CallMemory()
@@ -127,7 +129,7 @@ class ChildRun:
     async def _perform(self) -> object:
         """Cancellation: cuts a write to the journal; the run itself is asked, closes itself and returns."""
         await self._make_durable(state=LedgerState.RUNNING)
-        if self._being_stopped() or self._record.node.judge_now() is not None:
+        if self._being_stopped() or self.held_back or self._record.node.judge_now() is not None:
             return None
         assert self.work is not None
         self.work.manner = _CHILD

@@ -50,7 +50,9 @@ class Crew:
         self._has_failed = True
         why = Reason(f"the branch {failed.child.key!r} has failed", Source.POLICY)
         for child in self.children:
-            if child.running and child.run is not None:
+            if child.run is None:
+                child.held_back = True
+            elif child.running:
                 child.run.node.cancel(SafePoint.ANY, recursive=True, reason=why)
 
     def _may_start(self) -> bool:

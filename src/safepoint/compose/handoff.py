@@ -17,7 +17,7 @@ from safepoint.agent.agent import Agent
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.budget import Budget
 from safepoint.agent.hooks import Hooks
-from safepoint.agent.inputs import checked_count
+from safepoint.agent.inputs import checked_count, listed
 from safepoint.agent.model import ToolSpec
 from safepoint.agent.result import OutT, RunResult, StopReason
 from safepoint.compose.composite import Composite, checked_member, keyed
@@ -88,6 +88,9 @@ class Handoff(Composite[DepsT, OutT]):
         hooks: Sequence[Hooks] = (),
         ladder: Ladder | None = None,
     ) -> None:
+        if not isinstance(to, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+            raise ValueError(f"to={to!r} does not say who may hand over to whom: write to={{first: [others]}}")
+        to = {agent: listed(f"to[{agent!r}]", targets) for agent, targets in to.items()}
         everybody = list(dict.fromkeys([first, *to, *(each for targets in to.values() for each in targets)]))
         self._names: dict[BaseAgent[Any, Any], str] = dict(
             zip(everybody, keyed(checked_member(each).name for each in everybody), strict=True)

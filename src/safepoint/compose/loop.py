@@ -9,7 +9,7 @@ from safepoint._core.ladder import Ladder
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.budget import Budget
 from safepoint.agent.hooks import Hooks
-from safepoint.agent.inputs import checked_count
+from safepoint.agent.inputs import checked_count, checked_function
 from safepoint.agent.result import OutT, RunResult, StopReason
 from safepoint.compose.composite import Composite, checked_member, words
 from safepoint.compose.moves import Answer, Child, EndAs, Finished, Move, Progress, RunChildren
@@ -51,8 +51,8 @@ class Loop(Composite[DepsT, OutT]):
     ) -> None:
         self._agent: BaseAgent[Any, OutT] = checked_member(agent)
         self._max_rounds = checked_count("max_rounds", max_rounds, least=1)
-        self._until = until
-        self._again = again
+        self._until = checked_function("until", until)
+        self._again = checked_function("again", again)
         super().__init__(name, budget=budget, hooks=hooks, ladder=ladder)
 
     def members(self) -> Iterable[BaseAgent[Any, Any]]:  # Any: an agent of every type

@@ -12,7 +12,7 @@ from safepoint._core.ladder import Ladder
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.budget import Budget
 from safepoint.agent.hooks import Hooks
-from safepoint.agent.inputs import checked_count, listed
+from safepoint.agent.inputs import checked_count, checked_function, listed
 from safepoint.agent.result import OutT, RunResult, StopReason
 from safepoint.compose.composite import Composite, checked_member, keyed, opening, words
 from safepoint.compose.moves import Answer, Child, Move, Progress, RunChildren
@@ -97,9 +97,11 @@ class Parallel(Composite[DepsT, OutT]):
             raise ValueError(f"Parallel({name!r}, []): write at least one branch")
         if on_failure not in ("stop", "finish"):
             raise ValueError(f"on_failure={on_failure!r}: write 'stop' or 'finish'")
+        for each in every:
+            checked_function("input", each.input)
         keys = keyed(each.name or checked_member(each.agent).name for each in every)
         self._branches: dict[str, Branch[Any, Any]] = dict(zip(keys, every, strict=True))
-        self._join = join
+        self._join = checked_function("join", join)
         self._limit = None if limit is None else checked_count("limit", limit, least=1)
         self._on_failure = on_failure
         super().__init__(name, budget=budget, hooks=hooks, ladder=ladder)

@@ -12,6 +12,7 @@ from safepoint._core.ladder import Ladder
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.budget import Budget
 from safepoint.agent.hooks import Hooks
+from safepoint.agent.inputs import checked_function
 from safepoint.agent.result import OutT, StopReason
 from safepoint.compose.composite import Composite, checked_member, keyed, opening, words
 from safepoint.compose.moves import Answer, Child, EndAs, Finished, Move, Progress, RunChildren
@@ -50,7 +51,7 @@ class Sequential(Composite[DepsT, OutT]):
         hooks: Sequence[Hooks] = (),
         ladder: Ladder | None = None,
     ) -> None:
-        self._stages: tuple[_Stage, ...] = (_Stage(checked_member(first), input),)
+        self._stages: tuple[_Stage, ...] = (_Stage(checked_member(first), checked_function("input", input)),)
         self._keys = keyed([first.name])
         super().__init__(name, budget=budget, hooks=hooks, ladder=ladder)
 
@@ -81,7 +82,8 @@ class Sequential(Composite[DepsT, OutT]):
     ) -> Sequential[DepsT, Any]:  # Any: the overloads say which
         """The same sequence with one more agent. `combine` makes the output of the one before and of this one."""
         longer = cast("Sequential[DepsT, Any]", copy(self))
-        longer._stages = (*self._stages, _Stage(checked_member(agent), input, combine))
+        stage = _Stage(checked_member(agent), checked_function("input", input), checked_function("combine", combine))
+        longer._stages = (*self._stages, stage)
         longer._keys = keyed(stage.agent.name for stage in longer._stages)
         longer.budget, longer.group = longer._checked_budget(self.budget), Group()
         return longer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from heapq import merge
 from typing import Any
 
@@ -12,10 +13,11 @@ from safepoint.agent.holding import Holding
 from safepoint.agent.usage import Usage
 from safepoint.history.parts import Message
 from safepoint.server.cancelling import Cancelled
-from safepoint.server.hosted import HostedRun, abnormal_end, before_its_turn, reason_json
+from safepoint.server.hosted import HostedRun, reason_json
 from safepoint.server.ids import SessionKey
 from safepoint.server.importing import imported_events
 from safepoint.server.shared_state import lasting, own
+from safepoint.server.telling import abnormal_end, before_its_turn
 from safepoint.server.wire_events import (
     Json,
     Scene,
@@ -35,7 +37,7 @@ from safepoint.sessions.shelf import Note
 from safepoint.sessions.store import StoredRun
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Beside:
     """What is known of a session beside its conversation. `agent`: of its app; `voice`: who speaks first there."""
 
@@ -45,6 +47,20 @@ class Beside:
     shared: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: JSON values
     records: Mapping[str, RunRecord] = field(default_factory=dict[str, RunRecord])
     notes: Sequence[Note] = ()
+
+    @property
+    def patches(self) -> list[Note]:
+        """What clients did to the state."""
+        return [note for note in self.notes if "event" not in note.body]
+
+    @cached_property
+    def deltas(self) -> Mapping[str, Json]:
+        """What runs did to it, by the event that tells it."""
+        found: dict[str, Json] = {}
+        for note in self.notes:
+            if (event := note.body.get("event")) is not None:
+                found[event] = {**found.get(event, {}), **note.body["stateDelta"]}
+        return found
 
     def request_of(self, run_id: str) -> Mapping[str, Any]:  # Any: as above
         record = self.records.get(run_id)
@@ -82,7 +98,7 @@ def session_events(key: SessionKey, session: Session, beside: Beside) -> list[Js
     events = imported_events(key, beside.agent or "model", messages[:first], times[:first])
     for run, end in zip(runs, ends, strict=False):
         events += _run_events(run, messages[run.index : end], times[run.index : end], beside)
-    patches = [patch_event(beside.agent or "model", note.at, note.body) for note in beside.notes]
+    patches = [patch_event(beside.agent or "model", note.at, note.body) for note in beside.patches]
     return list(merge(events, patches, key=lambda event: event["timestamp"]))
 
 
@@ -107,10 +123,12 @@ def _withdrawn(record: RunRecord) -> Json:
 def _run_events(run: StoredRun, messages: tuple[Message, ...], times: tuple[float, ...], beside: Beside) -> list[Json]:
     asked = run.checkpoint.questions if run.checkpoint is not None else ()
     spoken = zip(beside.scene(run).spoken(messages), times, strict=True)
-    events = [
+    told = (
         message_event(scene, place, message, at, questions=asked)
         for place, ((scene, message), at) in enumerate(spoken, run.index)
-    ]
+    )
+    deltas = beside.deltas
+    events = [with_state(each, deltas[each["id"]]) if each["id"] in deltas else each for each in told]
     delta = lasting(beside.request_of(run.origin).get("stateDelta", {}))
     if events and delta and events[0]["author"] == "user":
         events[0] = with_state(events[0], delta)

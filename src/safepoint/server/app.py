@@ -19,6 +19,7 @@ from safepoint.errors import HistoryError, SessionBusy, SessionNotFound, StoreEr
 from safepoint.server.access import Access
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
+from safepoint.server.default_app import DefaultApp
 from safepoint.server.door import check_exposed
 from safepoint.server.guard import Guard
 from safepoint.server.host import Draining, Host, NoSuchApp, TooMany
@@ -92,31 +93,30 @@ def create_app(
                 async with asyncio.timeout(_CLOSING):
                     await host.store.aclose()
 
-    app = FastAPI(title="Safepoint", lifespan=lifespan)
+    # FastAPI's own pages of the API load scripts from other servers.
+    app = FastAPI(title="Safepoint", lifespan=lifespan, docs_url=None, redoc_url=None)
+    if host.config.default_app is not None:
+        app.add_middleware(DefaultApp, name=_known_app(catalog, host.config.default_app))
     app.add_middleware(Guard, config=host.config, keys=keys)
     app.add_middleware(Access, metrics=host.operations.metrics)
     app.state.host = host
     app.state.keys = keys
     # Middleware is made with the first request; what is wrong with it shall be known before.
     check_exposed("allowed_hosts", host.config, keys, exposed=bool(host.config.allowed_hosts))
-    for part in (
-        service,
-        runs,
-        cancel,
-        going_on,
-        sessions,
-        watching,
-        live,
-        page,
-        operating,
-        unserved,
-    ):  # the busiest first
+    app.router.routes.extend(runs.routes.routes)  # the busiest first, and not a router away
+    for part in (service, cancel, going_on, sessions, watching, live, page, operating, unserved):
         app.include_router(part.routes)
     app.add_exception_handler(RequestValidationError, answer_invalid)
     for kind, status in _STATUS:
         app.add_exception_handler(kind, _answer_with(status))
     check_routes(app)
     return app
+
+
+def _known_app(catalog: Catalog, name: str) -> str:
+    if catalog.get(name) is None:
+        raise ValueError(f"default_app={name!r}: write one of {', '.join(app.name for app in catalog)}")
+    return name
 
 
 def check_routes(app: FastAPI) -> None:

@@ -64,7 +64,8 @@ async def _settle(
         except TimeoutError:
             pass
     if receipt is None:
-        return Cancelled(hosted.id, True, hosted.outcome if hosted.over.is_set else None, durable)
+        outcome = str(Outcome.STOPPED) if hosted.withdrawn is not None else hosted.outcome
+        return Cancelled(hosted.id, True, outcome if hosted.over.is_set else None, durable)
     ended = receipt.node.ended.is_set if request.node is not None else hosted.over.is_set
     settled = ended or _is_withdrawn(receipt)
     return Cancelled(hosted.id, True, str(receipt.outcome) if settled else None, durable, receipt)
@@ -75,8 +76,10 @@ async def _until_settled(hosted: HostedRun, receipt: Receipt | None, request: Ca
 
     Cancellation: only the waiting ends.
     """
-    if receipt is not None and await receipt.wait() is Outcome.WITHDRAWN:
-        return
+    if receipt is not None:
+        await hosted.begun.wait()  # a run that has been accepted begins by itself, and can be waited for then
+        if await receipt.wait() is Outcome.WITHDRAWN:
+            return
     if receipt is None or request.node is None:
         await hosted.over.wait()
 

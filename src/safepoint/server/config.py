@@ -21,7 +21,7 @@ class Limits:
 
     `json_values`: of all kinds in one body. `request_seconds`: for a client to send one request whole.
     `viewers`: requests of all clients that wait for a run. `cancels`: of one key that are open at once; apart from
-    this one, no limit refuses a cancel.
+    this one, no limit refuses a cancel. `wrong_keys`: from one address in a minute; a right one is always let in.
     """
 
     body_bytes: int = 8_000_000
@@ -34,6 +34,7 @@ class Limits:
     run_seconds: float = 3600.0
     viewers: int = 1000
     cancels: int = 256
+    wrong_keys: int = 30
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -55,6 +56,7 @@ class ServerConfig:
     read nothing of what it is sent before it is dropped; it can come back.
     `allowed_hosts`: names by which clients may call it, besides loopback.
     `allowed_origins`: pages of other servers that may call it, with a key: `https://app.example.com` or `regex:…`.
+    `default_app`: the app of requests that name none: `/run` without `appName`, and addresses from `/users/` on.
     `insecure`: serve others than this machine without keys.
     """
 
@@ -68,6 +70,7 @@ class ServerConfig:
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     insecure: bool = False
+    default_app: str | None = None
 
     def __post_init__(self) -> None:
         if self.on_crash not in tuple(OnCrash):

@@ -1,8 +1,8 @@
 """A route that is called at once, for the two that are called all day.
 
-FastAPI resolves a handler's parameters anew for each request, which takes about as long as all the rest of a short
-request. Here the declaration stays what it is, for the schema and the docs; only who calls the handler changes. What
-is wrong with a body is told in the same words.
+FastAPI resolves a handler's parameters anew for each request, inside two stacks for what they may have to close, which
+takes about as long as all the rest of a short request. Here the declaration stays what it is, for the schema and the
+docs; only who calls the handler changes. What is wrong with a body is told in the same words.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
+from starlette.types import Receive, Scope, Send
 
 from safepoint.server.host import Host
 from safepoint.server.principal import Principal
@@ -25,15 +26,17 @@ from safepoint.server.requests import RunRequest
 class DirectRoute(APIRoute):
     """For handlers whose parameters are `(host, who, body: RunRequest, request)`, in this order."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:  # Any: as FastAPI declares it
-        endpoint: Callable[[Host, Principal, RunRequest, Request], Coroutine[Any, Any, Response]] = self.endpoint
+    endpoint: Callable[[Host, Principal, RunRequest, Request], Coroutine[Any, Any, Response]]  # Any: as FastAPI has it
 
-        async def handle(request: Request) -> Response:
-            """Cancellation: that of the request."""
-            body = checked(await request.body(), request.headers.get("content-type", ""))
-            return await endpoint(request.app.state.host, request.scope["safepoint.principal"], body, request)
-
-        return handle
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Cancellation: that of the request."""
+        if scope["method"] not in (self.methods or ()):
+            await super().handle(scope, receive, send)  # which refuses it
+            return
+        request = Request(scope, receive, send)
+        body = checked(await request.body(), request.headers.get("content-type", ""))
+        answer = await self.endpoint(request.app.state.host, scope["safepoint.principal"], body, request)
+        await answer(scope, receive, send)
 
 
 def checked(data: bytes, content_type: str) -> RunRequest:

@@ -7,7 +7,7 @@ request shows one, as a bearer token or as the cookie that the page got for it. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote_plus
 
@@ -18,6 +18,7 @@ from safepoint.server.cookies import Logins, cookie_name, read_cookie
 from safepoint.server.keys import SECRET, KeyFile, redact
 from safepoint.server.origins import Origins, is_address, is_loopback, is_same
 from safepoint.server.principal import LOCAL, NOBODY, Principal
+from safepoint.server.wrong_keys import WrongKeys
 
 # Where a second one would leave open which of them counts.
 _ONCE = frozenset({b"host", b"origin", b"authorization", b"cookie", b"content-type", b"sec-fetch-site"})
@@ -82,10 +83,11 @@ class Head:
 class Door:
     """Judges every request. `keys`: without them, and without a file that may get some, everybody is `LOCAL`."""
 
-    def __init__(self, config: ServerConfig, keys: KeyFile | None, logins: Logins) -> None:
+    def __init__(self, config: ServerConfig, keys: KeyFile | None, clock: Callable[[], float]) -> None:
         self._config = config
         self._keys = keys
-        self._logins = logins
+        self._logins = Logins(clock)
+        self._wrong_keys = WrongKeys(config.limits.wrong_keys, clock)
         self._origins = Origins.of(config.allowed_hosts, config.allowed_origins)
 
     @property
@@ -142,7 +144,7 @@ class Door:
         if given:
             scheme, _, secret = given.partition(" ")
             found = self._keys.match(secret.strip()) if scheme.lower() == "bearer" else None
-            return found or self.unknown("this key is wrong or revoked")
+            return found or self._wrong_key(head)
         token = read_cookie(head.get(b"cookie"), head.cookie)
         if token is None:
             return self.unknown("send an API key: `Authorization: Bearer KEY`")
@@ -154,6 +156,12 @@ class Door:
 
     def unknown(self, text: str) -> Refusal:
         return Refusal(401, text, _CHALLENGE)
+
+    def _wrong_key(self, head: Head) -> Refusal:
+        wait = self._wrong_keys.count((head.scope.get("client") or ("", 0))[0])
+        if not wait:
+            return self.unknown("this key is wrong or revoked")
+        return Refusal(429, "this key is wrong, and so were many before it: wait", {"Retry-After": str(wait)})
 
     def _is_own_page(self, head: Head) -> bool:
         """A page says where it is from, unless it only reads from its own server."""
@@ -170,7 +178,7 @@ class Door:
         if not is_same(head.get(b"origin"), head.get(b"host")):
             return Refusal(403, "Forbidden: only the server's own page can log in", plain=True)
         found = self._keys.match(secret)
-        return (found, self._logins.open(found.name)) if found is not None else self.unknown("this key is wrong")
+        return (found, self._logins.open(found.name)) if found is not None else self._wrong_key(head)
 
     def log_out(self, head: Head) -> None:
         self._logins.close(read_cookie(head.get(b"cookie"), head.cookie) or "")

@@ -20,6 +20,7 @@ from safepoint.server.principal import NotYours, Principal
 from safepoint.server.shared_state import places
 from safepoint.server.wire_events import Json, Scene, error_frame, first_voice
 from safepoint.sessions.records import RunRecord, RunState
+from safepoint.sessions.shelf import Note
 
 _log = logging.getLogger("safepoint.server")
 
@@ -47,6 +48,19 @@ class Finder:
         if record is None or key is None or not who.owns(key.user):
             raise NotYours(f"Run not found: {run_id}")
         return key, record
+
+    async def records(self, who: Principal, app: str | None, user: str | None) -> list[RunRecord]:
+        """All that are open, and of the others the newest: of that app and user, where they were named.
+
+        However many runs others have had since, nobody's open ones are lost among them. Cancellation: no change.
+        """
+        book, whose = self._host.book, user if who.user is None else who.user
+        apps = [each.name for each in self._host.catalog] if app is None else [app]
+        prefixes = [f"{app}/" if app is not None else ""] if whose is None else [f"{each}/{whose}/" for each in apps]
+        newest = [record for prefix in prefixes for record in await book.find(prefix=prefix)]
+        found = {record.run_id: record for record in (*await book.still_open(), *newest)}
+        keys = {id: key for id, record in found.items() if (key := SessionKey.parse(record.session)) is not None}
+        return [found[id] for id, key in keys.items() if who.owns(key.user)]
 
     def live(self, who: Principal, run_id: str) -> HostedRun | None:
         """The run, if it is live here and the caller's. Raises `BadId`."""
@@ -133,5 +147,11 @@ class Finder:
             (await host.book.touched(id)).get(id, 0.0),
             await host.shelf.shared(places(key).values()),
             {record.run_id: record for record in await host.book.find(session=id)},
-            await host.shelf.notes(id),
+            [*await host.shelf.notes(id), *_not_noted(host.live_of(key))],
         )
+
+
+def _not_noted(live: list[HostedRun]) -> list[Note]:
+    """What runs have done to the state is noted when they end; until then they know it themselves."""
+    deltas = ((event, delta) for hosted in live for event, delta in hosted.telling.state.deltas.items())
+    return [Note(0.0, {"event": event, "stateDelta": delta}) for event, delta in deltas]

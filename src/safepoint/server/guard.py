@@ -17,7 +17,6 @@ from starlette.websockets import WebSocketDisconnect
 
 from safepoint.server.bodies import Flaw, flaw_of
 from safepoint.server.config import Limits, ServerConfig
-from safepoint.server.cookies import Logins
 from safepoint.server.door import Door, Head, Refusal
 from safepoint.server.keys import KeyFile
 from safepoint.server.login import log_in, log_out, login_page
@@ -35,7 +34,7 @@ class Guard:
         config = config or ServerConfig()
         self._app = app
         self._limits = config.limits
-        self._door = Door(config, keys, Logins(time.monotonic))
+        self._door = Door(config, keys, time.monotonic)
         self._seats = Seats(config.limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

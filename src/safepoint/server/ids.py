@@ -27,6 +27,13 @@ def check_id(kind: str, value: str) -> str:
     return value
 
 
+def check_ids(**wanted: str | None) -> None:
+    """What is looked for, by its kind, where it was named. Raises `BadId`."""
+    for kind, value in wanted.items():
+        if value is not None:
+            check_id(kind, value)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class SessionKey:
     """Whose session it is. No id has a slash in it, so no two keys share a place in the store."""

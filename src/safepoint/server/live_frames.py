@@ -48,7 +48,7 @@ class LiveRequest(BaseModel):
 class LiveQuery(BaseModel):
     """The address of a live socket: ADK's words, and `if_busy`, `on_disconnect` or `cancel_after` of ours."""
 
-    app_name: str
+    app_name: str | None = None
     user_id: str
     session_id: str
     modalities: list[str] = Field(default_factory=list[str])

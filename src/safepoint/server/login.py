@@ -34,7 +34,7 @@ async def log_in(door: Door, head: Head, body: bytes, send: Send) -> None:
     is_form = head.get(b"content-type").partition(";")[0].strip() == "application/x-www-form-urlencoded"
     found = door.log_in(head, _key_in(body, is_form=is_form))
     if isinstance(found, Refusal):
-        await (login_page(send, found) if is_form and found.status == 401 else reply(send, found))
+        await (login_page(send, found) if is_form and found.status in (401, 429) else reply(send, found))
         return
     who, token = found
     secure = head.scope.get("scheme") == "https" or head.get(b"x-forwarded-proto") == "https"

@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_camel
 
 from safepoint._core.points import SafePoint
 from safepoint.history.parts import File, Image, Text, UserPart
-from safepoint.server.ids import SessionKey, check_id
+from safepoint.server.ids import SessionKey
 from safepoint.sessions.busy import IfBusy
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
@@ -216,26 +216,22 @@ class CancelRequest(_Wire):
         safe_point(at)
         return at
 
-    @field_validator("run_id")
-    @classmethod
-    def _run_id(cls, run_id: str | None) -> str | None:
-        return None if run_id is None else check_id("run", run_id)
-
     def point(self) -> SafePoint:
         return safe_point(self.at)
 
 
 class CancelMany(CancelRequest):
-    """Which runs: by app, user and session; or all of them, said in so many words."""
+    """Which runs: by app, user, session and run; or all of them, said in so many words."""
 
     app_name: str | None = None
     user_id: str | None = None
     session_id: str | None = None
     all: bool = False
 
-    def fits(self, key: SessionKey) -> bool:
-        wanted = (self.app_name, self.user_id, self.session_id)
-        return all(want in (None, has) for want, has in zip(wanted, (key.app, key.user, key.session), strict=True))
+    def fits(self, key: SessionKey, run_id: str) -> bool:
+        wanted = (self.app_name, self.user_id, self.session_id, self.run_id)
+        has = (key.app, key.user, key.session, run_id)
+        return all(want in (None, each) for want, each in zip(wanted, has, strict=True))
 
 
 class SteerRequest(_Wire):

@@ -60,8 +60,12 @@ def bring(state: dict[str, Any], values: Mapping[str, Any]) -> None:  # Any: as 
 
 
 def changed(before: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above
-    """What a run did to shared values; None for one that it took away."""
-    now = {name: value for name, value in state.items() if name.startswith(_SHARED)}
+    """What a run did to shared values."""
+    return difference(before, {name: value for name, value in state.items() if name.startswith(_SHARED)})
+
+
+def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above
+    """The delta from one to the other; None for a value that is gone."""
     gone: dict[str, Any] = dict.fromkeys(name for name in before if name not in now)  # Any: as above
     return {**gone, **{name: value for name, value in now.items() if before.get(name) != value}}
 

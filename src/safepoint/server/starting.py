@@ -16,8 +16,8 @@ from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.resume import Resume
 from safepoint.errors import SafepointError
 from safepoint.history.parts import Prompt, UserPart
-from safepoint.server.hosted import AnyRun
 from safepoint.server.requests import Answer, RunRequest
+from safepoint.server.telling import AnyRun
 from safepoint.server.wire_events import Scene, call_of
 from safepoint.sessions.session import Session
 

@@ -111,9 +111,7 @@ class Sender:
                 live = self._live
                 if if_busy == "reject":
                     raise SessionBusy(f"a run of the session {self.session.id!r} is live")
-                if if_busy == "steer" and live is not None and await live.steer(prompt).wait() is SteerOutcome.JOINED:
-                    if on_joined is not None:
-                        on_joined(live)
+                if if_busy == "steer" and live is not None and await _joined(live, prompt, on_joined):
                     return Sent(Delivery.JOINED, await live.wait())
                 at = _STOPS.get(if_busy)
                 delivery = Delivery.QUEUED if at is None else Delivery.PREEMPTED
@@ -205,6 +203,23 @@ class Sender:
 def _check(if_busy: IfBusy) -> None:
     if if_busy not in _POLICIES:
         raise ValueError(f"if_busy={if_busy!r}: write one of {', '.join(map(repr, _POLICIES))}")
+
+
+async def _joined(
+    live: Run[Any, Any],  # Any: a run of any agent
+    prompt: Prompt,
+    on_joined: Callable[[Run[Any, Any]], object] | None,  # Any: as above
+) -> bool:
+    """Whether the message has joined that run. Cancellation: the message is taken back, unless it has joined."""
+    steered = live.steer(prompt)
+    try:
+        await steered.wait()
+    finally:
+        steered.withdraw()
+        has_joined = steered.outcome is SteerOutcome.JOINED
+        if has_joined and on_joined is not None:
+            on_joined(live)
+    return has_joined
 
 
 def _stop(run: Run[Any, Any], place: _Place) -> None:  # Any: a run of any agent

@@ -80,8 +80,10 @@ class Session:
         # Appends that were begun and of which nobody knows yet whether they happened. Calls that run side by side write
         # side by side; but a claim, and the beginning and the end of a run, ask the store first.
         self._open: set[object] = set()
+        # It was loaded, and whoever held it then may have written more under the claim that was seen.
+        self._glimpsed = False
         self._listeners: list[Callable[[tuple[Fact, ...]], object]] = []
-        # The end of a run that could not wait until it was stored, as FORCE makes it: written with the next change.
+        # The end of a run that could not wait until it was stored: written with the next change.
         self._owed: Ended | None = None
         # How the live run began, in case that is what nobody knows.
         self._opening: list[Change] = []
@@ -118,6 +120,7 @@ class Session:
         Cancellation: the session is as it was, or sealed.
         """
         session = Session(store, id, await store.load(id))
+        session._glimpsed = True
         if session._has_open_run():
             try:
                 await session._claim()
@@ -184,6 +187,11 @@ class Session:
     def times(self) -> tuple[float, ...]:
         """When each message was said, in seconds since 1970."""
         return self._stored.times
+
+    @property
+    def stored_state(self) -> Mapping[str, Any]:  # Any: JSON values
+        """The state as it was stored last: the same object until that changes."""
+        return self._stored.state
 
     @property
     def checkpoint(self) -> Checkpoint | None:
@@ -269,7 +277,7 @@ class Session:
             if run.result.save_error is not None and self._has_open_run():
                 self._owed = _end_of(run.result, self._stored.runs[-1].index)
         if self.live is None and not self._changing and self._claimant is not None:
-            # The store did not answer in time, or the run was forced and nothing was waited for.
+            # The store did not answer in time.
             self._releasing(self._claimant)
         known = {late.call_id for late in self.late}
         for orphan in run.result.orphans:
@@ -291,7 +299,7 @@ class Session:
         except (SessionBusy, SessionNotFound):
             self._claimant = None  # certainly not ours; after any other error it may be
             raise
-        if epoch != self._stored.epoch + 1 or self._open:
+        if epoch != self._stored.epoch + 1 or self._open or self._glimpsed:
             self._see(await self.store.load(self.id))
         self._stored = replace(self._stored, epoch=epoch)
         if self._has_open_run():
@@ -345,6 +353,7 @@ class Session:
             self.state = _plain(stored.state)
         self._stored = replace(stored, epoch=self._stored.epoch)
         self._open.clear()
+        self._glimpsed = False
         self._call_ids = _call_ids(stored.messages)
 
     def _has_open_run(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, cast, overload
@@ -11,6 +12,7 @@ from typing_extensions import Unpack  # pydantic brings it along
 from safepoint._core.ladder import Ladder, Manner, WorkKind
 from safepoint._core.threads import in_thread
 from safepoint.agent.model import ToolSpec
+from safepoint.errors import ToolDefinitionError
 from safepoint.tools.base import BaseTool
 from safepoint.tools.context import ToolContext
 from safepoint.tools.options import (
@@ -54,10 +56,12 @@ class Tool(BaseTool, Generic[P, R]):
     def __init__(self, function: Callable[P, R], **options: Unpack[Options]) -> None:
         name, description = options.pop("name", None), options.pop("description", None)
         self.ladder = options.pop("ladder", None)
+        _check_kinds(name, description, self.ladder)
         self.signature = Signature.of(function, name=name)
         declared = ToolOptions.parse(**cast("dict[str, Any]", options))  # Any: checked value by value in there
         self.options: ToolOptions = declared.placed_for(self.signature.name, is_async=self.signature.is_async)
         self.options.check_grace(self.ladder.cap if self.ladder else DEFAULT_GRACE_CAP)
+        self._check_undo(function)
         self.spec = ToolSpec(self.signature.name, description or self.signature.description, self.signature.parameters)
         self.function = function
         self._place: Place | None = None
@@ -92,10 +96,32 @@ class Tool(BaseTool, Generic[P, R]):
         assert self.options.undo is not None
         return self.options.undo(**self._with_context(context, args))
 
+    def _check_undo(self, function: Callable[P, R]) -> None:
+        """A compensation that can't be called is found when it is declared, not when it is needed."""
+        undo = self.options.undo
+        if undo is None:
+            return
+        names = [parameter.name for parameter in ToolFunction(function).parameters()]
+        try:
+            inspect.signature(undo).bind(**dict.fromkeys(names))
+        except TypeError as problem:
+            raise ToolDefinitionError(
+                f"undo={getattr(undo, '__name__', undo)} is called with the arguments of {self.signature.name}(), by "
+                f"name, and can't be: {problem}; write `async def` with the parameters ({', '.join(names)})"
+            ) from problem
+
     def _with_context(self, context: ToolContext[Any], args: dict[str, Any]) -> dict[str, Any]:  # Any: as above
         if self.signature.context_parameter is None:
             return args
         return {**args, self.signature.context_parameter: context}
+
+
+def _check_kinds(name: object, description: object, ladder: object) -> None:
+    for option, value in (("name", name), ("description", description)):
+        if not isinstance(value, str | None):
+            raise ValueError(f"{option}={value!r} is not a str; write {option}='…', or leave {option} out")
+    if not isinstance(ladder, Ladder | None):
+        raise ValueError(f"ladder={ladder!r}: write ladder=Ladder(…), or leave ladder out")
 
 
 @overload

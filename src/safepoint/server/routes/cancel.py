@@ -14,7 +14,7 @@ from safepoint.server.elsewhere import cancel_records
 from safepoint.server.finding import Finder
 from safepoint.server.host import Host
 from safepoint.server.hosted import HostedRun
-from safepoint.server.ids import SessionKey
+from safepoint.server.ids import SessionKey, check_ids
 from safepoint.server.principal import Principal, Who
 from safepoint.server.requests import CancelMany, CancelRequest
 from safepoint.server.routes.sessions import BASE
@@ -29,6 +29,7 @@ async def cancel_session(
     host: Served, who: Who, app: str, user: str, session: str, body: CancelRequest | None = None
 ) -> JSONResponse:
     key, request = who.session(app, user, session), body or CancelRequest()
+    check_ids(run=request.run_id)
     reason = who.reason(request.reason, user=key.user)
     runs = [run for run in host.live_of(key) if request.run_id in (None, run.id)]
     if runs:
@@ -47,6 +48,8 @@ async def cancel_session(
 @routes.post("/runs/{run}:cancel")
 async def cancel_run(host: Served, who: Who, run: str, body: CancelRequest | None = None) -> JSONResponse:
     request, found = body or CancelRequest(), await Finder(host).run(who, run)
+    if request.run_id not in (None, run):
+        raise HTTPException(400, "runId names another run than the address: leave it out")
     if isinstance(found, HostedRun) and found.live:
         reason = who.reason(request.reason, user=found.key.user)
         return _answer(found.key, await cancel_all(host, [found], request, reason))
@@ -59,9 +62,10 @@ async def cancel_run(host: Served, who: Who, run: str, body: CancelRequest | Non
 
 @routes.post("/runs:cancel")
 async def cancel_many(host: Served, who: Who, body: CancelMany) -> Json:
-    if not (body.all or body.app_name or body.user_id or body.session_id):
-        raise HTTPException(400, "which runs? write appName, userId or sessionId, or all: true")
-    mine = [run for run in host.live() if who.owns(run.key.user) and body.fits(run.key)]
+    check_ids(app=body.app_name, user=body.user_id, session=body.session_id, run=body.run_id)
+    if not (body.all or body.app_name or body.user_id or body.session_id or body.run_id):
+        raise HTTPException(400, "which runs? write appName, userId, sessionId or runId, or all: true")
+    mine = [run for run in host.live() if who.owns(run.key.user) and body.fits(run.key, run.id)]
     here, there = await asyncio.gather(
         asyncio.gather(*(cancel_all(host, [run], body, who.reason(body.reason, user=run.key.user)) for run in mine)),
         _cancel_others(host, who, body, {run.id for run in mine}),
@@ -77,7 +81,7 @@ async def _cancel_others(host: Host, who: Principal, body: CancelMany, here: set
     asked: list[Awaitable[list[Cancelled]]] = []
     for record in await host.book.still_open():
         key = SessionKey.parse(record.session)
-        if key is not None and record.run_id not in here and who.owns(key.user) and body.fits(key):
+        if key is not None and record.run_id not in here and who.owns(key.user) and body.fits(key, record.run_id):
             asked.append(cancel_records(host, [record], body, who.reason(body.reason, user=key.user)))
     return await asyncio.gather(*asked)
 

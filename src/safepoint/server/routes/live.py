@@ -50,10 +50,13 @@ async def run_live(socket: WebSocket, host: Served, who: Who, query: Annotated[L
     """Cancellation: as if the client had left."""
     await socket.accept()
     try:
-        host.agent(query.app_name)
-        key = who.session(query.app_name, query.user_id, query.session_id)
+        app = query.app_name or host.config.default_app
+        if app is None:
+            raise NoSuchApp("app_name is required")
+        host.agent(app)
+        key = who.session(app, query.user_id, query.session_id)
         if query.refusal is not None:
-            await socket.send_text(error_frame("UNSUPPORTED", query.refusal, query.app_name))
+            await socket.send_text(error_frame("UNSUPPORTED", query.refusal, app))
             await socket.close(1008, query.refusal)
             return
         await host.sender(key)

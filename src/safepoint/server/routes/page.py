@@ -1,4 +1,4 @@
-"""The page: one HTML file, one module and one style sheet, all from this package and nothing from elsewhere."""
+"""The page: one HTML file, one module and one style sheet; and the API as a page. Nothing of it is from elsewhere."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import html
 from functools import cache
 from pathlib import Path
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 
+from safepoint.server.api_page import api_page
 from safepoint.server.headers import page_headers
 from safepoint.server.principal import Who
 
@@ -22,6 +23,12 @@ routes = APIRouter(include_in_schema=False)
 async def page(who: Who) -> HTMLResponse:
     shown = _read("index.html").replace(_USER, f'data-user="{html.escape(who.user or "")}"')
     return HTMLResponse(shown, headers=page_headers())
+
+
+@routes.get("/docs")
+async def api(who: Who, request: Request) -> HTMLResponse:
+    shown = api_page(request.app.openapi())
+    return HTMLResponse(shown, headers=page_headers(shown))
 
 
 @routes.get("/page/page.js")

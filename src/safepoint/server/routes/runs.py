@@ -45,9 +45,10 @@ async def run_sse(host: Served, who: Who, body: RunRequest, request: Request) ->
 
 async def _submit(host: Host, who: Principal, body: RunRequest) -> tuple[HostedRun | None, Feed]:
     """The run and what it tells; without the run if that is long over. Cancellation: accepted, or not."""
-    if body.app_name is None:
+    app = body.app_name or host.config.default_app
+    if app is None:
         raise HTTPException(400, "app_name is required")
-    key = who.session(body.app_name, body.user_id, body.session_id)
+    key = who.session(app, body.user_id, body.session_id)
     submitted = await host.submit(who, key, body)
     if isinstance(submitted, RunRecord):
         return None, await Finder(host).replay(submitted)

@@ -13,11 +13,12 @@ from safepoint.server.answers import holding_json, record_json, run_json, withou
 from safepoint.server.event_stream import EventStream
 from safepoint.server.finding import Finder
 from safepoint.server.hosted import HostedRun
-from safepoint.server.principal import Principal, Who
+from safepoint.server.ids import check_ids
+from safepoint.server.principal import Who
 from safepoint.server.requests import SteerRequest
 from safepoint.server.served import Served
 from safepoint.server.wire_events import Json
-from safepoint.sessions.records import RunRecord, RunState
+from safepoint.sessions.records import RunState
 
 routes = APIRouter()
 
@@ -26,14 +27,14 @@ routes = APIRouter()
 async def list_runs(
     host: Served, who: Who, app: str | None = None, user: str | None = None, state: RunState | None = None
 ) -> list[Json]:
-    found = {run.id: run_json(run) for run in reversed(host.runs.values()) if who.owns(run.key.user)}
-    for record in await host.book.find():
-        if record.run_id not in found and _is_mine(who, record):
-            found[record.run_id] = record_json(record)
+    check_ids(app=app, user=user)
+    found = {run.id: run_json(run) for run in host.runs.values() if who.owns(run.key.user)}
+    for record in await Finder(host).records(who, app, user):
+        found.setdefault(record.run_id, record_json(record))
     wanted = {"appName": app, "userId": user, "state": None if state is None else str(state)}
     return [
         without_nulls(run)
-        for run in found.values()
+        for run in sorted(found.values(), key=lambda run: run["createdAt"], reverse=True)
         if all(value is None or run.get(name) == value for name, value in wanted.items())
     ]
 
@@ -55,10 +56,16 @@ async def watch_run(host: Served, who: Who, run: str, request: Request, after: i
 
 @routes.get("/runs/{run}/why")
 async def why(host: Served, who: Who, run: str) -> Json:
-    await Finder(host).run(who, run)
+    """`asked`: where it is to stop, empty if nobody wants that; not there for a run that this process does not have."""
+    found = await Finder(host).run(who, run)
+    shown = run_json(found) if isinstance(found, HostedRun) else record_json(found)
+    answer: Json = {"runId": run, "state": shown["state"], "outcome": shown["outcome"], "holding": []}
     hosted = Finder(host).live(who, run)
-    holding = hosted.run.why_not_stopped() if hosted is not None else ()
-    return {"holding": [without_nulls(holding_json(each, stacks=who.admin)) for each in holding]}
+    if hosted is not None:
+        request, holding = hosted.run.node.request(), hosted.run.why_not_stopped()
+        answer["asked"] = sorted(request.at.places) if request is not None else []
+        answer["holding"] = [without_nulls(holding_json(each, stacks=who.admin)) for each in holding]
+    return without_nulls(answer)
 
 
 @routes.post("/runs/{run}:steer")
@@ -75,11 +82,7 @@ async def steer(host: Served, who: Who, run: str, body: SteerRequest) -> Json:
     match receipt.outcome:
         case SteerOutcome.JOINED:
             return {"runId": run, "outcome": "joined"}
-        case SteerOutcome.TOO_LATE:
+        case SteerOutcome.TOO_LATE | SteerOutcome.WITHDRAWN:  # nobody else has the receipt, to take it back
             return {"runId": run, "outcome": "too_late", "reason": "no model call followed"}
         case None:
             return {"runId": run, "outcome": "waiting", "reason": "it joins before the next model call, if one comes"}
-
-
-def _is_mine(who: Principal, record: RunRecord) -> bool:
-    return who.user is None or record.session.split("/")[1:2] == [who.user]

@@ -1,0 +1,206 @@
+"""What a run of the server tells those who watch it.
+
+An event is told after it is stored, and in the form in which it is stored: it is made from the facts that the session
+has written. Words under way are told in between, as they come.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from safepoint.agent.checkpoint import Question
+from safepoint.agent.events import Event, ModelCallEnded, ModelCallStarted, ReasoningStreamed, TextStreamed
+from safepoint.agent.journal import Ended, Fact, Opened, Said
+from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.result import RunResult, StopReason
+from safepoint.agent.run import Run
+from safepoint.history.parts import Message
+from safepoint.server.feed import Feed
+from safepoint.server.state_told import StateTold
+from safepoint.server.wire_events import (
+    ABORTED,
+    Abnormal,
+    Json,
+    abnormal_event,
+    asking_event,
+    empty_event,
+    message_event,
+    notices,
+    usage_json,
+    with_usage,
+)
+from safepoint.sessions.session import Session
+
+AnyRun: TypeAlias = Run[Any, Any]  # Any: runs of every agent
+
+
+class Telling:
+    """Of one run, to its feed. `again`: the process before has told the beginning, so that comes first.
+
+    `on_begin` is called when the run's beginning is stored. `state`: what the run did to the session's state.
+    """
+
+    def __init__(self, run: AnyRun, feed: Feed, on_begin: Callable[[], object], *, again: bool) -> None:
+        self.state = StateTold()
+        self._run = run
+        self._feed = feed
+        self._on_begin = on_begin
+        self._again = again
+        self._session: Session | None = None
+        # Between the run's beginning and its end the session's facts are about it.
+        self._mine = False
+        self._index = 0
+        self._place = 0
+        self._said: dict[int, Message] = {}
+        # The last event of a run that failed, until it is known what the failure was.
+        self._last: tuple[int, Json] | None = None
+
+    def listen(self, session: Session) -> Callable[[], object]:
+        """Tell from now on what the session stores and what the run says. Returns what ends that."""
+        self._session = session
+        self._run.hub.listen(self._overhear)
+        return session.listen(self._take)
+
+    def end(self, result: RunResult[Any]) -> None:  # Any: of every output type
+        """What a failure was is known only now. If the end could not be stored, it is told all the same."""
+        if self._last is not None:
+            place, event = self._last
+            code, text = failure(result.error)
+            self._feed.say(place, {**event, "errorCode": code, "errorMessage": text}, last=True)
+        elif self._mine:
+            self._mine = False
+            self._say_last(_end_of(result, self._index))
+        elif not self._feed.whole:
+            code, why = failure(result.save_error or result.error)
+            code = ABORTED if result.cancellation is not None else code
+            self.abnormal(Abnormal(code, why, result.ledger))
+
+    def abnormal(self, abnormal: Abnormal) -> None:
+        """The end of a run that had no turn, or whose end could not be stored."""
+        event = empty_event(self._feed.scene, self._place, time.time())
+        self._feed.say(self._place, abnormal_event(event, abnormal), last=True)
+
+    def _take(self, facts: tuple[Fact, ...]) -> None:
+        for fact in facts:
+            match fact:
+                case Opened(run_id=run_id) if run_id == self._run.id:
+                    self._mine = True
+                    self.state.begin(self._stored_state)
+                    self._index = fact.index
+                    self._said = dict(enumerate(fact.messages, fact.index))
+                    self._place = fact.index + len(fact.messages)
+                    if self._again:
+                        self._tell_again(fact)
+                    self._on_begin()
+                case Said(index, message, at) if self._mine:
+                    self._say(index, message, at)
+                case Ended() if self._mine and fact.run_id == self._run.id:
+                    self._mine = False
+                    self._say_last(fact)
+                case _:
+                    pass
+
+    def _say(self, place: int, message: Message, at: float) -> None:
+        if self._said.get(place) != message:
+            self._said[place] = message
+            self._place = place + 1
+            self._feed.say(place, self._with_state(message_event(self._feed.scene, place, message, at)))
+
+    def _with_state(self, event: Json) -> Json:
+        return self.state.on(event, self._stored_state)
+
+    @property
+    def _stored_state(self) -> Mapping[str, Any]:  # Any: JSON values
+        assert self._session is not None
+        return self._session.stored_state
+
+    def _say_last(self, ended: Ended) -> None:
+        """What the end adds, the last of it with how the run ended."""
+        scene, asked = self._feed.scene, _questions(ended)
+        spoken = list(enumerate(scene.spoken(ended.messages), ended.index))
+        calls = [call.id for message in ended.messages for call in message.tool_calls]
+        for place, (speaker, message) in spoken:
+            event = self._with_state(message_event(speaker, place, message, ended.at, questions=asked))
+            if place == spoken[-1][0]:
+                self._said[place] = message
+                self._tell_last(place, asking_event(event, asked, calls) if asked else event, message, ended)
+            elif self._said.get(place) != message or event.get("longRunningToolIds"):
+                self._said[place] = message
+                self._feed.say(place, event)
+
+    def _tell_last(self, place: int, event: Json, message: Message, ended: Ended) -> None:
+        abnormal = abnormal_end(ended.stop_reason, message, ended.ledger)
+        if abnormal is not None:
+            event = abnormal_event(event, abnormal)
+        event = with_usage(event, usage_json(ended.usage))
+        if ended.stop_reason is StopReason.ERROR:
+            self._last = (place, event)
+        else:
+            self._feed.say(place, event, last=True)
+
+    def _overhear(self, event: Event) -> None:
+        """The words of the run itself, or of a child that speaks for it, as they come."""
+        if event.run_id not in self._run.hub.speakers:
+            return
+        if isinstance(event, ModelCallStarted):
+            if event.run_id == self._run.id:
+                self._tell_results()
+            self._feed.begin()  # words of an attempt that failed are no part of the next
+        elif isinstance(event, TextStreamed | ReasoningStreamed):
+            thought, voice = isinstance(event, ReasoningStreamed), self._voice(event)
+            self._feed.whisper(self._place, event.text, time.time(), thought=thought, voice=voice)
+        elif isinstance(event, ModelCallEnded) and self._feed.scene.voice is not None:
+            # The children's messages are the conversation itself: a reply with calls, and then their results.
+            self._place += 2 if event.message is not None and event.message.tool_calls else 0
+
+    def _tell_results(self) -> None:
+        """The results of calls are stored one by one; the message they make is stored with the next reply.
+
+        It is told before that reply's first words, which would have its place otherwise.
+        """
+        record, now = self._run.record, time.time()
+        messages = record.messages if record is not None and self._mine else []
+        for place in range(self._place, len(messages)):
+            self._say(place, messages[place], now)
+
+    def _voice(self, event: Event) -> str | None:
+        """Who speaks, where agents hand one conversation on: their node is named after them, with a number."""
+        if self._feed.scene.voice is None:
+            return None
+        below = event.path.removeprefix(f"{self._run.node.path}/").partition("/")[0]
+        return below.rpartition("#")[0] or None
+
+    def _tell_again(self, opened: Opened) -> None:
+        """What the process before has told of this run, but for the message that it answers."""
+        assert self._session is not None
+        for place, message in list(self._said.items())[opened.messages[0].role == "user" :]:
+            self._feed.say(place, message_event(self._feed.scene, place, message, self._session.times[place]))
+
+
+def _end_of(result: RunResult[Any], index: int) -> Ended:  # Any: of every output type
+    """The fact that nobody heard of, because it was not waited for."""
+    own, ledger, usage = tuple(result.messages[index:]), result.ledger, result.usage
+    return Ended(result.run_id, result.stop_reason, index, own, ledger, usage, result.checkpoint, time.time())
+
+
+def failure(error: BaseException | None) -> tuple[str, str]:
+    """What failed, in ADK's two fields."""
+    return ("ERROR", "no error is known") if error is None else (type(error).__name__, str(error))
+
+
+def before_its_turn(why: str) -> Abnormal:
+    return Abnormal(ABORTED, f"It was stopped before its turn came: {why}")
+
+
+def abnormal_end(stop_reason: str, last: Message, ledger: tuple[LedgerEntry, ...]) -> Abnormal | None:
+    """How a run that has no answer ended, in words for its last event; None for an answer or a question."""
+    if stop_reason in (StopReason.END_TURN, StopReason.INTERRUPTED):
+        return None
+    code = ABORTED if stop_reason == StopReason.CANCELLED else str(stop_reason).upper()
+    return Abnormal(code, notices(last) or str(stop_reason), ledger)
+
+
+def _questions(ended: Ended) -> tuple[Question, ...]:
+    return ended.checkpoint.questions if ended.checkpoint is not None else ()

@@ -1,0 +1,103 @@
+"""Between the acceptance of a message and the first step of its run: one that need not wait is live from the start."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from safepoint import Agent
+from safepoint._core.points import SafePoint
+from safepoint._core.reasons import Reason
+from safepoint.server.apps import Catalog
+from safepoint.server.cancelling import cancel_all
+from safepoint.server.config import ServerConfig
+from safepoint.server.host import Host
+from safepoint.server.hosted import HostedRun
+from safepoint.server.ids import SessionKey
+from safepoint.server.principal import LOCAL
+from safepoint.server.requests import CancelRequest, RunRequest
+from safepoint.server.wire_events import notices
+from safepoint.sessions import MemoryStore
+from safepoint.sessions.records import MemoryRunBook, RunState
+from safepoint.sessions.shelf import MemoryShelf
+from safepoint.testing import ScriptedModel, say, stall
+from tests.server.server_process import message
+from tests.virtual import virtual
+
+KEY = SessionKey("worker", "ann", "s")
+
+
+async def hosting(model: ScriptedModel) -> Host:
+    agent = Agent("worker", model=model)
+    host = Host(Catalog.of({"worker": agent}), MemoryStore(), MemoryRunBook(), MemoryShelf(), ServerConfig())
+    await host.create(KEY, None)
+    return host
+
+
+async def submit(host: Host, text: str, **more: Any) -> HostedRun:  # Any: fields of the request
+    hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", text, **more)))
+    assert isinstance(hosted, HostedRun)
+    return hosted
+
+
+@virtual
+async def test_a_run_that_is_cancelled_before_its_first_step_keeps_its_message() -> None:
+    model = ScriptedModel(say("never asked for"))
+    host = await hosting(model)
+    hosted = await submit(host, "go")
+    assert (hosted.run.node.started, hosted.state) == (False, RunState.LIVE)
+    [cancelled] = await cancel_all(host, [hosted], CancelRequest(), Reason("changed my mind"))
+    assert (cancelled.outcome, hosted.outcome, model.calls) == ("stopped", "cancelled", 0)
+    [record] = await host.book.find()
+    assert (record.state, record.outcome) == (RunState.ENDED, "cancelled")
+    stored = await host.store.load(KEY.stored_as)
+    assert [message.role for message in stored.messages] == ["user", "assistant"]
+    assert stored.messages[0].text == "go"
+    assert "changed my mind" in notices(stored.messages[1])
+
+
+@virtual
+async def test_a_message_that_has_to_wait_is_queued_until_its_turn_comes() -> None:
+    reached = asyncio.Event()
+    host = await hosting(ScriptedModel([say("x"), stall(reached.set)], say("second")))
+    first = await submit(host, "go")
+    await reached.wait()
+    second = await submit(host, "more", ifBusy="queue")
+    assert (first.state, second.state) == (RunState.LIVE, RunState.QUEUED)
+    first.ask(SafePoint.NOW, Reason("enough"))
+    await first.over.wait()
+    await second.over.wait()
+    assert (first.outcome, second.outcome) == ("cancelled", "end_turn")
+
+
+@virtual
+async def test_a_message_that_came_in_the_same_moment_as_another_waits_and_is_told_as_queued() -> None:
+    host = await hosting(ScriptedModel([say("x"), stall()]))
+    first, second = await submit(host, "go"), await submit(host, "more", ifBusy="queue")
+    assert not second.queued  # the session was idle when it was accepted
+    await first.admitted.wait()
+    assert second.state is RunState.QUEUED
+    second.withdraw(Reason("changed my mind"))
+    await second.over.wait()
+    assert (second.outcome, first.live) == ("cancelled", True)
+    first.ask(SafePoint.NOW, Reason("enough"))
+    await first.over.wait()
+
+
+@virtual
+async def test_a_cancel_before_the_first_step_of_a_run_that_has_to_wait_after_all_is_waited_for() -> None:
+    reached = asyncio.Event()
+    host = await hosting(ScriptedModel([say("x"), stall(reached.set)]))
+    first, second = await submit(host, "go"), await submit(host, "more", ifBusy="queue")
+
+    async def stop_the_first() -> None:
+        await reached.wait()
+        assert second.state is RunState.QUEUED
+        first.ask(SafePoint.NOW, Reason("enough"))
+
+    stopping = asyncio.ensure_future(stop_the_first())
+    [cancelled] = await cancel_all(host, [second], CancelRequest(wait_seconds=60), Reason("no"))
+    await stopping
+    assert (cancelled.outcome, second.outcome) == ("stopped", "cancelled")
+    stored = await host.store.load(KEY.stored_as)
+    assert [message.text for message in stored.messages if message.role == "user"] == ["go", "more"]

@@ -1,0 +1,64 @@
+"""What the host keeps of runs, and what it finds, without a socket."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+from safepoint import Agent
+from safepoint.server.apps import Catalog
+from safepoint.server.config import ServerConfig
+from safepoint.server.finding import Finder
+from safepoint.server.host import Host
+from safepoint.server.hosted import HostedRun
+from safepoint.server.ids import SessionKey
+from safepoint.server.principal import LOCAL, Principal
+from safepoint.server.requests import RunRequest
+from safepoint.sessions import MemoryStore
+from safepoint.sessions.records import MemoryRunBook, RunRecord, RunState
+from safepoint.sessions.shelf import MemoryShelf
+from safepoint.testing import ScriptedModel, say
+from tests.server.server_process import message
+from tests.virtual import virtual
+
+KEY = SessionKey("worker", "ann", "s")
+
+
+def host_of(book: MemoryRunBook | None = None) -> Host:
+    agent = Agent("worker", model=ScriptedModel(say("done"), repeat=True))
+    return Host(Catalog.of({"worker": agent}), MemoryStore(), book or MemoryRunBook(), MemoryShelf(), ServerConfig())
+
+
+@virtual
+async def test_what_is_open_is_found_however_many_runs_others_have_had_since() -> None:
+    book = MemoryRunBook()
+    await book.accept(RunRecord("waits", "worker/ann/s", RunState.PAUSED, 1.0, "me"), since=0)
+    await book.accept(RunRecord("over", "worker/ann/s", RunState.ENDED, 2.0, "me"), since=0)
+    for number in range(1001):
+        ended = RunRecord(f"r{number}", "worker/bob/s", RunState.ENDED, 3.0 + number, "me")
+        await book.accept(ended, since=0)
+    finder = Finder(host_of(book))
+
+    async def found(who: Principal, app: str | None = None, user: str | None = None) -> set[str]:
+        return {record.run_id for record in await finder.records(who, app, user)}
+
+    ann = Principal("ann-laptop", user="ann")
+    assert await found(ann) == await found(ann, "worker") == {"waits", "over"}
+    assert await found(LOCAL, user="ann") >= {"waits", "over"}
+    assert "waits" in await found(LOCAL)
+    assert await found(Principal("eve-phone", user="eve")) == set()
+
+
+@virtual
+async def test_a_run_that_is_over_and_forgotten_is_let_go() -> None:
+    host = host_of()
+    await host.create(KEY, None)
+    hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "hello")))
+    assert isinstance(hosted, HostedRun)
+    assert hosted.task is not None
+    await hosted.task
+    host.runs.clear()  # as after a thousand more of them
+    kept = weakref.ref(hosted)
+    del hosted
+    gc.collect()
+    assert kept() is None
