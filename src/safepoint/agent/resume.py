@@ -68,6 +68,9 @@ class Resume:
         """Can the agent of that name continue it? Every question needs its answer."""
         if missing := sorted({question.id for question in self.checkpoint.questions} - set(self.answers)):
             raise CheckpointError(f"the question {missing[0]!r} has no answer: write answers={{{missing[0]!r}: …}}")
+        self._check_agent(name)
+
+    def _check_agent(self, name: str) -> None:
         if self.checkpoint.agent != name:
             raise CheckpointError(f"the checkpoint is of the agent {self.checkpoint.agent!r}, this one is {name!r}")
 
@@ -89,6 +92,14 @@ class Resume:
 
     def amendment(self) -> Message | None:
         return None if self.message is None else user_message(self.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered(Resume):
+    """For a run that is to be stopped before its first step: its questions stand, and are asked if it goes on later."""
+
+    def check(self, name: str) -> None:
+        self._check_agent(name)
 
 
 @dataclass(frozen=True, slots=True)
