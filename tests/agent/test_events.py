@@ -480,9 +480,16 @@ async def test_closing_a_stream_that_was_never_read_starts_nothing() -> None:
     model = ScriptedModel(say("Hello"))
     stream = storyteller(model).stream("go")
     await stream.aclose()
+    assert [event async for event in stream] == []
     assert model.calls == 0
-    async with stream.run:  # so that its handle is not left unused
-        pass
+    del stream
+    gc.collect()
+
+
+@virtual
+async def test_a_stream_that_nobody_reads_says_so() -> None:
+    with pytest.warns(RuntimeWarning, match=r"^agent.stream\(…\) of '.*' was never read: write `async for event in"):
+        storyteller(ScriptedModel(say("Hello"))).stream("go")
 
 
 @virtual

@@ -328,3 +328,43 @@ async def test_a_run_that_starts_while_an_ask_is_being_kept_takes_it_and_the_nex
     following = joined(group, "following")
     assert following.request() is None
     end(node, following)
+
+
+@virtual
+async def test_a_token_whose_cancel_was_taken_back_takes_new_runs_again() -> None:
+    token, first = CancelToken(), run("first")
+    token.admit(first)
+    one, other = token.cancel(SAFE), token.cancel(SAFE)
+    assert one.withdraw()
+    assert one.withdraw(), "as often as you like"
+    with pytest.raises(TokenCancelled):
+        token.refuse_if_cancelled()
+    assert other.withdraw()
+    assert not token.cancel_requested
+    token.refuse_if_cancelled()
+    second = run("second")
+    token.admit(second)
+    assert second.request() is None
+    end(first, second)
+    assert await one.wait() == "withdrawn"
+
+
+@virtual
+async def test_a_token_stays_cancelled_if_any_run_has_acted_on_it() -> None:
+    token, first, second = CancelToken(), run("first"), run("second")
+    token.admit(first)
+    token.admit(second)
+    receipt = token.cancel(SAFE)
+    first.judge("after_tools")
+    assert not receipt.withdraw()
+    assert token.cancel_requested
+    end(first, second)
+
+
+@virtual
+async def test_a_token_that_was_cancelled_without_any_run_can_be_freed_again() -> None:
+    token = CancelToken()
+    receipt = token.cancel()
+    assert receipt.withdraw()
+    assert await receipt.wait() == "withdrawn"
+    assert not token.cancel_requested

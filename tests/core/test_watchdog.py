@@ -6,10 +6,12 @@ import asyncio
 import gc
 import logging
 import os
+import sys
 import threading
 import time
 import warnings
 import weakref
+from contextlib import closing
 
 import pytest
 
@@ -129,6 +131,21 @@ def test_a_loop_that_was_closed_while_watched_does_no_harm() -> None:
     assert blocked(loop) is None
 
 
+def test_a_loop_that_is_stopped_before_it_could_answer_is_not_blocked_any_longer() -> None:
+    loop = asyncio.new_event_loop()
+    release = watch(loop, Clock(loop))
+
+    def block_and_stop() -> None:
+        block_until_named(loop)
+        loop.stop()  # what the watchdog has asked stays in the queue
+
+    loop.call_soon(block_and_stop)
+    loop.run_forever()
+    wait_until_it_answers(loop)
+    release()
+    loop.close()
+
+
 def test_a_loop_that_is_gone_does_not_end_the_watch_of_others() -> None:
     gone = asyncio.new_event_loop()
     watch(gone, Clock(gone))
@@ -187,24 +204,44 @@ def test_after_a_fork_the_child_has_a_watchdog_of_its_own() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@pytest.mark.parametrize("runs", [0, 1])
-def test_the_watchdog_costs_next_to_nothing(runs: int) -> None:
-    """Without runs it waits for one; with runs it looks now and then."""
+def test_without_runs_the_watchdog_stands_still() -> None:
+    async def main() -> None:
+        watch(asyncio.get_running_loop(), current_clock())()
 
-    async def main() -> float:
+    asyncio.run(main())
+    began = time.monotonic()
+    while not waits_for_good(watchdogs()[0]):
+        assert time.monotonic() - began < 10, "it goes on looking, although there is nothing to see"
+
+
+def waits_for_good(thread: threading.Thread) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)  # pyright: ignore[reportPrivateUsage]  # documented, despite its name
+    return frame is not None and frame.f_code is threading.Condition.wait.__code__
+
+
+def test_with_runs_the_watchdog_looks_now_and_then_and_no_more() -> None:
+    times: list[float] = []
+
+    class Pinged(asyncio.SelectorEventLoop):
+        def _write_to_self(self) -> None:  # somebody wakes it from outside
+            times.append(time.monotonic())
+            super()._write_to_self()  # type: ignore[misc]  # asyncio's own, and typeshed has it not
+
+    async def main() -> None:
         loop = asyncio.get_running_loop()
-        watch(loop, current_clock())()
-        releases = [watch(loop, current_clock()) for _ in range(runs)]
-        idle: asyncio.Future[None] = loop.create_future()
-        loop.call_later(2 * PERIOD, idle.set_result, None)
-        begun = time.process_time()
-        await idle
-        spent = time.process_time() - begun
-        for release in releases:
-            release()
-        return spent
+        release = watch(loop, current_clock())
+        await asyncio.to_thread(wait_for_three, times)
+        release()
 
-    assert asyncio.run(main()) < PERIOD / 4
+    with closing(Pinged()) as loop:
+        loop.run_until_complete(main())
+    assert times[2] - times[0] > PERIOD, "twice as long, if clocks were exact"
+
+
+def wait_for_three(times: list[float]) -> None:
+    began = time.monotonic()
+    while len(times) < 3:
+        assert time.monotonic() - began < 10
 
 
 @virtual

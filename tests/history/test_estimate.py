@@ -24,7 +24,11 @@ from safepoint.history import (
     estimate_messages,
     estimate_tokens,
 )
-from safepoint.history.estimate import price_messages
+from safepoint.history.estimate import (
+    CALL_TOKENS,
+    _letters,  # pyright: ignore[reportPrivateUsage]  # its tables are made at import, where no mutant is put in place
+    price_messages,
+)
 from tests.history.conversations import PATIENT
 
 DATA = json.loads((Path(__file__).parent / "data" / "token_counts.json").read_text())
@@ -188,6 +192,24 @@ def test_beyond_ascii_the_price_is_that_of_the_script(first: str, last: str, pri
 @pytest.mark.parametrize("ruler", "-=_*#~")
 def test_a_ruler_is_cheap_whatever_it_is_made_of(ruler: str) -> None:
     assert estimate_tokens(ruler * 400) == 14
+
+
+@pytest.mark.parametrize("char", "!\"$%&'()+,./:;<>?@[\\]^`{|}")
+def test_what_makes_no_ruler_is_never_cheap(char: str) -> None:
+    assert estimate_tokens(char * 400) == 144
+
+
+def test_a_table_says_for_every_byte_of_which_kind_it_is() -> None:
+    table = _letters({"v": b"aeiou", "d": range(0x30, 0x3A)}, ".")
+    assert b"take 9!".translate(table) == b".v.v.d."
+    assert bytes(range(256)).translate(table).count(b".") == 256 - 5 - 10
+
+
+def test_a_call_without_arguments_costs_what_is_written_for_it() -> None:
+    def price(*parts: Part) -> int:
+        return price_messages([Message("assistant", parts)])
+
+    assert price(ToolCall("id", "look", {})) == price(Text("look {}")) + 100 * CALL_TOKENS
 
 
 def test_every_part_of_a_message_is_counted() -> None:

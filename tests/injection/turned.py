@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from safepoint import Agent, SafePoint, TurnLoop
 from safepoint.agent.stream import Reader
+from safepoint.errors import StoreError
 from safepoint.testing import call, say
-from safepoint.turns import ExitState, ItemCodec, LoopReader, MemoryTurnStore, Plan, PlanContext, Turn
+from safepoint.turns import ExitState, ItemCodec, LoopReader, MemoryTurnStore, Plan, PlanContext, PushReceipt, Turn
 from safepoint.turns.events import ItemsDropped, LoopEnded, TurnEnded
 from safepoint.turns.record import decode
 from tests.injection.parts import A_MOMENT, A_WHILE, agent, look, post
@@ -26,8 +28,38 @@ class SlowTurnStore(MemoryTurnStore):
         await super().save(id, record)
         await asyncio.sleep(0)
 
+    async def delete(self, id: str) -> None:
+        await asyncio.sleep(A_MOMENT)
+        await super().delete(id)
+        await asyncio.sleep(0)
+
+    async def claim(self, id: str, claimant: str) -> None:
+        await asyncio.sleep(A_MOMENT)
+        await super().claim(id, claimant)
+        await asyncio.sleep(0)
+
+    async def release(self, id: str, claimant: str) -> None:
+        await asyncio.sleep(A_MOMENT)
+        await super().release(id, claimant)
+        await asyncio.sleep(0)
+
     def peek(self) -> bytes | None:
         return self._records.get("loop")
+
+
+class FailsOnce(SlowTurnStore):
+    """The second record is not taken; the next one is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._saves = 0
+
+    async def save(self, id: str, record: bytes) -> None:
+        self._saves += 1
+        if self._saves == 2:
+            await asyncio.sleep(A_MOMENT)
+            raise StoreError("not now")
+        await super().save(id, record)
 
 
 class Books:
@@ -88,13 +120,15 @@ class Pushing:
         self._accepted: list[str] = list(resumes or [])
         BOOKS.keep(self.loop, self._accepted, store)
 
-    def push(self, item: str, preempt: SafePoint | None = None) -> None:
-        if self.loop.push(item, preempt=preempt).accepted:
+    def push(self, item: str, preempt: SafePoint | None = None) -> PushReceipt:
+        receipt = self.loop.push(item, preempt=preempt)
+        if receipt.accepted:
             self._accepted.append(item)
+        return receipt
 
     async def _plan(self, ctx: PlanContext[str], items: list[str]) -> Plan[str]:
         await asyncio.sleep(A_MOMENT)
-        return Plan(" ".join(items), items)
+        return Plan(" ".join(items), items) if items != ["nothing"] else Plan(None, [])
 
     async def _watch(self, turn: Turn[str], events: Reader) -> None:
         async for _ in events:
@@ -119,7 +153,7 @@ async def a_turn_that_goes_on_in_the_next_loop() -> None:
     pushing = Pushing(one, store)
     async with pushing.loop as loop:
         pushing.push("first")
-        await asyncio.sleep(A_MOMENT * 3.5)
+        await asyncio.sleep(A_MOMENT * 4.5)
         pushing.push("second")
         loop.stop(SafePoint.ANY)
     exit = await pushing.loop.wait()
@@ -139,3 +173,45 @@ async def a_turn_that_waits_for_a_person() -> None:
             for question in loop.questions if not loop.ended else ():
                 loop.answer(question.id, True)
         loop.stop(idle_for=A_WHILE)
+
+
+async def a_loop_that_others_watch_and_wait_for() -> None:
+    pushing = Pushing(agent(call("post"), say("done"), tools=[post]), SlowTurnStore())
+
+    async def watch(events: LoopReader[str]) -> None:
+        async for _ in events:
+            pass
+
+    async with asyncio.TaskGroup() as group, pushing.loop as loop:
+        group.create_task(watch(loop.events()))
+        group.create_task(loop.wait())
+        with suppress(StoreError):  # the loop ended first
+            await pushing.push("first").saved()
+        await asyncio.sleep(A_WHILE / 2)
+        await pushing.push("second", SafePoint.ANY).wait()
+        loop.stop(idle_for=A_WHILE)
+
+
+async def a_loop_whose_record_is_deleted() -> None:
+    pushing = Pushing(agent(say("never")), SlowTurnStore())
+    async with pushing.loop as loop:
+        pushing.push("nothing")
+        loop.stop(idle_for=A_WHILE)
+
+
+async def a_loop_whose_record_is_saved_at_the_second_try() -> None:
+    pushing = Pushing(agent(call("post"), say("done"), tools=[post]), FailsOnce())
+    with suppress(StoreError):
+        async with pushing.loop as loop:
+            pushing.push("first")
+            await asyncio.sleep(A_WHILE * 2)
+            pushing.push("second")
+            loop.stop()
+
+
+async def a_loop_that_is_forced_to_end_before_its_record_was_read() -> None:
+    pushing = Pushing(agent(say("never")), SlowTurnStore())
+    async with pushing.loop as loop:
+        pushing.push("first")
+        await asyncio.sleep(A_MOMENT / 2)
+        loop.stop(SafePoint.FORCE)

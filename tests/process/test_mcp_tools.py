@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,10 +28,10 @@ SOON = 2.0
 
 
 @contextmanager
-def over_http(diary: Path) -> Generator[tuple[str, int]]:
+def over_http(diary: Path, port: str = "0") -> Generator[tuple[str, int]]:
     """A server on a port of its own; its URL, and its process id."""
     process = subprocess.Popen(
-        [sys.executable, SERVER, str(diary), "http"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, SERVER, str(diary), "http", port], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     with process:
         assert process.stdout is not None
@@ -47,7 +47,10 @@ def over_stdio(diary: Path) -> Generator[tuple[list[str], None]]:
     yield [sys.executable, SERVER, str(diary), "stdio"], None
 
 
-TRANSPORTS = {"stdio": over_stdio, "http": over_http}
+TRANSPORTS: dict[str, Callable[[Path], AbstractContextManager[tuple[str | list[str], int | None]]]] = {
+    "stdio": over_stdio,
+    "http": over_http,
+}
 
 
 def diary_of(file: Path) -> dict[str, float]:
@@ -119,6 +122,34 @@ def test_a_server_that_is_killed_in_a_call_is_a_failed_tool_not_a_failed_run(tra
         assert content == "3"  # a server of our own is started again
     else:
         assert "no connection to http://127.0.0.1" in (error or "")
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+def test_a_server_that_was_started_anew_between_two_calls_is_found_again(era: Era, tmp_path: Path) -> None:
+    diary = tmp_path / "diary"
+
+    async def main() -> None:
+        with over_http(diary) as (url, _):
+            tools = mcp_tools(url, era=era)
+            offered = await tools.__aenter__()
+            assert await added(offered) == "3"
+        try:
+            missed = (await agent(offered, call("add", a=1, b=2)).run("go")).ledger[0]
+            assert missed.state == "failed"
+            gone = (await agent(offered, call("add", a=1, b=2)).run("go")).ledger[0]
+            assert "no connection to http://127.0.0.1" in (gone.error or "")
+            assert "ExceptionGroup" not in (gone.error or "")
+            port = url.split(":")[2].removesuffix("/mcp")
+            with over_http(diary, port):
+                assert await added(offered) == "3"
+            with over_http(diary, port):  # nobody has called in between, so nobody knows yet
+                first = (await agent(offered, call("add", a=1, b=2)).run("go")).ledger[0]
+                assert first.content == "3" or "this call was not made: try again" in (first.error or "")
+                assert await added(offered) == "3"
+        finally:
+            await tools.__aexit__()
+
+    asyncio.run(main())
 
 
 def test_a_tool_that_hears_nothing_goes_on_at_the_server_and_the_ledger_claims_nothing_else(

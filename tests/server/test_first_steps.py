@@ -82,3 +82,22 @@ async def test_a_message_that_came_in_the_same_moment_as_another_waits_and_is_to
     assert (second.outcome, first.live) == ("cancelled", True)
     first.ask(SafePoint.NOW, Reason("enough"))
     await first.over.wait()
+
+
+@virtual
+async def test_a_cancel_before_the_first_step_of_a_run_that_has_to_wait_after_all_is_waited_for() -> None:
+    reached = asyncio.Event()
+    host = await hosting(ScriptedModel([say("x"), stall(reached.set)]))
+    first, second = await submit(host, "go"), await submit(host, "more", ifBusy="queue")
+
+    async def stop_the_first() -> None:
+        await reached.wait()
+        assert second.state is RunState.QUEUED
+        first.ask(SafePoint.NOW, Reason("enough"))
+
+    stopping = asyncio.ensure_future(stop_the_first())
+    [cancelled] = await cancel_all(host, [second], CancelRequest(wait_seconds=60), Reason("no"))
+    await stopping
+    assert (cancelled.outcome, second.outcome) == ("stopped", "cancelled")
+    stored = await host.store.load(KEY.stored_as)
+    assert [message.text for message in stored.messages if message.role == "user"] == ["go", "more"]

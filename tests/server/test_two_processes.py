@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.server_process import PATIENCE, ServerProcess, calls_and_results, texts
+from tests.server.server_process import PATIENCE, Later, ServerProcess, calls_and_results, texts
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +17,13 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerPr
     folder: Path = tmp_path_factory.mktemp("two")
     with ServerProcess(folder) as here, ServerProcess(folder) as there:
         yield here, there
+
+
+def until_queued(server: ServerProcess, session: str, count: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while sum(run["sessionId"] == session for run in server.get("/runs?state=queued").body) < count:
+        assert time.monotonic() < deadline, server.get("/runs").body
+        time.sleep(0.02)
 
 
 def ended(server: ServerProcess, run: str) -> dict[str, Any]:  # Any: JSON
@@ -102,6 +109,43 @@ def test_a_message_for_a_session_that_is_live_in_the_other_process_is_refused(
     assert "note too early" not in here.did()
 
 
+def test_messages_for_a_session_that_is_live_in_the_other_process_wait_for_it_in_their_order(
+    servers: tuple[ServerProcess, ServerProcess],
+) -> None:
+    here, there = servers
+    here.create("queue")
+    first = here.run_in_thread("queue", "note queue-live; nap 3")
+    here.until_did("note queue-live")
+    callers: list[Later] = []
+    for server, text, if_busy in ((there, "second", "queue"), (here, "third", "queue"), (there, "fourth", "steer")):
+        callers.append(server.run_in_thread("queue", f"say {text}", ifBusy=if_busy))
+        until_queued(there, "queue", len(callers))
+    given_up = there.run_in_thread("queue", "say never", ifBusy="queue")
+    until_queued(there, "queue", 4)
+    assert there.run("queue", "say rejected").status == 409
+    assert there.run("queue", "say rolled", ifBusy="rollback").status == 409
+    newest = there.get("/runs?state=queued").body[0]["runId"]
+    assert there.post(f"/runs/{newest}:cancel").body["runs"][0]["outcome"] == "stopped"
+    assert given_up.answer().body[-1]["errorCode"] == "INVOCATION_ABORTED"
+    assert texts(first.answer().body) == ["done "]
+    assert [texts(caller.answer().body) for caller in callers] == [["second "], ["third "], ["fourth "]]
+    said = [text for text in texts(there.events("queue")) if not text.startswith(("note", "say"))]
+    assert said == ["done ", "second ", "third ", "fourth "]
+    assert [run["outcome"] for run in here.get("/runs").body if run["sessionId"] == "queue"].count("end_turn") == 4
+
+
+def test_a_message_that_interrupts_stops_the_run_of_the_other_process(
+    servers: tuple[ServerProcess, ServerProcess],
+) -> None:
+    here, there = servers
+    here.create("interrupt")
+    caller = here.run_in_thread("interrupt", "note to-interrupt; nap 30")
+    here.until_did("note to-interrupt")
+    assert texts(there.run("interrupt", "say instead", ifBusy="interrupt").body) == ["instead "]
+    last = caller.answer().body[-1]
+    assert (last["errorCode"], "a new message came" in last["errorMessage"]) == ("INVOCATION_ABORTED", True)
+
+
 def test_a_run_of_the_other_process_is_watched_to_its_end(servers: tuple[ServerProcess, ServerProcess]) -> None:
     here, there = servers
     here.create("watched")
@@ -148,3 +192,18 @@ def test_the_run_of_a_killed_process_goes_on_in_the_other_under_its_own_id(
     assert there.did().count("note once") == 1
     here.start()
     assert here.get(f"/runs/{unwanted}").body["outcome"] == "cancelled"
+
+
+def test_a_message_that_waits_for_a_process_that_dies_runs_after_what_that_left_behind(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path) as here, ServerProcess(tmp_path) as there:
+        here.create("s")
+        here.run_in_thread("s", "note it-dies; nap 30")
+        here.until_did("note it-dies")
+        here.until_did("nap begins")
+        waiting = there.run_in_thread("s", "say after", ifBusy="queue")
+        there.run_of("s", "queued")
+        here.kill()
+        assert texts(waiting.answer().body) == ["after "]
+        said = [text for text in texts(there.events("s")) if not text.startswith(("note", "say"))]
+        assert said == ["done ", "after "], "it went on first, and was told that nobody knows about the nap"
+        assert there.did().count("note it-dies") == 1

@@ -165,6 +165,33 @@ def test_a_rewind_takes_back_what_another_object_has_added(kind: str, tmp_path: 
 
 
 @both_stores
+def test_who_loaded_a_session_while_it_was_live_learns_how_that_ended(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as store:
+            session = await Session.create(store, "s")
+            reached, go_on = asyncio.Event(), asyncio.Event()
+
+            @tool
+            async def wait() -> str:
+                """Wait."""
+                reached.set()
+                await go_on.wait()
+                return "waited"
+
+            first = Agent("a", model=ScriptedModel(call("wait"), say("1")), tools=[wait])
+            async with first.start("one", session=session) as run:
+                await reached.wait()
+                other = await Session.load(store, "s")
+                go_on.set()
+            assert run.result.text == "1"
+            await agent(say("2")).run("two", session=other)
+            assert [m.text for m in other.messages if m.text] == ["one", "1", "two", "2"]
+            assert [run.stop_reason for run in other.runs] == ["end_turn", "end_turn"]
+
+    run_virtual(main)
+
+
+@both_stores
 def test_a_fork_goes_its_own_way(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(kind, tmp_path) as store:

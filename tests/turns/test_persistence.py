@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import os
+import sqlite3
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from pydantic import BaseModel
 from safepoint import Agent, SafePoint, TurnLoop, tool
 from safepoint.errors import StoreCorrupt, StoreError, UsageError
 from safepoint.history.parts import Message, Text
+from safepoint.sessions.owners import Owner, _born  # pyright: ignore[reportPrivateUsage]  # of another process
 from safepoint.testing import ScriptedModel, call, pass_time, say, stall
 from safepoint.turns import ItemCodec, MemoryTurnStore, Plan, PlanContext, SqliteTurnStore, TurnStore
 from safepoint.turns.items import Item
@@ -402,3 +405,83 @@ def model(agent: Agent) -> ScriptedModel:
     found = agent.models[0]
     assert isinstance(found, ScriptedModel)
     return found
+
+
+def a_store(kind: str, folder: Path) -> MemoryTurnStore | SqliteTurnStore:
+    return MemoryTurnStore() if kind == "memory" else SqliteTurnStore(folder / "loop.db")
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_second_loop_with_the_same_id_is_refused_and_disturbs_nothing(kind: str, tmp_path: Path) -> None:
+    @virtual
+    async def body() -> None:
+        store, agent = a_store(kind, tmp_path), talker("one", "two")
+        async with TurnLoop(agent, store=store, **KEY) as first:
+            await first.push("mine").saved()
+            await until(first, lambda: model(agent).calls == 1)
+            await pass_time(1)
+            before = await store.load("loop")
+            second = TurnLoop(talker(), store=store, **KEY)
+            second.push("yours")
+            second.start()
+            exit = await second.wait()
+            assert exit.reason == "error"
+            assert "another loop uses the record 'loop' in this process" in str(exit.error)
+            assert (exit.unhandled, exit.checkpoint.state) == (["yours"], "failed")
+            assert await store.load("loop") == before
+            other = TurnLoop(talker(), store=store, checkpoint_id="other")
+            other.stop()
+            other.start()
+            assert (await other.wait()).reason == "clean"
+        assert (await left_in(store)).reason == "clean"
+        if isinstance(store, SqliteTurnStore):
+            await store.aclose()
+
+    body()
+
+
+def spoil(path: Path, change: str, *values: object) -> None:
+    with sqlite3.connect(path) as db:
+        assert db.execute(change, values).rowcount == 1
+    db.close()
+
+
+def test_a_loop_that_was_taken_for_dead_cannot_replace_what_its_successor_has_saved(tmp_path: Path) -> None:
+    @virtual
+    async def body() -> None:
+        store = SqliteTurnStore(tmp_path / "loop.db")
+        loop = TurnLoop(talker(), store=store, **KEY)
+        loop.start()
+        await loop.push("one").saved()
+        spoil(tmp_path / "loop.db", "UPDATE turn_claims SET claimant = 'somebody else'")
+        before = await store.load("loop")
+        with pytest.raises(StoreError, match="another loop has taken the record 'loop' over"):
+            await loop.push("two").saved()
+        exit = await loop.wait()
+        assert (exit.reason, exit.checkpoint.state) == ("error", "failed")
+        assert await store.load("loop") == before
+        with pytest.raises(StoreError, match="another loop uses"):
+            await store.claim("loop", "a third one")
+        await store.aclose()
+
+    body()
+
+
+def test_a_record_is_free_when_the_process_of_its_loop_is_gone_and_not_before(tmp_path: Path) -> None:
+    path = tmp_path / "loop.db"
+    parent = replace(Owner.this_process(), pid=os.getppid(), born=_born(os.getppid()))
+
+    @virtual
+    async def body() -> None:
+        store = SqliteTurnStore(path)
+        await store.claim("loop", "another")
+        spoil(path, "UPDATE turn_claims SET owner = ?", str(parent))
+        exit = await left_in(store)
+        assert f"in process {parent.pid}" in str(exit.error)
+        spoil(path, "UPDATE turn_claims SET owner = 'rubbish'")
+        assert isinstance((await left_in(store)).error, StoreCorrupt)
+        spoil(path, "UPDATE turn_claims SET owner = ?", str(replace(parent, born="long ago")))
+        assert (await left_in(store)).reason == "clean"
+        await store.aclose()
+
+    body()

@@ -29,6 +29,8 @@ class GroupReceipt:
         # Where the ask waits for a run, if it does; whoever takes it out of there decides what becomes of it.
         self._kept_in: deque[GroupReceipt] | None = None
         self._withdrawn = False
+        # The asks of the token that refuses new runs for this one; none if it was not made with a token.
+        self._refuses: list[Ask] | None = None
 
     @property
     def receipts(self) -> tuple[Receipt, ...]:
@@ -59,7 +61,13 @@ class GroupReceipt:
                 self._kept_in.remove(self)
                 self._withdrawn = True
         taken_back = [receipt.withdraw() for receipt in self._receipts]  # all of them, not up to the first refusal
-        return all(taken_back) and (self._withdrawn or bool(taken_back))
+        if not all(taken_back):
+            return False
+        if self._refuses is not None:
+            with suppress(ValueError):  # taken back before
+                self._refuses.remove(self.asked)
+                self._withdrawn = True
+        return self._withdrawn or bool(taken_back)
 
     async def wait(self, timeout: float | None = None) -> Outcome:
         """Wait for every run that took the ask. Cancellation: only the waiting ends; the ask stands."""
@@ -80,6 +88,10 @@ class GroupReceipt:
     def keep_in(self, kept: deque[GroupReceipt]) -> None:
         self._kept_in = kept
         kept.append(self)
+
+    def refuse_by(self, asks: list[Ask]) -> None:
+        """As long as the ask is on that list, new runs are refused."""
+        self._refuses = asks
 
     def take_back(self) -> bool:
         """Out of the kept asks again; False if a run was faster."""
@@ -138,7 +150,7 @@ class Group:
 
 
 class CancelToken:
-    """One token can govern many runs: `agent.run(…, token=t)`, then `t.cancel()`. Once cancelled it stays so."""
+    """One token can govern many runs: `agent.run(…, token=t)`, then `t.cancel()`. That lasts until it is withdrawn."""
 
     def __init__(self) -> None:
         self._group = Group()
@@ -160,7 +172,9 @@ class CancelToken:
         clock = current_clock()
         ask = make_ask(at, within=within, recursive=recursive, reason=reason, now=clock.now(), wall=clock.wall())
         self._asks.append(ask)
-        return self._group.ask(ask, keep=False)
+        receipt = self._group.ask(ask, keep=False)
+        receipt.refuse_by(self._asks)
+        return receipt
 
     def admit(self, node: Node) -> None:
         """A run starts under this token; check `refuse_if_cancelled` first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from types import TracebackType
 from typing import Generic, Literal
 
@@ -23,11 +24,14 @@ class Streamed(Generic[DepsT, OutT]):
     """`async for event in agent.stream(…)`; the run starts with the first event asked for. `run` is its handle.
 
     Leaving early: with "cancel" the run is stopped, and `async with` or `aclose()` waits for that; with "detach" it
-    goes on by itself. A stream that is simply dropped does the same, without anybody waiting.
+    goes on by itself. A stream that is simply dropped does the same, without anybody waiting. Left before its first
+    event, it never starts.
     """
 
     def __init__(self, run: Run[DepsT, OutT], on_close: Literal["cancel", "detach"]) -> None:
         self.run = run
+        self.run.discard()  # the stream itself says that nobody has read it
+        self._closed = False
         self._on_close = on_close
         self._reader: Reader | None = None
 
@@ -39,6 +43,8 @@ class Streamed(Generic[DepsT, OutT]):
 
         Cancellation: with "cancel" the run is stopped NOW and closes itself before the exception goes on.
         """
+        if self._closed and self._reader is None:
+            raise StopAsyncIteration
         if self._reader is None:
             self.run.launch()
             self._reader = self.run.events()
@@ -55,6 +61,7 @@ class Streamed(Generic[DepsT, OutT]):
 
     async def aclose(self) -> None:
         """Leave the stream. Cancellation: put off until the run has closed itself, then it goes on."""
+        self._closed = True
         if self._reader is None:
             return
         self._reader.detach()
@@ -77,5 +84,9 @@ class Streamed(Generic[DepsT, OutT]):
         self.run.cancel(reason=Reason("its stream was closed", Source.DISCONNECT))
 
     def __del__(self) -> None:
+        if not self._closed and not self.run.node.started:
+            name = self.run.agent.name
+            message = f"agent.stream(…) of {name!r} was never read: write `async for event in agent.stream(…):`"
+            warnings.warn(message, RuntimeWarning, stacklevel=2, source=self)
         if self._reader is not None and self._on_close == "cancel" and not self.run.ended:
             self._ask()

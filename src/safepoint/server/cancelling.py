@@ -76,8 +76,10 @@ async def _until_settled(hosted: HostedRun, receipt: Receipt | None, request: Ca
 
     Cancellation: only the waiting ends.
     """
-    if receipt is not None and await receipt.wait() is Outcome.WITHDRAWN:
-        return
+    if receipt is not None:
+        await hosted.begun.wait()  # a run that has been accepted begins by itself, and can be waited for then
+        if await receipt.wait() is Outcome.WITHDRAWN:
+            return
     if receipt is None or request.node is None:
         await hosted.over.wait()
 

@@ -25,6 +25,7 @@ from safepoint.server.config import ServerConfig
 from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
 from safepoint.server.operations import Operations
+from safepoint.server.others import Others
 from safepoint.server.principal import Principal
 from safepoint.server.requests import RunRequest, digest_of
 from safepoint.server.shared_state import bring, changed, drop_temporary, lasting, merge, own, places, shared
@@ -71,6 +72,7 @@ class Host:
         self.runs: OrderedDict[str, HostedRun] = OrderedDict()
         # Those of them that have a task: few, where `runs` has many that are over.
         self._led: dict[str, HostedRun] = {}
+        self._others = Others(book, self.owner, self._led.__contains__)
         # Messages whose record is not stored yet: by which key, and whether they are to wait for their turn.
         self._arriving: list[tuple[str, bool]] = []
         self._senders: OrderedDict[SessionKey, Sender] = OrderedDict()
@@ -174,9 +176,11 @@ class Host:
         agent, sender = self.agent(key.app), await self.sender(key)
         if (known := await self._repeated(key, request)) is not None:
             return known
-        self._admit(who, sender, request.if_busy)
+        others = await self._others.of(key.stored_as, request.if_busy)
+        waits = sender.busy or bool(others)
+        self._admit(who, request.if_busy, waits=waits)
         # Counted from here on, not from when its record is stored: many may come at once.
-        place = (who.name, sender.busy)
+        place = (who.name, waits)
         self._arriving.append(place)
         try:
             begun = start(agent, sender.session, request)
@@ -187,6 +191,10 @@ class Host:
                 raise
             hosted = HostedRun(key, begun.run, begun.prompt, scene, by=who.name)
             hosted.leaving.policy = request.on_disconnect
+            if others:
+                hosted.queued = True
+                hosted.others_over = partial(self._others.over, key.stored_as, hosted.id)
+                await self._others.stop(others, request.if_busy)
             return await self.accept(hosted, sender, request)
         finally:
             self._arriving.remove(place)
@@ -203,7 +211,7 @@ class Host:
 
     async def accept(self, hosted: HostedRun, sender: Sender, request: RunRequest) -> HostedRun | RunRecord:
         """Store its record, then let it run, or wait for its turn. Cancellation: it was accepted, or it was not."""
-        hosted.queued, now = sender.busy, time.time()
+        hosted.queued, now = hosted.queued or sender.busy, time.time()
         record = RunRecord(
             hosted.id,
             hosted.key.stored_as,
@@ -243,16 +251,16 @@ class Host:
         same_request(known, digest_of(request))
         return self.runs.get(known.run_id) or known
 
-    def _admit(self, who: Principal, sender: Sender, if_busy: IfBusy) -> None:
+    def _admit(self, who: Principal, if_busy: IfBusy, *, waits: bool) -> None:
         self._refuse_if_draining()
-        if sender.busy and if_busy == "reject":
+        if waits and if_busy == "reject":
             raise SessionBusy("a run of this session is live: wait for it, stop it, or send ifBusy")
         queued = [run.state is RunState.QUEUED for run in self.live() if run.by == who.name]
-        queued += [waits for name, waits in self._arriving if name == who.name]
+        queued += [is_queued for name, is_queued in self._arriving if name == who.name]
         limits, waiting = self.config.limits, sum(queued)
-        if sender.busy and waiting >= limits.queued_runs:
+        if waits and waiting >= limits.queued_runs:
             raise TooMany(f"{waiting} messages wait for their turn; no more than {limits.queued_runs} may")
-        if not sender.busy and len(queued) - waiting >= limits.live_runs:
+        if not waits and len(queued) - waiting >= limits.live_runs:
             raise TooMany(f"{limits.live_runs} runs are live, and no more may be: wait for one, or stop one")
 
     def _refuse_if_draining(self) -> None:

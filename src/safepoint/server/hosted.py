@@ -57,7 +57,9 @@ class HostedRun:
         self.queued = False
         self.epoch = epoch
         self.admitted = Latch()
-        self.telling = Telling(run, self.feed, self.admitted.set, again=epoch > 0)
+        # The beginning of its run is stored, or there is none.
+        self.begun = Latch()
+        self.telling = Telling(run, self.feed, self._on_begin, again=epoch > 0)
         self.refused: SessionBusy | None = None
         # Its turn could not begin, or another process has it now.
         self.failed: StoreError | None = None
@@ -76,6 +78,8 @@ class HostedRun:
         self.shared_before: Mapping[str, Any] | None = None  # Any: as above
         self.bring_state: Callable[[], Awaitable[None]] | None = None
         self.keep_state: Callable[[], Awaitable[None]] | None = None
+        # Runs of its session in other processes come before it.
+        self.others_over: Callable[[], Awaitable[None]] | None = None
         self._session: Session | None = None
         self._has_turn = False
 
@@ -145,6 +149,7 @@ class HostedRun:
             if self.withdrawn is not None:
                 self.run.discard()
                 raise asyncio.CancelledError  # asked for before this task had made a step
+            await self._let_others_end()
             sent = await sender.deliver(
                 self.run, self.prompt, if_busy=if_busy, on_turn=on_turn, on_over=on_over, on_joined=joined
             )
@@ -167,12 +172,25 @@ class HostedRun:
             self.telling.abnormal(before_its_turn(self.withdrawn.text))
         finally:
             stop_listening()
-            self.admitted.set()
+            self._on_begin()
             if not self._recorded:
                 await self.record_end(book)
             self.feed.close(self._error_frame())
             self.over.set()
             self.leaving.end()
+
+    def _on_begin(self) -> None:
+        self.begun.set()
+        self.admitted.set()
+
+    async def _let_others_end(self) -> None:
+        """Cancellation: the run never starts."""
+        try:
+            if self.others_over is not None:
+                await self.others_over()
+        except BaseException:
+            self.run.discard()
+            raise
 
     async def _begin(self, book: RunBook) -> None:
         """Cancellation: the record says that it is queued, and the run does not start."""

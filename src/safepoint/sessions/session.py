@@ -90,6 +90,8 @@ class Session:
         # Appends that were begun and of which nobody knows yet whether they happened. Calls that run side by side write
         # side by side; but a claim, and the beginning and the end of a run, ask the store first.
         self._open: set[object] = set()
+        # It was loaded, and whoever held it then may have written more under the claim that was seen.
+        self._glimpsed = False
         self._listeners: list[Callable[[tuple[Fact, ...]], object]] = []
         # The end of a run that could not wait until it was stored: written with the next change.
         self._owed: Ended | None = None
@@ -128,6 +130,7 @@ class Session:
         Cancellation: the session is as it was, or sealed.
         """
         session = Session(store, id, await store.load(id))
+        session._glimpsed = True
         if session._has_open_run():
             try:
                 await session._claim()
@@ -307,7 +310,7 @@ class Session:
         except (SessionBusy, SessionNotFound):
             self._claimant = None  # certainly not ours; after any other error it may be
             raise
-        if epoch != self._stored.epoch + 1 or self._open:
+        if epoch != self._stored.epoch + 1 or self._open or self._glimpsed:
             self._see(await self.store.load(self.id))
         self._stored = replace(self._stored, epoch=epoch)
         if self._has_open_run():
@@ -363,6 +366,7 @@ class Session:
             self.state = _plain(stored.state)
         self._stored = replace(stored, epoch=self._stored.epoch)
         self._open.clear()
+        self._glimpsed = False
         self._call_ids = _call_ids(stored.messages)
 
     def _has_open_run(self) -> bool:

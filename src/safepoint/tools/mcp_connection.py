@@ -5,8 +5,8 @@
 
 The SDK's session holds AnyIO scopes, which must be left in the task that entered them; whoever uses the tools may come
 from any task, and may be cancelled in any of them. So each call is a task of its own too. Cutting a call cancels that
-task exactly once: the SDK then tells the server, and the session stays what it was. A line that was lost is left, and
-the next call opens another.
+task exactly once: the SDK then tells the server, and the session stays what it was. A line that was lost, or that a
+server which was started anew knows nothing of, is left, and the next call opens another.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult
     from mcp_types import Tool as Offered
 
-# What the SDK says, in the error's code, when the other side is gone.
+# What the SDK says, in the error's code, when the other side is gone; and when it does not take the request at all.
 _CONNECTION_CLOSED = -32000
+_INVALID_REQUEST = -32600
 
 
 class Line:
@@ -54,6 +55,10 @@ class Line:
         """Say good-bye; a server that was started here is ended. Cancellation: put off until that is done."""
         self.leave()
         await outlast(self._owner)
+
+    @property
+    def ended(self) -> bool:
+        return self._owner.done()
 
     def leave(self) -> None:
         self.lost = True
@@ -132,15 +137,28 @@ class Connection:
         if self._closed:
             raise UsageError(f"the connection to {self.name} is closed: use the tools inside `async with mcp_tools(…)`")
         if not self._lines or self._lines[-1].lost:
+            self._lines = [line for line in self._lines if not line.ended]
             self._lines.append(Line(self.name, self._make()))
         try:
             return await self._lines[-1].client()
         except Exception as error:
-            raise McpFailed(f"no connection to {self.name}: {render_error(error)}") from error
+            raise McpFailed(f"no connection to {self.name}: {render_error(_cause(error))}") from error
 
     def _heard(self, line: Line, error: BaseException) -> McpFailed:
         """What a failed call means for its line."""
-        if getattr(getattr(error, "error", None), "code", None) != _CONNECTION_CLOSED:
-            return McpFailed(render_error(error))
-        line.leave()
-        return McpFailed(f"the server {self.name} ended during the call; what came of it is unknown")
+        said = getattr(error, "error", None)
+        code, words = getattr(said, "code", None), str(getattr(said, "message", ""))
+        if code == _CONNECTION_CLOSED:
+            line.leave()
+            return McpFailed(f"the server {self.name} ended during the call; what came of it is unknown")
+        if code == _INVALID_REQUEST and "session" in words.lower():
+            line.leave()
+            return McpFailed(f"the server {self.name} was started anew, so this call was not made: try again")
+        return McpFailed(render_error(error))
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What went wrong, without the groups that the SDK's task groups put around it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -120,7 +120,10 @@ class Driver(Generic[T]):
                 while (step := turns()) is not None:
                     await step
             self.close_the_door()
-            self._end(await self._save_last())
+            until = self._last_moment()
+            saved = await self._save_last(until)
+            await self._release(until)
+            self._end(saved)
         finally:
             inside_loops.reset(token)
         if self._cancelled is not None:
@@ -314,16 +317,19 @@ class Driver(Generic[T]):
         self.journal.open(lambda: self.state.snapshot(skip_checkpoint=self.stops.skip_checkpoint), self.begin)
         return True
 
-    async def _save_last(self) -> Saved:
+    def _last_moment(self) -> float:
+        """Until when the store may take its time."""
+        ladder, now = self.config.ladder, self.clock.now()
+        return now + (ladder.kill if self.stops.level(now) is Level.FORCE else ladder.cap)
+
+    async def _save_last(self, until: float) -> Saved:
         """The record as it is at the end, within limits. Cancellation: as in `wait`."""
-        journal, ladder = self.journal, self.config.ladder
+        journal = self.journal
         if not journal.enabled:
             return Saved(SavedState.NONE)
         if not self._loaded:
             why = self.state.error or StoreError("the loop was stopped before its record was read; it was left alone")
             return Saved(SavedState.FAILED, why)
-        seconds = ladder.kill if self.stops.level(self.clock.now()) is Level.FORCE else ladder.cap
-        until = self.clock.now() + seconds
         journal.hurry(until)
         while journal.writing:
             await self.wait()
@@ -333,6 +339,17 @@ class Driver(Generic[T]):
             await self.wait()
         saved = journal.saved()
         return Saved(SavedState.SKIPPED) if self.stops.skip_checkpoint and saved.error is None else saved
+
+    async def _release(self, until: float) -> None:
+        """Let the next loop use the record, within limits. Cancellation: as in `wait`."""
+        if not self.journal.claimed:
+            return
+        work = self.begin(self.journal.release, "release")
+        work.stop_at(until)
+        while work.outcome is None:
+            await self.wait()
+        if not isinstance(work.outcome, Done):
+            _log.warning("a loop could not give its record back: %r", work.outcome)
 
     def task_done(self, task: asyncio.Task[None]) -> None:
         """The last resort, so that nobody waits for ever: the task is over and the loop is not."""
@@ -349,6 +366,8 @@ class Driver(Generic[T]):
             if turn.has_run:
                 turn.run.cancel(SafePoint.FORCE, reason=Reason("the loop is gone", Source.PARENT))
             self.preempts.turn_over(turn, planned=turn.has_run)
+        if self.journal.claimed:
+            self.begin(self.journal.release, "release").stop_at(self._last_moment())
         why = StoreError("the task of the loop was over before the record could be saved")
         self._end(Saved(SavedState.FAILED, why) if self.journal.enabled else Saved(SavedState.NONE))
 

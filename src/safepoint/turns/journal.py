@@ -4,11 +4,13 @@ Whatever changes the record touches the journal; the journal writes the record a
 own. At most one write is under way, and what changes meanwhile is in the next one. So a burst of pushes costs a few
 writes, and each write replaces one truth by a later one: at no time is the only copy gone.
 
-Nothing is written before the record was read: what could not be read is never replaced.
+Nothing is written before the record was read: what could not be read is never replaced. Nor is what another loop uses:
+where the store can tell, the record is claimed before it is read, and given back at the end.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Generic, Protocol, TypeVar
@@ -19,7 +21,7 @@ from safepoint.turns.exit import Saved, SavedState
 from safepoint.turns.items import Item
 from safepoint.turns.receipts import PushReceipt
 from safepoint.turns.record import ItemCodec, LoadedRecord, LoopRecord, decode, encode
-from safepoint.turns.store import TurnStore
+from safepoint.turns.store import ClaimingStore, TurnStore
 
 T = TypeVar("T")
 
@@ -37,6 +39,9 @@ class Journal(Generic[T]):
         self._store = store
         self._id = id
         self._codec = codec
+        self._claimant = uuid.uuid4().hex
+        # A claim was begun: from then on the record may be ours.
+        self.claimed = False
         self.error: BaseException | None = None
         self._begin: Begin | None = None
         self._snapshot: Callable[[], LoopRecord[T]] = LoopRecord
@@ -61,11 +66,22 @@ class Journal(Generic[T]):
         return self._work is not None
 
     async def load(self) -> LoadedRecord[T] | None:
-        """What an earlier loop has left. Raises what the store raises, or `StoreCorrupt`. Cancellation: reads only."""
+        """What an earlier loop has left. Raises what the store raises, or `StoreCorrupt`.
+
+        Cancellation: the record may be claimed, and is as it was.
+        """
         assert self._store is not None
+        if isinstance(self._store, ClaimingStore):
+            self.claimed = True
+            await self._store.claim(self._id, self._claimant)
         data = await self._store.load(self._id)
         self._stored = data is not None
         return None if data is None else decode(data, self._codec)
+
+    async def release(self) -> None:
+        """Let another loop use the record. Cancellation: it is free or it is not."""
+        assert isinstance(self._store, ClaimingStore)
+        await self._store.release(self._id, self._claimant)
 
     def open(self, snapshot: Callable[[], LoopRecord[T]], begin: Begin) -> None:
         """The record was read; from now on it is kept up to date."""

@@ -1,4 +1,4 @@
-"""A real MCP server, written with the official SDK: over stdio, or over HTTP on the port that it prints.
+"""A real MCP server, written with the official SDK: over stdio, or over HTTP on the port that it is given or prints.
 
 What happens inside is written to a file, one line each, with the time: a test reads when a tool heard of its end.
 """
@@ -63,7 +63,8 @@ async def over_http() -> None:
     import uvicorn
 
     with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", int(sys.argv[3]) if len(sys.argv) > 3 else 0))
         listening.listen(128)
         app = server.streamable_http_app()
         config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
