@@ -35,6 +35,8 @@ from safepoint.sessions.session import Session
 
 AnyRun: TypeAlias = Run[Any, Any]  # Any: runs of every agent
 
+_WORDS = (TextStreamed, ReasoningStreamed)
+
 
 class Telling:
     """Of one run, to its feed. `again`: the process before has told the beginning, so that comes first.
@@ -122,13 +124,16 @@ class Telling:
         spoken = list(enumerate(scene.spoken(ended.messages), ended.index))
         calls = [call.id for message in ended.messages for call in message.tool_calls]
         for place, (speaker, message) in spoken:
-            event = self._with_state(message_event(speaker, place, message, ended.at, questions=asked))
-            if place == spoken[-1][0]:
-                self._said[place] = message
+            is_last, is_told = place == spoken[-1][0], self._said.get(place) == message
+            if is_told and not is_last and not (asked and message.tool_calls):
+                continue
+            event = message_event(speaker, place, message, ended.at, questions=asked)
+            self._said[place] = message
+            if is_last:
+                event = self._with_state(event)
                 self._tell_last(place, asking_event(event, asked, calls) if asked else event, message, ended)
-            elif self._said.get(place) != message or event.get("longRunningToolIds"):
-                self._said[place] = message
-                self._feed.say(place, event)
+            elif not is_told or event["longRunningToolIds"]:
+                self._feed.say(place, self._with_state(event))
 
     def _tell_last(self, place: int, event: Json, message: Message, ended: Ended) -> None:
         abnormal = abnormal_end(ended.stop_reason, message, ended.ledger)
@@ -148,7 +153,7 @@ class Telling:
             if event.run_id == self._run.id:
                 self._tell_results()
             self._feed.begin()  # words of an attempt that failed are no part of the next
-        elif isinstance(event, TextStreamed | ReasoningStreamed):
+        elif isinstance(event, _WORDS):
             thought, voice = isinstance(event, ReasoningStreamed), self._voice(event)
             self._feed.whisper(self._place, event.text, time.time(), thought=thought, voice=voice)
         elif isinstance(event, ModelCallEnded) and self._feed.scene.voice is not None:

@@ -287,7 +287,7 @@ class Session:
             raise
         if epoch != self._stored.epoch + 1 or self._open or self._glimpsed:
             self._see(await self.store.load(self.id))
-        self._stored = replace(self._stored, epoch=epoch)
+        self._stored = self._stored.claimed(epoch)
         if self._has_open_run():
             run, owed = self._stored.runs[-1], self._owed
             await self._append(owed if owed is not None and owed.run_id == run.run_id else sealed(self._stored, run))
@@ -339,7 +339,7 @@ class Session:
         """Take over what is stored. Changes of state that were not saved yet stay, unless somebody else changed it."""
         if not keep_state and dict(stored.state) != dict(self._stored.state):
             self.state = _plain(stored.state)
-        self._stored = replace(stored, epoch=self._stored.epoch)
+        self._stored = stored.claimed(self._stored.epoch)
         self._open.clear()
         self._glimpsed = False
         self._call_ids = _call_ids(stored.messages)
