@@ -415,7 +415,7 @@ async def test_of_two_limits_the_earlier_counts_and_the_later_word_says_how() ->
 
 
 @virtual
-async def test_work_that_has_ended_gets_no_limit() -> None:
+async def test_a_limit_does_nothing_to_work_that_has_ended() -> None:
     piece = Piece(lambda: passes(1, "done"))
     await piece.outcome()
     piece.work.stop_at(asyncio.get_running_loop().time() + 2.0)
