@@ -383,6 +383,19 @@ async def test_work_with_a_limit_is_stopped_by_itself() -> None:
 
 
 @virtual
+async def test_work_that_has_reached_its_limit_may_still_clean_up() -> None:
+    async def work() -> None:
+        try:
+            await for_ever()
+        finally:
+            await passes(0.9)
+
+    piece = Piece(work, limit=2.0)
+    assert await piece.outcome() == Cut()
+    assert piece.ends == [2.9]
+
+
+@virtual
 async def test_a_limit_does_not_touch_work_that_ended_before_it() -> None:
     piece = Piece(lambda: passes(1, "done"), limit=2.0)
     assert await piece.outcome() == Done("done")
@@ -402,7 +415,7 @@ async def test_of_two_limits_the_earlier_counts_and_the_later_word_says_how() ->
 
 
 @virtual
-async def test_work_that_has_ended_gets_no_limit() -> None:
+async def test_a_limit_does_nothing_to_work_that_has_ended() -> None:
     piece = Piece(lambda: passes(1, "done"))
     await piece.outcome()
     piece.work.stop_at(asyncio.get_running_loop().time() + 2.0)

@@ -162,8 +162,6 @@ class Work(Generic[T]):
 
     def stop_at(self, when: float, *, force: bool = False) -> None:
         """Stop by itself at that time, if it still runs then; of two times the earlier counts."""
-        if self.ended:
-            return
         if self._limit is not None:
             when = min(when, self._limit.when())
             self._limit.cancel()
