@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from safepoint import Agent, tool
+from safepoint import Agent, Hooks, tool
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason
 from safepoint.errors import SessionBusy
@@ -20,7 +20,8 @@ from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
 from safepoint.server.principal import LOCAL, Principal
 from safepoint.server.requests import RunRequest
-from safepoint.sessions import MemoryStore
+from safepoint.server.telling import AnyRun
+from safepoint.sessions import MemoryStore, Session
 from safepoint.sessions.records import MemoryRunBook, RunRecord, RunState
 from safepoint.sessions.shelf import MemoryShelf
 from safepoint.testing import ScriptedModel, call, say
@@ -30,8 +31,16 @@ from tests.virtual import virtual
 KEY = SessionKey("worker", "ann", "s")
 
 
-def host_of(book: MemoryRunBook | None = None) -> Host:
-    agent = Agent("worker", model=ScriptedModel(say("done"), repeat=True))
+class Counts(Hooks):
+    """Changes the session's state after the answer, so that it is stored with the end."""
+
+    async def after_run(self, run: AnyRun, text: str) -> None:
+        assert isinstance(run.session, Session)
+        run.session.state["answers"] = 1
+
+
+def host_of(book: MemoryRunBook | None = None, *hooks: Hooks) -> Host:
+    agent = Agent("worker", model=ScriptedModel(say("done"), repeat=True), hooks=hooks)
     return Host(Catalog.of({"worker": agent}), MemoryStore(), book or MemoryRunBook(), MemoryShelf(), ServerConfig())
 
 
@@ -126,3 +135,13 @@ async def test_a_run_that_is_over_and_forgotten_is_let_go() -> None:
     del hosted
     gc.collect()
     assert kept() is None
+
+
+@virtual
+async def test_what_changes_with_the_end_is_told_by_an_event_that_is_told() -> None:
+    host = host_of(None, Counts())
+    await host.create(KEY, None)
+    hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "hello")))
+    assert isinstance(hosted, HostedRun)
+    await hosted.over.wait()
+    assert [event["actions"]["stateDelta"] for event in hosted.feed.whole] == [{"answers": 1}]

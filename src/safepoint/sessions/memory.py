@@ -34,11 +34,11 @@ class MemoryStore:
         return self._get(session_id)
 
     async def claim(self, session_id: str, claimant: str) -> int:
-        self._get(session_id)
+        stored = self._get(session_id)
         if self._claimed.setdefault(session_id, claimant) != claimant:
             raise SessionBusy(f"a run of the session {session_id!r} is live")
-        stored = self._sessions[session_id] = replace(self._get(session_id), epoch=self._get(session_id).epoch + 1)
-        return stored.epoch
+        self._sessions[session_id] = stored.claimed(stored.epoch + 1)
+        return stored.epoch + 1
 
     async def release(self, session_id: str, claimant: str) -> None:
         self._give_back(session_id, claimant)

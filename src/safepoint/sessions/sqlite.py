@@ -413,5 +413,5 @@ def _dump_value(state: Mapping[str, Any]) -> str:  # Any: values of the user's o
     return _dump(encode_values(state))
 
 
-def _dump(value: Any) -> str:  # Any: JSON
-    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+# `json.dumps` would make an encoder for every value.
+_dump = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
