@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 
-from tests.server.server_process import PATIENCE, ServerProcess, calls_and_results, message, texts
+from tests.server.server_process import PATIENCE, ServerProcess, calls_and_results, message, parts, texts
 
 
 def test_a_cancelled_tool_stops_and_its_caller_gets_the_events_so_far(server: ServerProcess) -> None:
@@ -39,6 +39,29 @@ def test_streamed_text_is_kept_and_the_last_frame_says_that_it_was_stopped(serve
 def test_nothing_live_is_404_and_creates_no_session(server: ServerProcess) -> None:
     assert server.cancel("nobody").status == 404
     assert server.get("/apps/worker/users/ann/sessions/nobody").status == 404
+
+
+def test_one_call_can_be_stopped_and_its_run_and_whatever_waits_go_on(server: ServerProcess) -> None:
+    server.create("node")
+    begun = server.did().count("nap begins")
+    caller = server.run_in_thread("node", "nap 30; note beside")
+    server.until_did("nap begins", begun + 1)
+    waiting = server.run_in_thread("node", "say next", ifBusy="queue")
+    run, _ = server.run_of("node", "live"), server.run_of("node", "queued")
+    (call,) = [
+        part["functionCall"]["id"]
+        for part in parts(server.events("node"))
+        if part.get("functionCall", {}).get("name") == "nap"
+    ]
+    assert server.post("/runs:cancel", {"all": True, "node": f"worker/nap:{call}"}).status == 400, "of which run?"
+    answer = server.cancel("node", node=f"worker/nap:{call}", reason="enough sleep")
+    assert (answer.status, answer.body["status"]) == (200, "cancelled")
+    assert [(each["runId"], each["outcome"]) for each in answer.body["runs"]] == [(run, "stopped")]
+    events = caller.answer().body
+    assert (texts(events), "errorCode" in events[-1]) == (["done "], False)
+    states = [part["functionResponse"]["response"]["state"] for part in parts(events) if "functionResponse" in part]
+    assert states == ["cut", "finished"]
+    assert texts(waiting.answer().body) == ["next "]
 
 
 def test_a_caller_of_run_that_leaves_at_once_or_later_stops_its_run(server: ServerProcess) -> None:

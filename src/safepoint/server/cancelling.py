@@ -45,8 +45,22 @@ class Cancelled:
 
 async def cancel_all(host: Host, runs: list[HostedRun], request: CancelRequest, reason: Reason) -> list[Cancelled]:
     """Each of them, at once. Raises `NotYours` if none has the node. Cancellation: the asks stand."""
-    asked = [(hosted, ask(hosted, request, reason)) for hosted in runs]
+    asked = [(hosted, ask(hosted, request, reason)) for hosted in _meant(runs, request)]
     return list(await asyncio.gather(*(_settle(host, run, receipt, request, reason) for run, receipt in asked)))
+
+
+def _meant(runs: list[HostedRun], request: CancelRequest) -> list[HostedRun]:
+    """All of them, or whoever has the node. Raises `NotYours`."""
+    if request.node is None:
+        return runs
+    found = [hosted for hosted in runs if any(node.path == request.node for node in hosted.run.node.walk())]
+    if not found:
+        raise _no_node(request.node)
+    return found
+
+
+def _no_node(path: str) -> NotYours:
+    return NotYours(f"no live node has the path {path!r}")
 
 
 async def _settle(
@@ -108,6 +122,8 @@ def ask(hosted: HostedRun, request: CancelRequest, reason: Reason) -> Receipt | 
     """Ask it now; None for a run that is over, or is withdrawn from the queue. Raises `NotYours`."""
     match hosted.state:
         case RunState.QUEUED:
+            if request.node is not None:
+                raise _no_node(request.node)
             hosted.withdraw(reason)
             return None
         case RunState.LIVE:
@@ -115,7 +131,7 @@ def ask(hosted: HostedRun, request: CancelRequest, reason: Reason) -> Receipt | 
             if request.node is not None:
                 found = [each for each in node.walk() if each.path == request.node]
                 if not found:
-                    raise NotYours(f"no live node has the path {request.node!r}")
+                    raise _no_node(request.node)
                 node = found[0]
             within, recursive = request.within_seconds, request.recursive
             receipt = node.cancel(request.point(), within=within, recursive=recursive, reason=reason)

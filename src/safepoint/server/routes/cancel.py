@@ -65,6 +65,8 @@ async def cancel_many(host: Served, who: Who, body: CancelMany) -> Json:
     check_ids(app=body.app_name, user=body.user_id, session=body.session_id, run=body.run_id)
     if not (body.all or body.app_name or body.user_id or body.session_id or body.run_id):
         raise HTTPException(400, "which runs? write appName, userId, sessionId or runId, or all: true")
+    if body.node is not None and body.run_id is None:
+        raise HTTPException(400, "node is a part of one run: write its runId too")
     mine = [run for run in host.live() if who.owns(run.key.user) and body.fits(run.key, run.id)]
     here, there = await asyncio.gather(
         asyncio.gather(*(cancel_all(host, [run], body, who.reason(body.reason, user=run.key.user)) for run in mine)),
