@@ -458,18 +458,19 @@ async def test_a_sub_agent_that_was_to_continue_and_did_not_start_is_not_begun_a
 
 @virtual
 async def test_a_run_that_is_stopped_before_it_came_to_a_call_tells_of_it_what_the_run_before_knew() -> None:
-    reached = asyncio.Event()
+    reached, asked, never = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @tool(effect="idempotent")
     async def waits() -> str:
         """Wait."""
         reached.set()
-        return await asyncio.get_running_loop().create_future()
+        await never.wait()
+        return "never"
 
     @tool
     async def paged(context: ToolContext) -> str:
         """Stop after a page."""
-        await asyncio.sleep(0.5)
+        await asked.wait()
         await context.safe_point("page", save=1)
         return "read"
 
@@ -479,6 +480,7 @@ async def test_a_run_that_is_stopped_before_it_came_to_a_call_tells_of_it_what_t
     async with agent.start("go") as run:
         await reached.wait()
         run.cancel(SafePoint.named("page") | SafePoint.AFTER_TOOLS, recursive=True, within=1)
+        asked.set()
     first = run.result
     assert [state for state, _ in results(first)] == ["cut", "stopped", "stopped", "waiting"]
     async with agent.start(checkpoint=kept(first)) as run:

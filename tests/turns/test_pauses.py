@@ -154,14 +154,14 @@ async def test_a_plan_for_a_paused_turn_may_bring_the_answers() -> None:
 
 @virtual
 async def test_an_answer_that_comes_twice_does_not_answer_a_later_question_of_the_same_name() -> None:
-    done: list[str] = []
+    done, gate = list[str](), asyncio.Event()
 
     @tool(effect="irreversible")
     async def pay(what: str, ctx: ToolContext) -> str:
         """Pay, if a person says so."""
         if await ctx.interrupt(f"pay for {what}?"):
             done.append(what)
-        await asyncio.sleep(1)
+        await gate.wait()
         return "well"
 
     # Each turn is a conversation of its own, and so its first call has the same id.
@@ -183,6 +183,7 @@ async def test_an_answer_that_comes_twice_does_not_answer_a_later_question_of_th
         assert len(loop.questions) == 0
         with pytest.raises(UsageError, match="no turn waits"):
             loop.answer(question.id, True)  # while the turn goes on
+        gate.set()
         await pass_time(5)
         await until(loop, lambda: loop.questions != ())
         later: tuple[Question, ...] = loop.questions

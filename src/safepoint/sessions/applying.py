@@ -8,7 +8,7 @@ from itertools import islice, zip_longest
 from safepoint.agent.journal import Called, Ended, Opened, Said
 from safepoint.errors import CheckpointError
 from safepoint.history.parts import Message
-from safepoint.sessions.store import Change, LateSet, StateSet, Stored, StoredRun, Truncated
+from safepoint.sessions.store import Change, LateSet, Released, StateSet, Stored, StoredRun, Truncated
 
 
 def apply(stored: Stored, change: Change) -> Stored:
@@ -34,6 +34,8 @@ def apply(stored: Stored, change: Change) -> Stored:
             return replace(stored, state=dict(state))
         case LateSet(late):
             return replace(stored, late=late)
+        case Released():
+            return stored
 
 
 def _open(stored: Stored, opened: Opened) -> Stored:

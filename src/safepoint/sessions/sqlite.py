@@ -32,7 +32,7 @@ from safepoint.errors import (
 from safepoint.history.encoding import decode_message, decode_value, encode_message, encode_values
 from safepoint.history.parts import Message
 from safepoint.sessions.owners import LEASE, Owner
-from safepoint.sessions.store import Change, LateResult, LateSet, StateSet, Stored, StoredRun, Truncated
+from safepoint.sessions.store import Change, LateResult, LateSet, Released, StateSet, Stored, StoredRun, Truncated
 from safepoint.sessions.worker import Worker
 from safepoint.tools.memory import CallMemory
 
@@ -135,6 +135,8 @@ class SqliteStore:
             _check_epoch(db, session_id, epoch)
             for change in changes:
                 _apply(db, session_id, change)
+                if isinstance(change, Released):
+                    self._held.pop(change.claimant, None)
             db.execute("UPDATE sessions SET renewed = ? WHERE id = ?", (time.time(), session_id))
 
         await self.worker.call(work)
@@ -266,6 +268,8 @@ def _apply(db: sqlite3.Connection, session_id: str, change: Change) -> None:
             db.execute("DELETE FROM late WHERE session = ?", (session_id,))
             for result in late:
                 _insert_late(db, session_id, result)
+        case Released(claimant):
+            _release(db, session_id, claimant)
 
 
 def _open(db: sqlite3.Connection, session_id: str, opened: Opened) -> None:
@@ -420,5 +424,5 @@ def _dump_value(state: Mapping[str, Any]) -> str:  # Any: values of the user's o
     return _dump(encode_values(state))
 
 
-def _dump(value: Any) -> str:  # Any: JSON
-    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+# `json.dumps` would make an encoder for every value.
+_dump = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
