@@ -14,7 +14,7 @@ import pytest
 
 from safepoint import Agent, Budget, Ladder, SafePoint, ToolContext, check_history, tool
 from safepoint.agent.model import Finish, TextDelta
-from safepoint.errors import ModelError, RunFailed, SessionBusy, SessionExists, SessionNotFound
+from safepoint.errors import CheckpointError, ModelError, RunFailed, SessionBusy, SessionExists, SessionNotFound
 from safepoint.history.encoding import Lost
 from safepoint.sessions import LateResult, MemoryStore, Session, Store
 from safepoint.testing import ScriptedModel, call, fail, run_virtual, say, stall
@@ -187,6 +187,32 @@ def test_who_loaded_a_session_while_it_was_live_learns_how_that_ended(kind: str,
             await agent(say("2")).run("two", session=other)
             assert [m.text for m in other.messages if m.text] == ["one", "1", "two", "2"]
             assert [run.stop_reason for run in other.runs] == ["end_turn", "end_turn"]
+
+    run_virtual(main)
+
+
+@both_stores
+def test_a_new_message_drops_the_open_view_for_good_and_what_was_asked_stays_known(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as store:
+            session = await Session.create(store, "s")
+            paused = await agent(call("ask")).run("go", session=session)
+            before = session.checkpoint
+            assert before is not None
+            await agent(say("well")).run("never mind", session=session)
+            for one in (session, await Session.load(store, "s")):
+                kept = one.runs[0].checkpoint
+                assert kept is not None
+                assert (kept.questions, kept.stop_reason) == (paused.questions, "interrupted")
+                assert len(kept.to_bytes()) < 1000 < len(before.to_bytes())
+                with pytest.raises(CheckpointError, match="a new message came after this checkpoint"):
+                    await agent().resume(kept)
+            await session.rewind()
+            for one in (session, await Session.load(store, "s")):
+                assert one.checkpoint is None
+                with pytest.raises(CheckpointError, match="moved on"):
+                    await agent().resume(before, session=one, answers={paused.questions[0].id: "yes"})
+                check_history(one.messages)
 
     run_virtual(main)
 

@@ -259,6 +259,15 @@ class KeepsBothRuns(Applying):
         return replace(after, runs=(*stored.runs, after.runs[-1])) if continues else after
 
 
+class KeepsEveryCheckpoint(Applying):
+    """a new turn drops the open view of the one before"""
+
+    def applied(self, stored: Stored, change: Change) -> Stored:
+        after = apply(stored, change)
+        new_turn = isinstance(change, Opened) and change.continues is None
+        return replace(after, runs=(*stored.runs, after.runs[-1])) if new_turn else after
+
+
 class ForgetsWhatItContinues(Applying):
     """a continued run takes the place of the one before"""
 
@@ -474,6 +483,7 @@ BROKEN: list[type[MemoryStore]] = [
     HalfACheckpoint,
     KeepsBothRuns,
     ForgetsWhatItContinues,
+    KeepsEveryCheckpoint,
     ContinuesForEver,
     KeepsRewoundRuns,
     MergesState,

@@ -83,6 +83,19 @@ class Checkpoint:
                 found += [_inside(call.call_id, question) for question in call.child.questions]
         return tuple(found)
 
+    @property
+    def dropped(self) -> bool:
+        """A new message came after it: it tells what was asked, and why the run stopped, and can't be continued."""
+        return not self.open_messages
+
+    def drop(self) -> Checkpoint:
+        """What is kept of it for a run that others have followed; the conversation is in the session."""
+        calls = {id: _dropped(call) for id, call in self.calls.items() if call.question or call.child}
+        hooks = {name: _dropped(hook) for name, hook in self.hooks.items() if hook.question}
+        return Checkpoint(
+            "", self.agent, self.run_id, self.stop_reason, (), (), calls=calls, reason=self.reason, hooks=hooks
+        )
+
     def to_bytes(self) -> bytes:
         """An explicit, versioned encoding. A value that can't be encoded is replaced by its description."""
         from safepoint.agent.codec import encode
@@ -95,6 +108,11 @@ class Checkpoint:
         from safepoint.agent.codec import decode
 
         return decode(data)
+
+
+def _dropped(call: OpenCall) -> OpenCall:
+    child = call.child.drop() if call.child is not None else None
+    return OpenCall(call.call_id, "", question=call.question, child=child)
 
 
 def _inside(call_id: str, question: Question) -> Question:

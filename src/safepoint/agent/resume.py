@@ -55,6 +55,8 @@ class Resume:
         if not isinstance(given, Checkpoint):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
             hint = "Checkpoint.from_bytes(…)" if isinstance(given, bytes) else "result.checkpoint"
             raise CheckpointError(f"{type(given).__name__} is not a checkpoint: write {hint}")
+        if given.dropped:
+            raise CheckpointError("a new message came after this checkpoint, so it can't be continued any more")
         if self.on_unknown not in ("tell", "ask", "rerun"):
             raise ValueError(f"on_unknown={self.on_unknown!r}: write 'tell', 'ask' or 'rerun'")
         known = {question.id: question for question in self.checkpoint.questions}

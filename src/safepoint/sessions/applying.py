@@ -39,7 +39,7 @@ def apply(stored: Stored, change: Change) -> Stored:
 
 
 def _open(stored: Stored, opened: Opened) -> Stored:
-    """A run begins; one that continues takes the place of the run it continues."""
+    """A run begins; one that continues takes the place of the run it continues, any other drops its open view."""
     before, origin, runs = stored.state, opened.run_id, stored.runs
     if opened.continues is not None:
         last = runs[-1] if runs else None
@@ -49,6 +49,8 @@ def _open(stored: Stored, opened: Opened) -> Stored:
                 "or a new message came after it"
             )
         before, origin, runs = last.state_before, last.origin, runs[:-1]
+    elif runs and runs[-1].checkpoint is not None:
+        runs = (*runs[:-1], replace(runs[-1], checkpoint=runs[-1].checkpoint.drop()))
     run = StoredRun(
         opened.run_id,
         opened.agent,

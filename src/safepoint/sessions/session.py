@@ -182,7 +182,9 @@ class Session:
     def checkpoint(self) -> Checkpoint | None:
         """From where the last run can go on, if it was stopped: `agent.resume(session.checkpoint, session=session)`."""
         checkpoint = self._stored.runs[-1].checkpoint if self._stored.runs else None
-        return checkpoint if checkpoint is None or not self.late else completed(checkpoint, self.late)
+        if checkpoint is None or checkpoint.dropped:  # a rewind does not bring back what a message has dropped
+            return None
+        return completed(checkpoint, self.late) if self.late else checkpoint
 
     @property
     def runs(self) -> tuple[StoredRun, ...]:

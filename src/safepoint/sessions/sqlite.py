@@ -284,6 +284,8 @@ def _open(db: sqlite3.Connection, session_id: str, opened: Opened) -> None:
             )
         state, origin = last[3], last[4]
         _forget_run(db, session_id, last[1])
+    elif last is not None and last[2] is not None:
+        _drop_checkpoint(db, session_id, last[1])
     _insert_messages(db, session_id, opened.index, opened.messages, opened.at)
     _truncate(db, session_id, opened.index + len(opened.messages))
     # Without an id: until the run ends, this is what it goes on from and nothing that anybody else could continue.
@@ -293,6 +295,15 @@ def _open(db: sqlite3.Connection, session_id: str, opened: Opened) -> None:
     db.execute(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     for entry in opened.ledger:
         _insert_call(db, session_id, opened.run_id, entry, None)
+
+
+def _drop_checkpoint(db: sqlite3.Connection, session_id: str, run_id: str) -> None:
+    """Each has the whole conversation in it: kept as they are, many stops would fill the file."""
+    where = (session_id, run_id)
+    (kept,) = db.execute("SELECT checkpoint FROM runs WHERE session = ? AND run_id = ?", where).fetchone()
+    left = Checkpoint.from_bytes(kept).drop().to_bytes()
+    change = "UPDATE runs SET checkpoint_id = NULL, checkpoint = ? WHERE session = ? AND run_id = ?"
+    db.execute(change, (left, *where))
 
 
 def _end(db: sqlite3.Connection, session_id: str, ended: Ended) -> None:

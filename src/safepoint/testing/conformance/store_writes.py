@@ -101,6 +101,18 @@ async def _continued(maker: StoreMaker) -> None:
     await compare(maker, [*stopped, again], "runs", "messages")
 
 
+@RULES.rule(
+    "a new turn drops the open view of the one before",
+    "an Opened that continues nothing leaves `checkpoint.drop()` of the last run's checkpoint",
+)
+async def _dropped(maker: StoreMaker) -> None:
+    stopped: list[Change] = [sample.opening(), sample.ending(saved=sample.checkpoint())]
+    async with maker.claimed(*stopped, sample.opening("run_2", 4)) as (store, _):
+        runs = (await store.load("s")).runs
+        assert len(runs) == 2, f"the stored runs: {runs!r}"
+        assert runs[0].checkpoint == sample.checkpoint().drop(), f"it is now {runs[0].checkpoint!r}"
+
+
 @RULES.rule("a checkpoint is continued once", "raise CheckpointError unless the last run has that very checkpoint")
 async def _once(maker: StoreMaker) -> None:
     async with maker.claimed(sample.opening(), sample.ending(saved=sample.checkpoint())) as (store, epoch):
