@@ -322,7 +322,7 @@ def test_a_question_inside_a_composite_can_be_answered_over_the_wire(server: Ser
 
 def test_apps_are_described_with_all_their_agents(server: ServerProcess) -> None:
     detailed = server.get("/list-apps?detailed=true").body["apps"]
-    assert {"name", "rootAgentName", "description", "language", "isComputerUse"} <= detailed[0].keys()
+    assert {"name", "rootAgentName", "description", "language", "isComputerUse", "agents"} <= detailed[0].keys()
     info = server.get("/apps/worker/app-info").body["agents"]["worker"]
     assert info.keys() == {"name", "description", "instruction", "tools", "sub_agents"}
     declared = info["tools"][0]["functionDeclarations"][0]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import gc
 import weakref
 
-from safepoint import Agent, Hooks
+import pytest
+
+from safepoint import Agent, Hooks, tool
+from safepoint.errors import SessionBusy
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
 from safepoint.server.finding import Finder
@@ -18,7 +21,7 @@ from safepoint.server.telling import AnyRun
 from safepoint.sessions import MemoryStore, Session
 from safepoint.sessions.records import MemoryRunBook, RunRecord, RunState
 from safepoint.sessions.shelf import MemoryShelf
-from safepoint.testing import ScriptedModel, say
+from safepoint.testing import ScriptedModel, call, say
 from tests.server.server_process import message
 from tests.virtual import virtual
 
@@ -56,6 +59,40 @@ async def test_what_is_open_is_found_however_many_runs_others_have_had_since() -
     assert await found(LOCAL, user="ann") >= {"waits", "over"}
     assert "waits" in await found(LOCAL)
     assert await found(Principal("eve-phone", user="eve")) == set()
+
+
+@virtual
+async def test_a_change_of_state_that_is_refused_does_not_happen_later_either() -> None:
+    host = host_of()
+    await host.create(KEY, {"a": 1})
+    await host.store.claim(KEY.stored_as, "another process")
+    with pytest.raises(SessionBusy):
+        await host.patch(KEY, {"a": 2, "b": 3})
+    await host.store.release(KEY.stored_as, "another process")
+    hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "hello")))
+    assert isinstance(hosted, HostedRun)
+    await hosted.over.wait()
+    assert (await host.store.load(KEY.stored_as)).state == {"a": 1}
+
+
+@virtual
+async def test_a_run_whose_session_is_gone_is_told_as_failed() -> None:
+    store = MemoryStore()
+
+    @tool
+    async def vanish() -> str:
+        """Take the session away."""
+        await store.delete(KEY.stored_as)
+        return "gone"
+
+    agent = Agent("worker", model=ScriptedModel(call("vanish"), say("done")), tools=[vanish])
+    host = Host(Catalog.of({"worker": agent}), store, MemoryRunBook(), MemoryShelf(), ServerConfig())
+    await host.create(KEY, None)
+    hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
+    assert isinstance(hosted, HostedRun)
+    await hosted.over.wait()
+    assert hosted.outcome == "error"
+    assert hosted.feed.whole[-1]["errorCode"] == "SessionNotFound"
 
 
 @virtual

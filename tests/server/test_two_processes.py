@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.server_process import PATIENCE, Later, ServerProcess, calls_and_results, texts
+from tests.server.server_process import PATIENCE, Later, ServerProcess, calls_and_results, session_path, texts
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +144,20 @@ def test_a_message_that_interrupts_stops_the_run_of_the_other_process(
     assert texts(there.run("interrupt", "say instead", ifBusy="interrupt").body) == ["instead "]
     last = caller.answer().body[-1]
     assert (last["errorCode"], "a new message came" in last["errorMessage"]) == ("INVOCATION_ABORTED", True)
+
+
+def test_who_deletes_a_session_stops_its_run_in_the_other_process_first(
+    servers: tuple[ServerProcess, ServerProcess],
+) -> None:
+    here, there = servers
+    here.create("deleted")
+    caller = here.run_in_thread("deleted", "note to-delete; nap 30")
+    here.until_did("note to-delete")
+    assert there.http("DELETE", session_path("deleted")).status == 200
+    last = caller.answer().body[-1]
+    assert (last["errorCode"], "its session is deleted" in last["errorMessage"]) == ("INVOCATION_ABORTED", True)
+    for server in servers:
+        assert server.get(session_path("deleted")).status == 404
 
 
 def test_a_run_of_the_other_process_is_watched_to_its_end(servers: tuple[ServerProcess, ServerProcess]) -> None:

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from safepoint._core.clock import Clock
 from safepoint._core.stacks import thread_stack
@@ -37,7 +38,8 @@ class _Watched:
     """One loop. `pinged` and `answered` are each written by one thread only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = weakref.ref(loop)
+        # Told before its address is free for another loop.
+        self.loop = weakref.ref(loop, partial(_forget, id(loop)))
         self.thread = threading.get_ident()
         self.runs = 0
         self.pinged = self.answered = 0
@@ -50,6 +52,8 @@ class _Watched:
     def check(self) -> None:
         """In the watchdog's thread: ping, or measure how long the last ping has been waiting."""
         loop = self.loop()
+        if loop is not None and loop.is_closed():  # its runs will never end, and there is nothing more to see
+            _watched.pop(id(loop), None)
         if loop is None or not loop.is_running():  # nobody runs it, so nothing blocks it
             self.blocked, self.pinged = None, self.answered
             return
@@ -69,6 +73,10 @@ class _Watched:
             _log.warning("the event loop has not answered for %.1f s; it is here:\n%s", seconds, self.blocked.stack)
 
 
+def _forget(address: int, _loop: object) -> None:
+    _watched.pop(address, None)
+
+
 _watched: dict[int, _Watched] = {}
 _work = threading.Event()
 _thread: threading.Thread | None = None
@@ -79,9 +87,10 @@ def watch(loop: asyncio.AbstractEventLoop, clock: Clock) -> Callable[[], None]:
     global _thread
     if clock.is_virtual:
         return _nothing
-    watched = _watched.get(id(loop))
-    if watched is None or watched.loop() is not loop:
-        watched = _watched[id(loop)] = _Watched(loop)
+    address = id(loop)  # and not the loop itself: who releases it must not keep it alive
+    watched = _watched.get(address)
+    if watched is None:
+        watched = _watched[address] = _Watched(loop)
     watched.runs += 1
     _work.set()
     if _thread is None or not _thread.is_alive():  # after a fork the child has no watchdog thread
@@ -90,8 +99,8 @@ def watch(loop: asyncio.AbstractEventLoop, clock: Clock) -> Callable[[], None]:
 
     def release() -> None:
         watched.runs -= 1
-        if not watched.runs and _watched.get(id(loop)) is watched:
-            del _watched[id(loop)]
+        if not watched.runs and _watched.get(address) is watched:
+            del _watched[address]
 
     return release
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeAlias, TypeVar
 
@@ -148,7 +149,8 @@ class BaseDriver(ABC, Generic[OwnT]):
         new = tuple(record.messages[record.started_at :])
         ledger, now = tuple(record.ledger), self._node.clock.wall()
         name, start = record.agent.name, record.started_at
-        opened = Opened(record.node.id, name, start, new, continues, ledger, now, record.pending)
+        base = replace(resume.answered(), pending=record.pending) if resume is not None else None
+        opened = Opened(record.node.id, name, start, new, continues, ledger, now, base)
         saved = await self.stage.perform_due(partial(record.note, opened, *self._carried()), "journal")
         if not isinstance(saved, Failed):
             return None

@@ -116,7 +116,7 @@ class Call:
             return OpenCall(self.call.id, tool)
         if not restored.runs:
             return replace(restored.saved, question=restored.question)
-        child = restored.child.checkpoint if restored.child is not None else None
+        child = restored.child.answered() if restored.child is not None else None
         return OpenCall(self.call.id, tool, restored.memory, restored.question, child)
 
     def closed(self, reason: str | None) -> ClosedCall:

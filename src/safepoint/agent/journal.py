@@ -30,7 +30,7 @@ class Opened:
     """A run begins: from `index` on the conversation is `messages`, and nothing else.
 
     `continues`: the id of the checkpoint it goes on from, with the calls that are settled already. `at`: when, in
-    seconds since 1970, as in every fact. `pending`: messages that a run which continues has yet to hear.
+    seconds since 1970, as in every fact. `base`: that checkpoint, with the answers and the messages that it brings.
     """
 
     run_id: str
@@ -40,7 +40,7 @@ class Opened:
     continues: str | None = None
     ledger: tuple[LedgerEntry, ...] = ()
     at: float = 0.0
-    pending: tuple[Message, ...] = ()
+    base: Checkpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)

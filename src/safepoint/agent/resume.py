@@ -81,6 +81,12 @@ class Resume:
         check_history(close_history(edited))
         return edited
 
+    def answered(self) -> Checkpoint:
+        """The checkpoint with the answers in it, for whoever is stopped again before it has come to them."""
+        calls = {id: _answered(self, call) for id, call in self.checkpoint.calls.items()}
+        hooks = {name: _answered(self, hook) for name, hook in self.checkpoint.hooks.items()}
+        return replace(self.checkpoint, calls=calls, hooks=hooks) if self.answers else self.checkpoint
+
     def amendment(self) -> Message | None:
         return None if self.message is None else user_message(self.message)
 
@@ -141,6 +147,15 @@ def _remembered(resume: Resume, saved: OpenCall) -> CallMemory:
         return saved.memory.copy()  # a question without an answer is asked again
     answer: Any = resume.answers[question.id]  # Any: whatever the person answered
     return saved.memory.with_approval(answer) if question.kind == "check" else saved.memory.with_answer(answer)
+
+
+def _answered(resume: Resume, saved: OpenCall) -> OpenCall:
+    question = saved.question
+    if question is not None and question.kind != "unknown" and question.id in resume.answers:
+        question = None
+    inside = resume_inside(resume, saved)
+    child = inside.answered() if inside is not None else None
+    return replace(saved, memory=_remembered(resume, saved), question=question, child=child)
 
 
 def remembered_by_hooks(resume: Resume) -> dict[str, OpenCall]:

@@ -67,13 +67,13 @@ class Telling:
 
     def end(self, result: RunResult[Any]) -> None:  # Any: of every output type
         """What a failure was is known only now. If the end could not be stored, it is told all the same."""
+        if self._mine:
+            self._mine = False
+            self._say_last(_end_of(result, self._index))
         if self._last is not None:
             place, event = self._last
             code, text = failure(result.error)
             self._feed.say(place, {**event, "errorCode": code, "errorMessage": text}, last=True)
-        elif self._mine:
-            self._mine = False
-            self._say_last(_end_of(result, self._index))
         elif not self._feed.whole:
             code, why = failure(result.save_error or result.error)
             code = ABORTED if result.cancellation is not None else code

@@ -40,7 +40,7 @@ def apply(stored: Stored, change: Change) -> Stored:
 
 def _open(stored: Stored, opened: Opened) -> Stored:
     """A run begins; one that continues takes the place of the run it continues."""
-    before, origin, runs, base = stored.state, opened.run_id, stored.runs, None
+    before, origin, runs = stored.state, opened.run_id, stored.runs
     if opened.continues is not None:
         last = runs[-1] if runs else None
         if last is None or last.checkpoint is None or last.checkpoint.id != opened.continues:
@@ -49,7 +49,6 @@ def _open(stored: Stored, opened: Opened) -> Stored:
                 "or a new message came after it"
             )
         before, origin, runs = last.state_before, last.origin, runs[:-1]
-        base = replace(last.checkpoint, pending=opened.pending)
     run = StoredRun(
         opened.run_id,
         opened.agent,
@@ -58,7 +57,7 @@ def _open(stored: Stored, opened: Opened) -> Stored:
         ledger=opened.ledger,
         state_before=dict(before),
         origin=origin,
-        continued=base,
+        continued=opened.base,
     )
     return _saying(stored, opened.index, opened.messages, opened.at, runs=(*runs, run))
 

@@ -12,7 +12,6 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -274,7 +273,7 @@ def _apply(db: sqlite3.Connection, session_id: str, change: Change) -> None:
 
 
 def _open(db: sqlite3.Connection, session_id: str, opened: Opened) -> None:
-    state, origin, base = _row(db, session_id)[0], opened.run_id, None
+    state, origin = _row(db, session_id)[0], opened.run_id
     last = _last_run(db, session_id)
     number = (last[0] if last is not None else 0) + 1
     if opened.continues is not None:
@@ -284,14 +283,12 @@ def _open(db: sqlite3.Connection, session_id: str, opened: Opened) -> None:
                 "or a new message came after it"
             )
         state, origin = last[3], last[4]
-        where = (session_id, last[0])
-        (kept,) = db.execute("SELECT checkpoint FROM runs WHERE session = ? AND number = ?", where).fetchone()
-        base = replace(Checkpoint.from_bytes(kept), pending=opened.pending).to_bytes()
         _forget_run(db, session_id, last[1])
     _insert_messages(db, session_id, opened.index, opened.messages, opened.at)
     _truncate(db, session_id, opened.index + len(opened.messages))
     # Without an id: until the run ends, this is what it goes on from and nothing that anybody else could continue.
     columns = "session, number, run_id, agent, place, ended, state_before, origin, checkpoint"
+    base = opened.base.to_bytes() if opened.base is not None else None
     row = (session_id, number, opened.run_id, opened.agent, opened.index, 0, state, origin, base)
     db.execute(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     for entry in opened.ledger:

@@ -32,7 +32,7 @@ class StoredRun:
 
     `index`: where its part of the conversation begins. `state_before`: the session's state at that time. `origin`:
     the run that began this turn; another one than `run_id` if that was stopped and continued. `continued`: of one that
-    has not ended, the checkpoint that it goes on from, with what it has yet to hear and all that it has not come to.
+    has not ended, what it goes on from (`Opened.base`): all that it has not come to yet is still there.
     """
 
     run_id: str
