@@ -301,6 +301,15 @@ def test_no_viewer_is_given_more_words_at_once_than_it_may_hold() -> None:
     assert sum(len(text) for _, text in told(feed)) == 1_000_000
 
 
+def test_words_wake_only_who_wants_to_see_them() -> None:
+    feed, words, whole = Feed(Scene("run_1", "a")), asyncio.Event(), asyncio.Event()
+    with feed.view(several=words), feed.view(partials=False, several=whole):
+        feed.whisper(0, "one", 1.0, thought=False)
+        assert (words.is_set(), whole.is_set()) == (True, False)
+        feed.say(0, empty_event(feed.scene, 0, 1.0))
+        assert whole.is_set()
+
+
 def test_half_a_surrogate_pair_can_be_sent() -> None:
     feed = Feed(Scene("run_1", "a"))
     feed.whisper(0, "\ud83d", 0.0, thought=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -25,9 +26,15 @@ def listed(option: str, value: Iterable[_T]) -> tuple[_T, ...]:
 def checked_kind(
     option: str, value: _T, kinds: type[Any] | tuple[type[Any], ...], right: str
 ) -> _T:  # Any: of every type
-    if not isinstance(value, kinds):
+    if not (_are_kind(value.__class__, kinds) or isinstance(value, kinds)):  # type: ignore[arg-type]  # classes are hashable
         raise ValueError(f"{option}={value!r}: write {option}={right}")
     return value
+
+
+@lru_cache(maxsize=256)
+def _are_kind(kind: type[Any], kinds: type[Any] | tuple[type[Any], ...]) -> bool:  # Any: as above
+    """Are all objects of that class? Looked at once: for a protocol it takes as long as much of a run."""
+    return issubclass(kind, kinds)
 
 
 def checked_function(option: str, function: _T) -> _T:

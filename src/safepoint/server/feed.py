@@ -96,7 +96,9 @@ class Feed:
             self.begin()
         self._place, self._at, self._voice = place, at, voice
         self._words.append((thought, text))
-        self._wake()
+        for viewer in self._viewers:
+            if viewer.partials:
+                viewer.wake()
 
     def close(self, error: Json | None = None) -> None:
         """Nothing more will be told. `error`: ADK's last frame after a failure."""
@@ -178,7 +180,7 @@ class Viewer:
     def __init__(self, feed: Feed, after: int, *, partials: bool, several: asyncio.Event | None) -> None:
         self.feed = feed
         self.gone = False
-        self._partials = partials
+        self.partials = partials
         self._next = after
         self._heard = (feed.under_way, 0)
         self._waits_for_end = several is not None
@@ -207,7 +209,7 @@ class Viewer:
                 return None
             self._next += 1
             return self.feed.frame(self._next - 1)
-        if not self._partials or self.feed.closed:
+        if not self.partials or self.feed.closed:
             return None
         under_way, heard = self._heard
         found = self.feed.words(heard if under_way == self.feed.under_way else 0)
