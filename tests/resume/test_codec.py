@@ -36,6 +36,8 @@ from safepoint.errors import CheckpointError
 from safepoint.history.encoding import Lost, decode_message, decode_value, encode_message, encode_value
 from safepoint.tools.memory import CallMemory
 from safepoint.tools.options import Effect
+from tests.resume.write_data import COMPOSITES, Notes
+from tests.virtual import virtual
 
 words = st.text(max_size=12)
 maybe = st.none() | words
@@ -243,3 +245,32 @@ def test_a_checkpoint_that_an_earlier_version_wrote_can_still_be_read(path: Path
     assert [question.id for question in checkpoint.questions] == expected["questions"]
     assert [message.text for message in checkpoint.messages] == expected["texts"]
     assert len(checkpoint.open_messages) == expected["open"]
+
+
+CONTINUED = {
+    "interrupted-sequential": "end",
+    "interrupted-loop": "asker is done",
+    "interrupted-handoff": "billed",
+    "interrupted-composite-tool": "all done",
+}
+
+
+@pytest.mark.parametrize("name", COMPOSITES)
+def test_a_composite_that_an_earlier_version_stopped_can_still_go_on(name: str) -> None:
+    @virtual
+    async def body() -> None:
+        checkpoint = Checkpoint.from_bytes((DATA / f"{name}.checkpoint").read_bytes())
+        answers = {question.id: "yes" for question in checkpoint.questions}
+        result = await COMPOSITES[name]().resume(checkpoint, answers=answers, fork=True)
+        if name == "cancelled-parallel":  # its branch asks only now
+            assert result.checkpoint is not None
+            again = {question.id: "yes" for question in result.questions}
+            result = await COMPOSITES[name]().resume(result.checkpoint, answers=again)
+        assert result.stop_reason == "end_turn"
+        assert {str(entry.state) for entry in result.ledger} == {"finished"}
+        if name in CONTINUED:
+            assert result.text == CONTINUED[name]
+        else:
+            assert result.output == {"notes": Notes(topic="tea"), "asker": "asker is done", "reader": "read"}
+
+    body()

@@ -2,7 +2,8 @@
 
     python -m tests.resume.write_data
 
-Files that are there already are left alone: they stand for the version that wrote them, and must stay readable.
+Files that are there already are left alone: they stand for the version that wrote them, and must stay readable. Those
+of composites must also go on: `COMPOSITES` are the agents that continue them, with "yes" for every question.
 """
 
 from __future__ import annotations
@@ -10,14 +11,32 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from safepoint import Agent, Budget, Hooks, Resume, RunResult, SafePoint, ToolContext, tool
+from pydantic import BaseModel
+
+from safepoint import (
+    Agent,
+    BaseAgent,
+    Budget,
+    Handoff,
+    Hooks,
+    Loop,
+    Parallel,
+    Resume,
+    RunResult,
+    SafePoint,
+    Sequential,
+    ToolContext,
+    tool,
+)
 from safepoint.agent.model import Finish, TextDelta
 from safepoint.errors import ModelError
 from safepoint.testing import ScriptedModel, call, fail, run_virtual, say, stall, think
 from safepoint.testing.models import Reply, raw
+from tests.injection.parts import StepModel
 
 DATA = Path(__file__).parent / "data"
 
@@ -54,7 +73,7 @@ def agent(*replies: Reply) -> Agent:
     return Agent("writer", model=ScriptedModel(*replies), tools=[ask, hang, look, pages])
 
 
-async def ended(agent: Agent, budget: Budget | None = None) -> RunResult[str]:
+async def ended(agent: BaseAgent[None, Any], budget: Budget | None = None) -> RunResult[Any]:  # Any: every type
     async with agent.start("write it down", budget=budget) as run:
         pass
     return run.result
@@ -104,7 +123,70 @@ async def hook_asked() -> RunResult[str]:
     return await ended(Agent("writer", model=ScriptedModel(), hooks=[Asks()]))
 
 
-KINDS: dict[str, Callable[[], Coroutine[Any, Any, RunResult[str]]]] = {  # Any: what a coroutine yields
+# -- composites: each agent answers by its own conversation, so it can stop here and go on years later ----------------
+
+
+class Notes(BaseModel):
+    topic: str
+
+
+def by_step(name: str, *replies: Reply) -> Agent:
+    return Agent(name, model=StepModel(*replies), tools=[ask, look, pages])
+
+
+def notes() -> Agent[None, Notes]:
+    return Agent("notes", model=StepModel(say('{"topic": "tea"}')), output=Notes)
+
+
+def asker(name: str = "asker") -> Agent:
+    return by_step(name, [say("I ask"), call("look", x=1), call("ask")], say(f"{name} is done"))
+
+
+def branches() -> Parallel[None, dict[str, Any]]:  # Any: outputs of every type
+    return Parallel("branches", [notes(), asker(), by_step("reader", call("pages"), say("read"))])
+
+
+def rounds() -> Loop[None, str]:
+    return Loop("rounds", asker(), max_rounds=2, again=lambda _: "once more")
+
+
+def desk() -> Handoff[None, str]:
+    triage = by_step("triage", call("transfer_to_billing"))
+    billing = by_step("billing", say("never"), [say("I ask"), call("ask")], say("billed"))  # it goes on with step 2
+    return Handoff("desk", triage, to={triage: [billing]})
+
+
+def boss() -> Agent:
+    return Agent("boss", model=StepModel(call("branches", input="go"), say("all done")), tools=[branches().as_tool()])
+
+
+COMPOSITES: dict[str, Callable[[], BaseAgent[None, Any]]] = {  # Any: outputs of every type
+    "interrupted-sequential": lambda: Sequential("pipeline", notes()).then(asker()).then(by_step("last", say("end"))),
+    "interrupted-parallel": branches,
+    "cancelled-parallel": branches,
+    "interrupted-loop": rounds,
+    "interrupted-handoff": desk,
+    "interrupted-composite-tool": boss,
+}
+
+
+async def _ended_by(name: str) -> RunResult[Any]:  # Any: as above
+    return await ended(COMPOSITES[name]())
+
+
+async def stopped_branches() -> RunResult[Any]:  # Any: as above
+    async with branches().start("read and ask") as run:
+        run.cancel(SafePoint.named("page"), recursive=True, reason="at the page")
+    return run.result
+
+
+async def second_round() -> RunResult[Any]:  # Any: as above
+    first = await ended(rounds())
+    assert first.checkpoint is not None
+    return await rounds().resume(first.checkpoint, answers={question.id: "yes" for question in first.questions})
+
+
+KINDS: dict[str, Callable[[], Coroutine[Any, Any, RunResult[Any]]]] = {  # Any: what a coroutine yields, every type
     "cancelled-model": cut_model,
     "cancelled-tools": cut_tools,
     "cancelled-safe-point": stopped,
@@ -117,6 +199,9 @@ KINDS: dict[str, Callable[[], Coroutine[Any, Any, RunResult[str]]]] = {  # Any: 
     "max_tokens": lambda: ended(agent(raw(TextDelta("Once"), Finish("max_tokens")))),
     "refused": lambda: ended(agent(raw(Finish("refused")))),
     "error": lambda: ended(agent(fail(ModelError("no luck")))),
+    **{name: partial(_ended_by, name) for name in COMPOSITES},
+    "cancelled-parallel": stopped_branches,
+    "interrupted-loop": second_round,
 }
 
 

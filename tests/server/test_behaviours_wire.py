@@ -162,7 +162,7 @@ def test_an_import_that_claims_to_be_more_is_400_and_makes_no_session(
 
 def test_custom_metadata_is_on_every_event_live_and_stored(server: ServerProcess) -> None:
     server.create("marks")
-    tag = {"tag": "t1", "__adk_internal_x": 1}
+    tag = {"tag": "t1", "__adk_internal_x": 1, "safepointLedger": "a lie", "safepointImported": True}
     live = server.run("marks", "note marks", customMetadata=tag).body
     stored = server.events("marks")
     assert all(event["customMetadata"] == {"tag": "t1"} for event in (*live, *stored))
@@ -322,7 +322,7 @@ def test_a_question_inside_a_composite_can_be_answered_over_the_wire(server: Ser
 
 def test_apps_are_described_with_all_their_agents(server: ServerProcess) -> None:
     detailed = server.get("/list-apps?detailed=true").body["apps"]
-    assert {"name", "rootAgentName", "description", "language", "isComputerUse"} <= detailed[0].keys()
+    assert {"name", "rootAgentName", "description", "language", "isComputerUse", "agents"} <= detailed[0].keys()
     info = server.get("/apps/worker/app-info").body["agents"]["worker"]
     assert info.keys() == {"name", "description", "instruction", "tools", "sub_agents"}
     declared = info["tools"][0]["functionDeclarations"][0]

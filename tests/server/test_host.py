@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 
-from safepoint import Agent
+import pytest
+
+from safepoint import Agent, Hooks, tool
+from safepoint._core.points import SafePoint
+from safepoint._core.reasons import Reason
+from safepoint.errors import SessionBusy
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
 from safepoint.server.finding import Finder
@@ -14,18 +20,27 @@ from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
 from safepoint.server.principal import LOCAL, Principal
 from safepoint.server.requests import RunRequest
-from safepoint.sessions import MemoryStore
+from safepoint.server.telling import AnyRun
+from safepoint.sessions import MemoryStore, Session
 from safepoint.sessions.records import MemoryRunBook, RunRecord, RunState
 from safepoint.sessions.shelf import MemoryShelf
-from safepoint.testing import ScriptedModel, say
+from safepoint.testing import ScriptedModel, call, say
 from tests.server.server_process import message
 from tests.virtual import virtual
 
 KEY = SessionKey("worker", "ann", "s")
 
 
-def host_of(book: MemoryRunBook | None = None) -> Host:
-    agent = Agent("worker", model=ScriptedModel(say("done"), repeat=True))
+class Counts(Hooks):
+    """Changes the session's state after the answer, so that it is stored with the end."""
+
+    async def after_run(self, run: AnyRun, text: str) -> None:
+        assert isinstance(run.session, Session)
+        run.session.state["answers"] = 1
+
+
+def host_of(book: MemoryRunBook | None = None, *hooks: Hooks) -> Host:
+    agent = Agent("worker", model=ScriptedModel(say("done"), repeat=True), hooks=hooks)
     return Host(Catalog.of({"worker": agent}), MemoryStore(), book or MemoryRunBook(), MemoryShelf(), ServerConfig())
 
 
@@ -50,6 +65,64 @@ async def test_what_is_open_is_found_however_many_runs_others_have_had_since() -
 
 
 @virtual
+async def test_a_change_of_state_that_is_refused_does_not_happen_later_either() -> None:
+    host = host_of()
+    await host.create(KEY, {"a": 1})
+    await host.store.claim(KEY.stored_as, "another process")
+    with pytest.raises(SessionBusy):
+        await host.patch(KEY, {"a": 2, "b": 3})
+    await host.store.release(KEY.stored_as, "another process")
+    hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "hello")))
+    assert isinstance(hosted, HostedRun)
+    await hosted.over.wait()
+    assert (await host.store.load(KEY.stored_as)).state == {"a": 1}
+
+
+@virtual
+async def test_a_run_whose_session_is_gone_is_told_as_failed() -> None:
+    store = MemoryStore()
+
+    @tool
+    async def vanish() -> str:
+        """Take the session away."""
+        await store.delete(KEY.stored_as)
+        return "gone"
+
+    agent = Agent("worker", model=ScriptedModel(call("vanish"), say("done")), tools=[vanish])
+    host = Host(Catalog.of({"worker": agent}), store, MemoryRunBook(), MemoryShelf(), ServerConfig())
+    await host.create(KEY, None)
+    hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
+    assert isinstance(hosted, HostedRun)
+    await hosted.over.wait()
+    assert hosted.outcome == "error"
+    assert hosted.feed.whole[-1]["errorCode"] == "SessionNotFound"
+
+
+class DurableBook(MemoryRunBook):
+    durable = True
+
+
+@virtual
+async def test_a_message_that_waits_for_another_process_is_recorded_as_that_and_outlives_this_one() -> None:
+    book = DurableBook()
+    host = host_of(book)
+    await host.create(KEY, None)
+    await book.accept(RunRecord("theirs", KEY.stored_as, RunState.LIVE, 1.0, "another"), since=0)
+    queued = [
+        await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", text, ifBusy="queue"))) for text in "ab"
+    ]
+    first, second = [hosted for hosted in queued if isinstance(hosted, HostedRun)]
+    await asyncio.sleep(1)
+    assert [hosted.state for hosted in (first, second)] == [RunState.QUEUED] * 2
+    first.ask(SafePoint.NOW, Reason("no more"))
+    await first.over.wait()
+    assert first.outcome == "cancelled"
+    assert await host.shut_down()
+    states = {record.run_id: record.state for record in await book.find()}
+    assert states == {"theirs": RunState.LIVE, first.id: RunState.ENDED, second.id: RunState.SUSPENDED}
+
+
+@virtual
 async def test_a_run_that_is_over_and_forgotten_is_let_go() -> None:
     host = host_of()
     await host.create(KEY, None)
@@ -62,3 +135,13 @@ async def test_a_run_that_is_over_and_forgotten_is_let_go() -> None:
     del hosted
     gc.collect()
     assert kept() is None
+
+
+@virtual
+async def test_what_changes_with_the_end_is_told_by_an_event_that_is_told() -> None:
+    host = host_of(None, Counts())
+    await host.create(KEY, None)
+    hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "hello")))
+    assert isinstance(hosted, HostedRun)
+    await hosted.over.wait()
+    assert [event["actions"]["stateDelta"] for event in hosted.feed.whole] == [{"answers": 1}]

@@ -154,7 +154,22 @@ def test_an_admin_sees_and_stops_everybodys_and_a_user_sees_no_stacks(world: Gua
     why = f"/runs/{asked['runs'][0]['runId']}/why"
     as_user, as_admin = world.ask("ann", "GET", why).body, world.ask("boss", "GET", why).body
     assert "stack" not in json.dumps(as_user)
-    assert any("stack" in holding for holding in as_admin["holding"]) or not as_admin["holding"]
+    assert all("stack" in holding for holding in as_admin["holding"])
+
+
+def test_what_was_left_behind_is_told_to_all_and_where_it_is_to_admins(world: Guarded) -> None:
+    for who, seen in (("ann", set[str]()), ("boss", {"stack"})):
+        session = f"left-{who}"
+        world.ask("ann", "POST", session_path(session))
+        begun = world.server.did().count("block begins")
+        body = message(session, "block 5", onDisconnect="detach")
+        with world.server.open_stream("POST", "/run_sse", body, world.bearer("ann")):
+            world.server.until_did("block begins", begun + 1)
+        (run,) = world.ask(who, "POST", f"{session_path(session)}:cancel").body["runs"]
+        (orphan,) = run["orphans"]
+        assert set(orphan) == {"name", "path", "rung", "age", "stillRunning"} | seen
+        assert (orphan["name"], orphan["stillRunning"], orphan["age"] >= 0) == ("block", True, True)
+        assert "time.sleep" in orphan.get("stack", "time.sleep")
 
 
 def test_a_revoked_key_is_refused_at_once_and_so_is_its_cookie(world: Guarded) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from tests.server.server_process import PATIENCE, Later, ServerProcess, calls_and_results, texts
+from safepoint.cli.main import app
+from tests.server.server_process import PATIENCE, Later, ServerProcess, calls_and_results, session_path, texts
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +148,20 @@ def test_a_message_that_interrupts_stops_the_run_of_the_other_process(
     assert (last["errorCode"], "a new message came" in last["errorMessage"]) == ("INVOCATION_ABORTED", True)
 
 
+def test_who_deletes_a_session_stops_its_run_in_the_other_process_first(
+    servers: tuple[ServerProcess, ServerProcess],
+) -> None:
+    here, there = servers
+    here.create("deleted")
+    caller = here.run_in_thread("deleted", "note to-delete; nap 30")
+    here.until_did("note to-delete")
+    assert there.http("DELETE", session_path("deleted")).status == 200
+    last = caller.answer().body[-1]
+    assert (last["errorCode"], "its session is deleted" in last["errorMessage"]) == ("INVOCATION_ABORTED", True)
+    for server in servers:
+        assert server.get(session_path("deleted")).status == 404
+
+
 def test_a_run_of_the_other_process_is_watched_to_its_end(servers: tuple[ServerProcess, ServerProcess]) -> None:
     here, there = servers
     here.create("watched")
@@ -161,6 +177,25 @@ def test_a_run_of_the_other_process_is_watched_to_its_end(servers: tuple[ServerP
         event["id"] for event in answer
     ]
     assert here.did().count("note seen") == 1
+
+
+def test_an_operator_who_asks_the_wrong_process_is_shown_what_it_knows_and_told_the_rest(
+    servers: tuple[ServerProcess, ServerProcess],
+) -> None:
+    here, there = servers
+    here.create("logged")
+    caller = here.run_in_thread("logged", "note logged; nap 30")
+    here.until_did("note logged")
+    run = here.run_of("logged", "live")
+    env = {"SAFEPOINT_URL": f"http://127.0.0.1:{there.port}", "SAFEPOINT_KEY": ""}
+    shown = CliRunner().invoke(app, ["logs", run], env=env)
+    assert (shown.exit_code, "→ note(text='logged')" in shown.stdout) == (0, True), shown.output
+    steered = CliRunner().invoke(app, ["steer", run, "say more"], env=env)
+    assert (steered.exit_code, "another process has this run" in steered.stderr) == (1, True)
+    assert CliRunner().invoke(app, ["why", run], env=env).stdout == "it is live in another process: ask that one\n"
+    assert here.get(f"/runs/{run}").body["state"] == "live"
+    here.cancel("logged")
+    caller.answer()
 
 
 def test_the_run_of_a_killed_process_goes_on_in_the_other_under_its_own_id(

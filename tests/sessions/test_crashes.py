@@ -9,13 +9,27 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
-from safepoint import Agent, Checkpoint, Hooks, Parallel, Resume, SafePoint, ToolCall, ToolContext, check_history, tool
+import pytest
+
+from safepoint import (
+    Agent,
+    Checkpoint,
+    Hooks,
+    Parallel,
+    Resume,
+    SafePoint,
+    Sequential,
+    ToolCall,
+    ToolContext,
+    check_history,
+    tool,
+)
 from safepoint.sessions import MemoryStore, Session, Store
 from safepoint.sessions.recovery import sealed
 from safepoint.testing import call, run_virtual, say
 from tests.injection.parts import StepModel
 from tests.sessions.stores import Wrapped, both_stores, opened
-from tests.virtual import rounds
+from tests.virtual import rounds, virtual
 
 
 async def left_by_a_crash(store: Store) -> Checkpoint:
@@ -222,3 +236,71 @@ def test_a_tool_that_outlived_its_run_stores_nothing_any_more() -> None:
         assert (await inner.load("s")).runs == stored.runs
 
     run_virtual(main)
+
+
+@both_stores
+@pytest.mark.parametrize("how", ["stopped", "died"])
+def test_an_answer_outlives_a_run_that_was_over_before_it_came_to_it(kind: str, how: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World()
+
+        @tool
+        async def asks(ctx: ToolContext) -> str:
+            """Ask."""
+            return str(await ctx.interrupt("may I?"))
+
+        inside = Agent("inside", model=StepModel(call("asks"), say("asked")), tools=[asks])
+        both = Parallel("both", [inside, world.poster("poster", 1)])
+        model = StepModel([call("slow"), call("both", input="go"), call("asks")], say("done"))
+        boss = Agent("boss", model=model, tools=[world.slow, both.as_tool(), asks], max_parallel_tools=1)
+        world.gate.set()
+        async with opened(kind, tmp_path) as store:
+            session = await Session.create(store, "s")
+            paused = await boss.run("go", session=session)
+            assert len(paused.questions) == 2
+            assert paused.checkpoint is not None
+            answers = {question.id: "you may" for question in paused.questions}
+            hold = Holding()
+            held = Agent("boss", model=model, tools=[world.slow, both.as_tool(), asks], hooks=[hold])
+            async with held.start(checkpoint=Resume(paused.checkpoint, answers=answers), session=session) as run:
+                await hold.reached.wait()
+                left = await left_by_a_crash(store)
+                run.cancel()
+            if how == "stopped":
+                assert run.result.checkpoint is not None
+                left = run.result.checkpoint
+            result = await boss.resume(left)
+        assert (result.text, world.posted) == ("done", [1, 2])
+        assert [entry.content for entry in result.ledger][2] == "you may"
+
+    run_virtual(main)
+
+
+class Holding(Hooks):
+    """Holds a run at its beginning."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+
+    async def before_run(self, run: object) -> None:
+        self.reached.set()
+        await asyncio.get_running_loop().create_future()
+
+
+@virtual
+async def test_an_answer_outlives_a_composite_that_was_stopped_before_it_came_to_it() -> None:
+    @tool
+    async def asks(ctx: ToolContext) -> str:
+        """Ask."""
+        return str(await ctx.interrupt("may I?"))
+
+    inside = Agent("inside", model=StepModel(call("asks"), say("asked")), tools=[asks])
+    pipeline = Sequential("pipeline", inside)
+    paused = await pipeline.run("go")
+    assert paused.checkpoint is not None
+    more = Resume(paused.checkpoint, answers={paused.questions[0].id: "you may"})
+    async with pipeline.start(checkpoint=more) as run:
+        run.cancel()
+    assert run.result.checkpoint is not None
+    result = await pipeline.resume(Checkpoint.from_bytes(run.result.checkpoint.to_bytes()))
+    assert [entry.content for entry in result.children[0].result.ledger] == ["you may"]

@@ -15,7 +15,7 @@ from safepoint.errors import SessionBusy, SessionExists
 from safepoint.history.parts import Message, Text
 from safepoint.sessions import LateResult, MemoryStore, Stored
 from safepoint.sessions.applying import apply
-from safepoint.sessions.store import Change, LateSet, StateSet, Truncated
+from safepoint.sessions.store import Change, LateSet, Released, StateSet, Truncated
 
 State = Mapping[str, Any]  # Any: JSON values
 
@@ -35,6 +35,7 @@ class Applying(MemoryStore):
         for change in changes:
             stored = self.applied(stored, deepcopy(change))
         self._sessions[session_id] = stored
+        await super().append(session_id, epoch, [change for change in changes if isinstance(change, Released)])
 
     async def load(self, session_id: str) -> Stored:
         return self.shown(await super().load(session_id))
@@ -335,6 +336,13 @@ class LateTakesOver(MemoryStore):
         await super().append(session_id, self._get(session_id).epoch if told else epoch, changes)
 
 
+class HoldsOn(MemoryStore):
+    """a write can give the session back"""
+
+    async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
+        await super().append(session_id, epoch, [change for change in changes if not isinstance(change, Released)])
+
+
 class WritesIntoTheVoid(MemoryStore):
     """a deleted session is gone"""
 
@@ -453,6 +461,7 @@ BROKEN: list[type[MemoryStore]] = [
     RefusesItsOwnClaimant,
     HidesItsEpoch,
     ReleasesForAnybody,
+    HoldsOn,
     TakesOldEpochs,
     AppendsOneByOne,
     ReadsWaitsAndWrites,

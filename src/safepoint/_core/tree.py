@@ -127,11 +127,13 @@ class Node:
 
     def request(self) -> Request | None:
         """The fold of all asks that stand for this node, its own and those handed down."""
-        return join(self.log.standing().request, self._inherited())
+        own = self.log.standing().request
+        return own if self.parent is None else join(own, self.parent.hands_down(self))
 
     def _pressing(self) -> Request | None:
         """As `request`, with the asks that came after the answer: they no longer change it, but cut what follows it."""
-        return join(self.log.standing().pressing, self._inherited())
+        own = self.log.standing().pressing
+        return own if self.parent is None else join(own, self.parent.hands_down(self))
 
     def _inherited(self) -> Request | None:
         return self.parent.hands_down(self) if self.parent is not None else None
@@ -222,7 +224,10 @@ class Node:
 
     def may_start(self) -> bool:
         """May a piece of its work start? Not once NOW or FORCE is recorded, also if that was after the answer."""
-        return self.judge_now() is None and self._settled(self._pressing(), self._pressing, None) is None
+        if self.judge_now() is not None:
+            return False
+        pressing = self._pressing()
+        return pressing is None or self._settled(pressing, self._pressing, None) is None
 
     def pause(self) -> Stop | None:
         """The node waits for a person: it ends by itself here, unless any ask at all stands. Then the ask wins."""
@@ -260,9 +265,9 @@ class Node:
             child.parent = None
 
     def _commit(self, place: str | None) -> None:
-        request = self._settled(self.request(), self.request, place) if not self.answered else None
-        if request is not None:
-            self._stop_for(request, place)
+        request = self.request() if not self.answered else None
+        if request is not None and (hit := self._settled(request, self.request, place)) is not None:
+            self._stop_for(hit, place)
 
     def _stop_for(self, request: Request, place: str | None) -> None:
         if self.answered:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeAlias, TypeVar
 
@@ -148,7 +149,8 @@ class BaseDriver(ABC, Generic[OwnT]):
         new = tuple(record.messages[record.started_at :])
         ledger, now = tuple(record.ledger), self._node.clock.wall()
         name, start = record.agent.name, record.started_at
-        opened = Opened(record.node.id, name, start, new, continues, ledger, now, record.pending)
+        base = replace(resume.answered(), pending=record.pending) if resume is not None else None
+        opened = Opened(record.node.id, name, start, new, continues, ledger, now, base)
         saved = await self.stage.perform_due(partial(record.note, opened, *self._carried()), "journal")
         if not isinstance(saved, Failed):
             return None
@@ -198,7 +200,8 @@ class BaseDriver(ABC, Generic[OwnT]):
         await self.stage.quieten()
         closed = self._closed(step)
         if record.journal is not None:
-            saved = await self.stage.perform_last(partial(record.note, self._ended(closed.result)), "journal")
+            ended = Ended.of(closed.result, record.started_at, self._node.clock.wall())
+            saved = await self.stage.perform_last(partial(record.note, ended), "journal")
             closed = closed.unless_saved(saved)
         elif self._shut_out is not None:
             closed = closed.unless_saved(Failed(self._shut_out))
@@ -213,12 +216,6 @@ class BaseDriver(ABC, Generic[OwnT]):
         stop = record.node.stop if step.stop_reason is StopReason.CANCELLED else None
         remains = self._remains(stop.reason.text if stop is not None else None)
         return close(record, step, remains, self._value)
-
-    def _ended(self, result: RunResult[str]) -> Ended:
-        start, checkpoint = self._record.started_at, result.checkpoint
-        tail = tuple(result.messages[start:])
-        now = self._node.clock.wall()
-        return Ended(result.run_id, result.stop_reason, start, tail, result.ledger, result.usage, checkpoint, now)
 
     def _seal(self, closed: Closed) -> None:
         """From here on nothing is written by this run; told and known without a pause in between."""

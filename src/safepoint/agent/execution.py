@@ -78,7 +78,7 @@ class Execution:
         # What a person is asked, and a sub-agent's own checkpoint: both for the checkpoint of this run.
         self.question: Question | None = None
         resume = restored.child if restored is not None else None
-        self.child: Checkpoint | None = resume.checkpoint if resume is not None else None
+        self.child: Checkpoint | None = resume.answered() if resume is not None else None
         # Why a sub-agent was stopped that nobody stopped through this call.
         self._why_inside: str | None = None
         self._args: dict[str, Any] = {}  # Any: typed by the tool's signature

@@ -249,4 +249,4 @@ class ChildRun:
         if self.result is not None:
             return self.result.checkpoint
         resume = self._restored.resume if self._restored is not None else None
-        return resume.checkpoint if resume is not None and not self.running else None
+        return resume.answered() if resume is not None and not self.running else None

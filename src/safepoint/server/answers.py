@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import merge
@@ -32,7 +32,8 @@ from safepoint.server.wire_events import (
     with_usage,
 )
 from safepoint.sessions.records import RunRecord
-from safepoint.sessions.session import Rewound, Session
+from safepoint.sessions.rewinding import Rewound
+from safepoint.sessions.session import Session
 from safepoint.sessions.shelf import Note
 from safepoint.sessions.store import StoredRun
 
@@ -155,7 +156,7 @@ def _last_event(run: StoredRun, messages: tuple[Message, ...], event: Json, besi
     return event if usage is None else with_usage(event, usage)
 
 
-def cancelled_json(cancelled: Cancelled) -> Json:
+def cancelled_json(cancelled: Cancelled, *, stacks: bool) -> Json:
     found: Json = {
         "runId": cancelled.run_id,
         "requested": cancelled.requested,
@@ -169,15 +170,17 @@ def cancelled_json(cancelled: Cancelled) -> Json:
     if cancelled.outcome is not None and receipt.node.ending is not None:
         found["stoppedAt"] = receipt.stopped_at
         found["touched"] = [{"path": each.path, "name": each.name, "state": each.state} for each in receipt.touched]
-        found["orphans"] = orphans_json(receipt.orphans)
+        found["orphans"] = [orphan_json(each, stacks=stacks) for each in receipt.orphans]
         if isinstance(receipt.usage, Usage):
             found["usage"] = usage_json(receipt.usage)
     return found
 
 
-def orphans_json(orphans: Iterable[Orphan]) -> list[Json]:
-    """Name, age and rung; stacks are for operators."""
-    return [{"name": each.name, "path": each.path, "rung": str(each.rung)} for each in orphans]
+def orphan_json(orphan: Orphan, *, stacks: bool) -> Json:
+    """What was left behind. Stacks are for operators."""
+    found: Json = {"name": orphan.name, "path": orphan.path, "rung": str(orphan.rung)}
+    found |= {"age": round(orphan.age, 3), "stillRunning": orphan.still_running}
+    return {**found, "stack": orphan.stack()} if stacks else found
 
 
 def holding_json(holding: Holding, *, stacks: bool) -> Json:

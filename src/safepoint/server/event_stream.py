@@ -1,4 +1,4 @@
-"""A feed as server-sent events: a plain ASGI answer, with one task beside the request's own.
+"""A feed as server-sent events: a plain ASGI answer, with at most one task beside the request's own.
 
 It has no queue. The request's task writes what its viewer can take and waits for more; the other waits for the client
 to leave, and then makes the viewer leave. So a viewer is left in one place, however and whenever its client goes. A
@@ -24,6 +24,7 @@ _log = logging.getLogger("safepoint.server")
 _PIECE = 65_536  # what is given to a socket at once: all that a stalled reader can hold
 _KEEP_ALIVE = b": keep-alive\n\n"
 _GOODBYE = 1.0
+_A_MOMENT = 0.05
 
 
 class EventStream(Response):
@@ -41,8 +42,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Cancellation: the viewer leaves; what that means for the run is its policy."""
         with self._feed.view(self._after, partials=self._partials) as viewer:
-            gone = asyncio.create_task(_gone(receive), name="safepoint: watch for a client that leaves")
-            gone.add_done_callback(lambda _: viewer.leave())
+            watch = _Watch(receive, viewer)
             try:
                 await self._tell(viewer, send)
             except TimeoutError:
@@ -50,8 +50,7 @@ class EventStream(Response):
             except OSError:
                 pass  # it left in this very moment
             finally:
-                gone.cancel()
-                await asyncio.wait({gone}, timeout=_GOODBYE)
+                await watch.end()
 
     async def _tell(self, viewer: Viewer, send: Send) -> None:
         """Raises `TimeoutError` if the client reads nothing. Cancellation: a frame may be cut short."""
@@ -91,7 +90,29 @@ def _ready(viewer: Viewer) -> bytes:
     return "".join(found).encode()
 
 
-async def _gone(receive: Receive) -> None:
-    """Until the client has left. Cancellation: only the waiting ends."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+class _Watch:
+    """Makes the viewer leave when its client has left. A stream that is over in a moment costs no task for that."""
+
+    def __init__(self, receive: Receive, viewer: Viewer) -> None:
+        self._receive = receive
+        self._viewer = viewer
+        self._task: asyncio.Task[None] | None = None
+        self._later = asyncio.get_running_loop().call_later(_A_MOMENT, self._begin)
+
+    def _begin(self) -> None:
+        self._task = asyncio.create_task(self._watch(), name="safepoint: watch for a client that leaves")
+
+    async def _watch(self) -> None:
+        """Cancellation: only the waiting ends."""
+        try:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+        finally:
+            self._viewer.leave()
+
+    async def end(self) -> None:
+        """Bounded. Cancellation: the task has been cancelled."""
+        self._later.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=_GOODBYE)

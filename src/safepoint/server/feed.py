@@ -18,6 +18,8 @@ from safepoint.server.wire_events import Json, Scene, partial_event
 
 # No viewer holds more of the words than this at once, however far behind it is.
 _MOST_WORDS = 262_144
+# `json.dumps` makes an encoder for every call that is not in its usual form.
+_compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,7 @@ class Viewer:
 
 def as_text(event: Json) -> str:
     """Compact JSON. Half a surrogate pair, which a model may well stream, is escaped: no socket could send it."""
-    text = json.dumps(event, separators=(",", ":"), ensure_ascii=False)
+    text = _compact(event)
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -148,13 +148,18 @@ class Host:
     async def patch(self, key: SessionKey, delta: Mapping[str, Any]) -> None:  # Any: JSON values
         """Change the state, also under a live run, which goes on. Cancellation: changed or not."""
         sender, kept = await self.sender(key), lasting(delta)
+        before = dict(sender.session.state)
         merge(sender.session.state, kept)
         if sender.busy:
             self._patched.add(key)  # a live run writes it with its next step; one that has written its last, nobody
             for hosted in self.live_of(key):
                 hosted.telling.state.patched(kept)
         else:
-            await sender.between(sender.session.save_state)
+            try:
+                await sender.between(sender.session.save_state)
+            except (SessionBusy, StoreError):  # whoever is told that it failed must not find it done by the next run
+                sender.session.state = before
+                raise
         await self._share(key, kept)
         now = time.time()
         await self.shelf.note(key.stored_as, Note(now, {"id": f"p-{uuid.uuid4()}", "stateDelta": kept}))
@@ -259,9 +264,10 @@ class Host:
         queued += [is_queued for name, is_queued in self._arriving if name == who.name]
         limits, waiting = self.config.limits, sum(queued)
         if waits and waiting >= limits.queued_runs:
-            raise TooMany(f"{waiting} messages wait for their turn; no more than {limits.queued_runs} may")
+            raise TooMany(f"{waiting} messages wait for their turn, and no more may (limit queued_runs): stop one")
         if not waits and len(queued) - waiting >= limits.live_runs:
-            raise TooMany(f"{limits.live_runs} runs are live, and no more may be: wait for one, or stop one")
+            live = len(queued) - waiting
+            raise TooMany(f"{live} runs are live, and no more may be (limit live_runs): wait for one, or stop one")
 
     def _refuse_if_draining(self) -> None:
         if self.draining:

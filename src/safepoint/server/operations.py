@@ -74,7 +74,7 @@ class Operations:
                 self._hurried.add(hosted.id)
             at = sorted(ask.at.places)
             self._tell("asked", hosted, ask=ask.id, at=at, source=str(ask.reason.source), by=ask.reason.by)
-        elif isinstance(event, TextStreamed | ReasoningStreamed) and hosted.id in self._hurried:
+        elif hosted.id in self._hurried and isinstance(event, TextStreamed | ReasoningStreamed):
             self.metrics.tokens_after_stop += estimate_tokens(event.text)
 
     def _tell(self, fact: str, hosted: HostedRun, **fields: object) -> None:

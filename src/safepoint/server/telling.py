@@ -35,6 +35,8 @@ from safepoint.sessions.session import Session
 
 AnyRun: TypeAlias = Run[Any, Any]  # Any: runs of every agent
 
+_WORDS = (TextStreamed, ReasoningStreamed)
+
 
 class Telling:
     """Of one run, to its feed. `again`: the process before has told the beginning, so that comes first.
@@ -65,13 +67,13 @@ class Telling:
 
     def end(self, result: RunResult[Any]) -> None:  # Any: of every output type
         """What a failure was is known only now. If the end could not be stored, it is told all the same."""
+        if self._mine:
+            self._mine = False
+            self._say_last(Ended.of(result, self._index, time.time()))
         if self._last is not None:
             place, event = self._last
             code, text = failure(result.error)
             self._feed.say(place, {**event, "errorCode": code, "errorMessage": text}, last=True)
-        elif self._mine:
-            self._mine = False
-            self._say_last(_end_of(result, self._index))
         elif not self._feed.whole:
             code, why = failure(result.save_error or result.error)
             code = ABORTED if result.cancellation is not None else code
@@ -122,13 +124,16 @@ class Telling:
         spoken = list(enumerate(scene.spoken(ended.messages), ended.index))
         calls = [call.id for message in ended.messages for call in message.tool_calls]
         for place, (speaker, message) in spoken:
-            event = self._with_state(message_event(speaker, place, message, ended.at, questions=asked))
-            if place == spoken[-1][0]:
-                self._said[place] = message
+            is_last, is_told = place == spoken[-1][0], self._said.get(place) == message
+            if is_told and not is_last and not (asked and message.tool_calls):
+                continue
+            event = message_event(speaker, place, message, ended.at, questions=asked)
+            self._said[place] = message
+            if is_last:
+                event = self._with_state(event)
                 self._tell_last(place, asking_event(event, asked, calls) if asked else event, message, ended)
-            elif self._said.get(place) != message or event.get("longRunningToolIds"):
-                self._said[place] = message
-                self._feed.say(place, event)
+            elif not is_told or event["longRunningToolIds"]:
+                self._feed.say(place, self._with_state(event))
 
     def _tell_last(self, place: int, event: Json, message: Message, ended: Ended) -> None:
         abnormal = abnormal_end(ended.stop_reason, message, ended.ledger)
@@ -148,7 +153,7 @@ class Telling:
             if event.run_id == self._run.id:
                 self._tell_results()
             self._feed.begin()  # words of an attempt that failed are no part of the next
-        elif isinstance(event, TextStreamed | ReasoningStreamed):
+        elif isinstance(event, _WORDS):
             thought, voice = isinstance(event, ReasoningStreamed), self._voice(event)
             self._feed.whisper(self._place, event.text, time.time(), thought=thought, voice=voice)
         elif isinstance(event, ModelCallEnded) and self._feed.scene.voice is not None:
@@ -177,12 +182,6 @@ class Telling:
         assert self._session is not None
         for place, message in list(self._said.items())[opened.messages[0].role == "user" :]:
             self._feed.say(place, message_event(self._feed.scene, place, message, self._session.times[place]))
-
-
-def _end_of(result: RunResult[Any], index: int) -> Ended:  # Any: of every output type
-    """The fact that nobody heard of, because it was not waited for."""
-    own, ledger, usage = tuple(result.messages[index:]), result.ledger, result.usage
-    return Ended(result.run_id, result.stop_reason, index, own, ledger, usage, result.checkpoint, time.time())
 
 
 def failure(error: BaseException | None) -> tuple[str, str]:

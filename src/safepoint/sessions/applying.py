@@ -8,7 +8,7 @@ from itertools import islice, zip_longest
 from safepoint.agent.journal import Called, Ended, Opened, Said
 from safepoint.errors import CheckpointError
 from safepoint.history.parts import Message
-from safepoint.sessions.store import Change, LateSet, StateSet, Stored, StoredRun, Truncated
+from safepoint.sessions.store import Change, LateSet, Released, StateSet, Stored, StoredRun, Truncated
 
 
 def apply(stored: Stored, change: Change) -> Stored:
@@ -34,11 +34,13 @@ def apply(stored: Stored, change: Change) -> Stored:
             return replace(stored, state=dict(state))
         case LateSet(late):
             return replace(stored, late=late)
+        case Released():
+            return stored
 
 
 def _open(stored: Stored, opened: Opened) -> Stored:
     """A run begins; one that continues takes the place of the run it continues."""
-    before, origin, runs, base = stored.state, opened.run_id, stored.runs, None
+    before, origin, runs = stored.state, opened.run_id, stored.runs
     if opened.continues is not None:
         last = runs[-1] if runs else None
         if last is None or last.checkpoint is None or last.checkpoint.id != opened.continues:
@@ -47,7 +49,6 @@ def _open(stored: Stored, opened: Opened) -> Stored:
                 "or a new message came after it"
             )
         before, origin, runs = last.state_before, last.origin, runs[:-1]
-        base = replace(last.checkpoint, pending=opened.pending)
     run = StoredRun(
         opened.run_id,
         opened.agent,
@@ -56,7 +57,7 @@ def _open(stored: Stored, opened: Opened) -> Stored:
         ledger=opened.ledger,
         state_before=dict(before),
         origin=origin,
-        continued=base,
+        continued=opened.base,
     )
     return _saying(stored, opened.index, opened.messages, opened.at, runs=(*runs, run))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from safepoint.errors import SessionBusy, SessionExists, SessionNotFound, StoreError, Superseded
 from safepoint.sessions.applying import apply
-from safepoint.sessions.store import Change, LateResult, StateSet, Stored
+from safepoint.sessions.store import Change, LateResult, Released, StateSet, Stored
 
 
 class MemoryStore:
@@ -34,15 +34,14 @@ class MemoryStore:
         return self._get(session_id)
 
     async def claim(self, session_id: str, claimant: str) -> int:
-        self._get(session_id)
+        stored = self._get(session_id)
         if self._claimed.setdefault(session_id, claimant) != claimant:
             raise SessionBusy(f"a run of the session {session_id!r} is live")
-        stored = self._sessions[session_id] = replace(self._get(session_id), epoch=self._get(session_id).epoch + 1)
-        return stored.epoch
+        self._sessions[session_id] = stored.claimed(stored.epoch + 1)
+        return stored.epoch + 1
 
     async def release(self, session_id: str, claimant: str) -> None:
-        if self._claimed.get(session_id) == claimant:
-            del self._claimed[session_id]
+        self._give_back(session_id, claimant)
 
     async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
         stored = self._get(session_id)
@@ -52,6 +51,9 @@ class MemoryStore:
             # The state is its owner's, who goes on changing it.
             stored = apply(stored, deepcopy(change) if isinstance(change, StateSet) else change)
         self._sessions[session_id] = stored
+        for change in changes:
+            if isinstance(change, Released):
+                self._give_back(session_id, change.claimant)
 
     async def add_late(self, session_id: str, late: LateResult) -> None:
         stored = self._get(session_id)
@@ -73,6 +75,10 @@ class MemoryStore:
     async def aclose(self) -> None:
         self._sessions.clear()
         self._closed = True
+
+    def _give_back(self, session_id: str, claimant: str) -> None:
+        if self._claimed.get(session_id) == claimant:
+            del self._claimed[session_id]
 
     def _refuse_closed(self) -> None:
         if self._closed:

@@ -53,7 +53,8 @@ class MemoryShelf:
         """Cancellation: of this and of every other method: there is nothing to wait for."""
         found: dict[str, Any] = {}  # Any: as above
         for place in places:
-            found |= deepcopy(self._shared.get(place, {}))
+            if place in self._shared:
+                found |= deepcopy(self._shared[place])
         return found
 
     async def share(self, place: str, delta: Mapping[str, Any]) -> None:  # Any: as above

@@ -12,7 +12,6 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,7 +32,7 @@ from safepoint.errors import (
 from safepoint.history.encoding import decode_message, decode_value, encode_message, encode_values
 from safepoint.history.parts import Message
 from safepoint.sessions.owners import LEASE, Owner
-from safepoint.sessions.store import Change, LateResult, LateSet, StateSet, Stored, StoredRun, Truncated
+from safepoint.sessions.store import Change, LateResult, LateSet, Released, StateSet, Stored, StoredRun, Truncated
 from safepoint.sessions.worker import Worker
 from safepoint.tools.memory import CallMemory
 
@@ -136,6 +135,8 @@ class SqliteStore:
             _check_epoch(db, session_id, epoch)
             for change in changes:
                 _apply(db, session_id, change)
+                if isinstance(change, Released):
+                    self._held.pop(change.claimant, None)
             db.execute("UPDATE sessions SET renewed = ? WHERE id = ?", (time.time(), session_id))
 
         await self.worker.call(work)
@@ -267,10 +268,12 @@ def _apply(db: sqlite3.Connection, session_id: str, change: Change) -> None:
             db.execute("DELETE FROM late WHERE session = ?", (session_id,))
             for result in late:
                 _insert_late(db, session_id, result)
+        case Released(claimant):
+            _release(db, session_id, claimant)
 
 
 def _open(db: sqlite3.Connection, session_id: str, opened: Opened) -> None:
-    state, origin, base = _row(db, session_id)[0], opened.run_id, None
+    state, origin = _row(db, session_id)[0], opened.run_id
     last = _last_run(db, session_id)
     number = (last[0] if last is not None else 0) + 1
     if opened.continues is not None:
@@ -280,14 +283,12 @@ def _open(db: sqlite3.Connection, session_id: str, opened: Opened) -> None:
                 "or a new message came after it"
             )
         state, origin = last[3], last[4]
-        where = (session_id, last[0])
-        (kept,) = db.execute("SELECT checkpoint FROM runs WHERE session = ? AND number = ?", where).fetchone()
-        base = replace(Checkpoint.from_bytes(kept), pending=opened.pending).to_bytes()
         _forget_run(db, session_id, last[1])
     _insert_messages(db, session_id, opened.index, opened.messages, opened.at)
     _truncate(db, session_id, opened.index + len(opened.messages))
     # Without an id: until the run ends, this is what it goes on from and nothing that anybody else could continue.
     columns = "session, number, run_id, agent, place, ended, state_before, origin, checkpoint"
+    base = opened.base.to_bytes() if opened.base is not None else None
     row = (session_id, number, opened.run_id, opened.agent, opened.index, 0, state, origin, base)
     db.execute(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     for entry in opened.ledger:
@@ -412,5 +413,5 @@ def _dump_value(state: Mapping[str, Any]) -> str:  # Any: values of the user's o
     return _dump(encode_values(state))
 
 
-def _dump(value: Any) -> str:  # Any: JSON
-    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+# `json.dumps` would make an encoder for every value.
+_dump = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode

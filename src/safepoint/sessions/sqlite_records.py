@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from safepoint.sessions.records import (
@@ -168,11 +167,11 @@ def _put(db: sqlite3.Connection, record: RunRecord) -> RunRecord:
 
 
 def _write(db: sqlite3.Connection, record: RunRecord) -> RunRecord:
-    fields = asdict(record)
+    fields: dict[str, Any] = {name: getattr(record, name) for name in _NAMES}  # Any: as the record has them
     fields["request"] = json.dumps(dict(record.request))
     for name in ("reason", "usage"):
         fields[name] = None if fields[name] is None else json.dumps(dict(fields[name]))
-    db.execute(_WRITE, [fields[name] for name in _NAMES])
+    db.execute(_WRITE, list(fields.values()))
     return record
 
 

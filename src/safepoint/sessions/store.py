@@ -32,7 +32,7 @@ class StoredRun:
 
     `index`: where its part of the conversation begins. `state_before`: the session's state at that time. `origin`:
     the run that began this turn; another one than `run_id` if that was stopped and continued. `continued`: of one that
-    has not ended, the checkpoint that it goes on from, with what it has yet to hear and all that it has not come to.
+    has not ended, what it goes on from (`Opened.base`): all that it has not come to yet is still there.
     """
 
     run_id: str
@@ -62,6 +62,10 @@ class Stored:
     epoch: int = 0
     times: tuple[float, ...] = ()
 
+    def claimed(self, epoch: int) -> Stored:
+        """As it is, under a new claim. Every run makes one, and `replace` would look at each field anew."""
+        return Stored(self.messages, self.state, self.runs, self.late, epoch, self.times)
+
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
@@ -84,7 +88,14 @@ class LateSet:
     late: tuple[LateResult, ...]
 
 
-Change = Fact | Truncated | StateSet | LateSet
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The claimant gives the session back, with the write that this is part of; as `release` does."""
+
+    claimant: str
+
+
+Change = Fact | Truncated | StateSet | LateSet | Released
 
 
 class Store(Protocol):

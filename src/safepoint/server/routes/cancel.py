@@ -33,11 +33,11 @@ async def cancel_session(
     reason = who.reason(request.reason, user=key.user)
     runs = [run for run in host.live_of(key) if request.run_id in (None, run.id)]
     if runs:
-        return _answer(key, await cancel_all(host, runs, request, reason))
+        return _answer(who, key, await cancel_all(host, runs, request, reason))
     there = [each for each in await host.book.still_open(key.stored_as) if request.run_id in (None, each.run_id)]
     cancelled = await cancel_records(host, there, request, reason)
     if cancelled:
-        return _answer(key, cancelled)
+        return _answer(who, key, cancelled)
     last = await host.book.find(session=key.stored_as, limit=1)
     nothing: Json = {"detail": f"No active run found for session '{key.session}'"}
     if last:
@@ -52,11 +52,11 @@ async def cancel_run(host: Served, who: Who, run: str, body: CancelRequest | Non
         raise HTTPException(400, "runId names another run than the address: leave it out")
     if isinstance(found, HostedRun) and found.live:
         reason = who.reason(request.reason, user=found.key.user)
-        return _answer(found.key, await cancel_all(host, [found], request, reason))
+        return _answer(who, found.key, await cancel_all(host, [found], request, reason))
     key, record = await Finder(host).record(who, run)
     cancelled = await cancel_records(host, [record], request, who.reason(request.reason, user=key.user))
     if cancelled:
-        return _answer(key, cancelled)
+        return _answer(who, key, cancelled)
     return JSONResponse(without_nulls({"status": "ended", **record_json(record)}))
 
 
@@ -72,7 +72,7 @@ async def cancel_many(host: Served, who: Who, body: CancelMany) -> Json:
     )
     answers = [cancelled for each in (*here, *there) for cancelled in each]
     over = all(each.outcome is not None for each in answers)
-    runs = [without_nulls(cancelled_json(each)) for each in answers]
+    runs = [without_nulls(cancelled_json(each, stacks=who.admin)) for each in answers]
     return {"status": "cancelled" if over else "cancelling", "runs": runs}
 
 
@@ -86,12 +86,12 @@ async def _cancel_others(host: Host, who: Principal, body: CancelMany, here: set
     return await asyncio.gather(*asked)
 
 
-def _answer(key: SessionKey, cancelled: list[Cancelled]) -> JSONResponse:
+def _answer(who: Principal, key: SessionKey, cancelled: list[Cancelled]) -> JSONResponse:
     over = all(each.outcome is not None for each in cancelled)
     answer: Json = {
         "status": "cancelled" if over else "cancelling",
         "session_id": key.session,
         "sessionId": key.session,
-        "runs": [without_nulls(cancelled_json(each)) for each in cancelled],
+        "runs": [without_nulls(cancelled_json(each, stacks=who.admin)) for each in cancelled],
     }
     return JSONResponse(answer)

@@ -43,8 +43,7 @@ async def list_apps(host: Served, who: Who, *, detailed: bool = False) -> Any:  
 @routes.get("/apps/{app}/app-info")
 async def app_info(host: Served, who: Who, app: str) -> Json:
     """ADK answers 400 for a root that calls no model; here a composite is told with all that it is made of."""
-    agent = host.agent(check_id("app", app))
-    return {**_app_json(app, agent), "agents": {each.name: _agent_json(each) for each in _everybody(agent)}}
+    return _app_json(app, host.agent(check_id("app", app)))
 
 
 def _app_json(name: str, agent: AnyAgent) -> Json:
@@ -55,6 +54,7 @@ def _app_json(name: str, agent: AnyAgent) -> Json:
         "description": "",
         "language": "python",
         "isComputerUse": False,
+        "agents": {each.name: _agent_json(each) for each in _everybody(agent)},
     }
 
 

@@ -10,15 +10,17 @@ from fastapi import APIRouter, Body, HTTPException
 
 from safepoint.errors import SessionExists, SessionNotFound
 from safepoint.history.parts import Message
+from safepoint.server.elsewhere import cancel_records
 from safepoint.server.finding import Finder
 from safepoint.server.host import Host
 from safepoint.server.ids import SessionKey
 from safepoint.server.importing import imported_messages
 from safepoint.server.principal import Who
-from safepoint.server.requests import NewSession, State, StatePatch
+from safepoint.server.requests import CancelRequest, NewSession, State, StatePatch
 from safepoint.server.served import Served
 from safepoint.server.wire_events import Json
 
+_PATIENCE = 15.0  # for runs of other processes to stop
 BASE = "/apps/{app}/users/{user}/sessions"
 
 routes = APIRouter()
@@ -73,6 +75,10 @@ async def patch_session(host: Served, who: Who, app: str, user: str, session: st
 @routes.delete(BASE + "/{session}")
 async def delete_session(host: Served, who: Who, app: str, user: str, session: str) -> None:
     key = who.session(app, user, session)
+    here = {run.id for run in host.live_of(key)}
+    there = [run for run in await host.book.still_open(key.stored_as, waiting=False) if run.run_id not in here]
+    wait = CancelRequest(wait_seconds=_PATIENCE)
+    await cancel_records(host, there, wait, who.reason("its session is deleted", user=key.user))
     try:
         await host.delete(key)
     except SessionNotFound:

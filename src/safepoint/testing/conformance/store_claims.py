@@ -6,7 +6,7 @@ import asyncio
 
 from safepoint.agent.journal import Said
 from safepoint.errors import SessionBusy, SessionExists, SessionNotFound, StoreCorrupt, StoreError, Superseded
-from safepoint.sessions.store import LateResult, StateSet, Stored
+from safepoint.sessions.store import LateResult, Released, StateSet, Stored
 from safepoint.testing.conformance import store_samples as sample
 from safepoint.testing.conformance.rules import Rules
 from safepoint.testing.conformance.store_maker import StoreMaker, refused, same, uses
@@ -126,6 +126,16 @@ async def _not_yours(maker: StoreMaker) -> None:
     async with maker.claimed() as (store, _):
         await store.release("s", "another")
         await refused(SessionBusy, "after a release by another, a claim", store.claim("s", "a third"))
+
+
+@RULES.rule("a write can give the session back", "release in append() too, for the claimant of a Released")
+async def _with_a_write(maker: StoreMaker) -> None:
+    async with maker.claimed(Said(0, said("first"))) as (store, epoch):
+        await store.append("s", epoch, [Said(1, said("second")), Released("another")])
+        await refused(SessionBusy, "after a release by another, a claim", store.claim("s", "a third"))
+        await store.append("s", epoch, [Said(2, said("third")), Released("me")])
+        await store.claim("s", "another")
+        same(await store.load("s"), Stored((said("first"), said("second"), said("third")), {}), "messages")
 
 
 @RULES.rule("a write with an old epoch is refused", "compare the epoch in the same step as the write; raise Superseded")

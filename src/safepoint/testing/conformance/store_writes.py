@@ -87,7 +87,7 @@ async def _checkpoint(maker: StoreMaker) -> None:
 
 @RULES.rule(
     "a continued run takes the place of the one before",
-    "replace the last run; it keeps that run's state_before and origin, and its checkpoint as `continued`",
+    "replace the last run; it keeps that run's state_before and origin, and `Opened.base` as `continued`",
 )
 async def _continued(maker: StoreMaker) -> None:
     saved = replace(sample.checkpoint(), pending=(), used={})
@@ -97,7 +97,7 @@ async def _continued(maker: StoreMaker) -> None:
         StateSet({"x": 2}),
         sample.ending(saved=saved),
     ]
-    again = replace(sample.opening("run_2", continues="checkpoint_1"), pending=(said("and the attic?"),))
+    again = replace(sample.opening("run_2", continues="checkpoint_1"), base=saved)
     await compare(maker, [*stopped, again], "runs", "messages")
 
 
