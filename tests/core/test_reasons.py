@@ -54,3 +54,12 @@ def test_anything_else_is_no_reason(reason: object) -> None:
     with pytest.raises(ValueError, match=r"is not a reason: write reason='…' or reason=Reason\('…', source=") as caught:
         as_reason(untyped(reason))
     assert str(caught.value).startswith(f"reason={reason!r} ")
+
+
+@pytest.mark.parametrize("by", [5, b"ann", ["ann"]])
+def test_who_asked_is_told_in_words(by: object) -> None:
+    """What is no str would break the notice, and with it the end of the run."""
+    with pytest.raises(ValueError, match=r"^by=.*: who asked is a str, write by='"):
+        Reason("x", by=untyped(by))
+    assert Reason("x", by="ann").by == "ann"
+    assert Reason("x").by is None
