@@ -358,3 +358,7 @@ async def test_a_session_that_breaks_when_it_is_left_holds_nobody() -> None:
     async with agent().start("go", session=session) as run:
         result = await run.wait()
     assert result.text == "hi"
+
+
+def test_the_words_of_a_prompt_are_words() -> None:
+    refused(lambda: agent().start([Text(untyped(5))]), "the words of a prompt are a str, not 5")

@@ -154,6 +154,21 @@ async def test_a_stage_that_is_stopped_alone_stops_the_sequence_for_the_same_rea
 
 
 @virtual
+async def test_a_child_that_a_resumed_run_did_not_come_to_is_what_it_was() -> None:
+    pipeline = two(stall(), say("done"))
+    async with pipeline.start("go") as run:
+        await asyncio.sleep(A_SECOND)
+        run.cancel()
+    assert run.result.checkpoint is not None
+    async with pipeline.start(checkpoint=run.result.checkpoint) as again:
+        again.cancel()
+    assert [str(entry.state) for entry in again.result.ledger] == ["finished", "stopped"]
+    assert 'Begun, not finished: "last".' in str(again.result.messages[-1].parts)
+    assert again.result.checkpoint is not None
+    assert (await pipeline.resume(again.result.checkpoint)).output == "done"
+
+
+@virtual
 async def test_a_checkpoint_that_changed_children_cannot_continue_is_still_there_for_others() -> None:
     first = Agent("first", model=ScriptedModel(say('{"topic": "tea", "facts": []}')), output=Notes)
     last = scripted("last", stall(), say("done"))

@@ -147,10 +147,12 @@ def test_a_loop_that_is_stopped_before_it_could_answer_is_not_blocked_any_longer
 def test_a_loop_that_is_gone_is_not_watched_any_longer() -> None:
     loops = [asyncio.new_event_loop()]
     release, address = watch(loops[0], Clock(loops[0])), id(loops[0])
-    assert address in _watched
+    watched = _watched[address]
     with pytest.warns(ResourceWarning):  # it was not even closed
         lose(loops)
     wait_until_forgotten(address)  # the watchdog itself may be looking at it
+    watched.check()  # or be about to
+    assert watched.blocked is None
     release()
 
     async def other() -> None:

@@ -11,6 +11,8 @@ import pytest
 from safepoint import Agent, RunFailed, SafePoint, check_history
 from safepoint._core.ladder import Manner
 from safepoint.agent.model import ToolSpec
+from safepoint.errors import StoreError
+from safepoint.sessions import MemoryStore, Session
 from safepoint.testing import ScriptedModel, call, say
 from safepoint.testing.clock import run_virtual
 from safepoint.tools.base import BaseTool
@@ -91,8 +93,9 @@ def test_a_run_cancelled_before_its_first_step_is_stopped_and_recorded() -> None
     async def scenario() -> None:
         model = ScriptedModel(say("fine"))
         agent = Agent("unborn", model=model)
+        session = await Session.create(MemoryStore())
         before = asyncio.all_tasks()
-        run = agent.start("go")
+        run = agent.start("go", session=session)
         async with run:
             for task in asyncio.all_tasks() - before:
                 task.cancel()
@@ -100,6 +103,11 @@ def test_a_run_cancelled_before_its_first_step_is_stopped_and_recorded() -> None
         assert model.calls == 0
         check_history(run.result.messages)
         check_one_terminal_event(run)
-        assert (await agent.run("again", history=run.result.messages)).text == "fine"
+        assert isinstance(run.result.save_error, StoreError), "its session has heard nothing of it"
+        assert session.messages == ()
+        assert (await agent.run("again", session=session)).text == "fine"
+        assert (
+            await Agent("next", model=ScriptedModel(say("fine"))).run("go", history=run.result.messages)
+        ).text == "fine"
 
     run_virtual(scenario)

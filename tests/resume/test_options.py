@@ -456,6 +456,41 @@ async def test_a_sub_agent_that_was_to_continue_and_did_not_start_is_not_begun_a
     assert (again.text, effects) == ("done", ["act"])  # and nobody is asked again
 
 
+@virtual
+async def test_a_run_that_is_stopped_before_it_came_to_a_call_tells_of_it_what_the_run_before_knew() -> None:
+    reached, asked, never = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @tool(effect="idempotent")
+    async def waits() -> str:
+        """Wait."""
+        reached.set()
+        await never.wait()
+        return "never"
+
+    @tool
+    async def paged(context: ToolContext) -> str:
+        """Stop after a page."""
+        await asked.wait()
+        await context.safe_point("page", save=1)
+        return "read"
+
+    inner = Agent("inner", model=ScriptedModel(call("waits")), tools=[waits])
+    calls = [call("waits"), call("paged"), call("inner", input="go"), call("confirm")]
+    agent = Agent("a", model=ScriptedModel(calls), tools=[waits, paged, inner.as_tool(), confirm])
+    async with agent.start("go") as run:
+        await reached.wait()
+        run.cancel(SafePoint.named("page") | SafePoint.AFTER_TOOLS, recursive=True, within=1)
+        asked.set()
+    first = run.result
+    assert [state for state, _ in results(first)] == ["cut", "stopped", "stopped", "waiting"]
+    async with agent.start(checkpoint=kept(first)) as run:
+        run.cancel()
+    again = run.result
+    assert [(entry.state, entry.point) for entry in again.ledger] == [(e.state, e.point) for e in first.ledger]
+    assert [state for state, _ in results(again)] == ["cut", "stopped", "stopped", "waiting"]
+    assert kept(again).ledger == first.ledger
+
+
 # -- safe points -------------------------------------------------------------------------------------------------------
 
 

@@ -162,7 +162,7 @@ def test_an_import_that_claims_to_be_more_is_400_and_makes_no_session(
 
 def test_custom_metadata_is_on_every_event_live_and_stored(server: ServerProcess) -> None:
     server.create("marks")
-    tag = {"tag": "t1", "__adk_internal_x": 1}
+    tag = {"tag": "t1", "__adk_internal_x": 1, "safepointLedger": "a lie", "safepointImported": True}
     live = server.run("marks", "note marks", customMetadata=tag).body
     stored = server.events("marks")
     assert all(event["customMetadata"] == {"tag": "t1"} for event in (*live, *stored))

@@ -150,8 +150,11 @@ def test_resume_goes_on_with_a_stopped_run_and_answers_one_that_waits(operator: 
     assert new != run
 
     operator.server.create("asking")
+    operator.server.run("asking", "ask this?")
+    operator.server.run("asking", "say never mind")  # closes that question
     operator.server.run("asking", "ask really?")
     (waiting,) = [run["runId"] for run in operator.json("ps") if run["state"] == "paused"]
+    assert "[asks: {'question': 'really?'}]" in operator.cli("logs", waiting).stdout
     silent = operator.cli("resume", waiting)
     assert (silent.exit_code, "waits for an answer: write it as TEXT" in silent.stderr) == (2, True)
     assert operator.cli("resume", waiting, "of course").exit_code == 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 
 import pytest
 
 from safepoint import Agent, Hooks, tool
+from safepoint._core.points import SafePoint
+from safepoint._core.reasons import Reason
 from safepoint.errors import SessionBusy
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
@@ -93,6 +96,30 @@ async def test_a_run_whose_session_is_gone_is_told_as_failed() -> None:
     await hosted.over.wait()
     assert hosted.outcome == "error"
     assert hosted.feed.whole[-1]["errorCode"] == "SessionNotFound"
+
+
+class DurableBook(MemoryRunBook):
+    durable = True
+
+
+@virtual
+async def test_a_message_that_waits_for_another_process_is_recorded_as_that_and_outlives_this_one() -> None:
+    book = DurableBook()
+    host = host_of(book)
+    await host.create(KEY, None)
+    await book.accept(RunRecord("theirs", KEY.stored_as, RunState.LIVE, 1.0, "another"), since=0)
+    queued = [
+        await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", text, ifBusy="queue"))) for text in "ab"
+    ]
+    first, second = [hosted for hosted in queued if isinstance(hosted, HostedRun)]
+    await asyncio.sleep(1)
+    assert [hosted.state for hosted in (first, second)] == [RunState.QUEUED] * 2
+    first.ask(SafePoint.NOW, Reason("no more"))
+    await first.over.wait()
+    assert first.outcome == "cancelled"
+    assert await host.shut_down()
+    states = {record.run_id: record.state for record in await book.find()}
+    assert states == {"theirs": RunState.LIVE, first.id: RunState.ENDED, second.id: RunState.SUSPENDED}
 
 
 @virtual

@@ -184,3 +184,20 @@ async def test_a_pause_that_a_new_message_has_closed_meanwhile_is_not_told_as_st
     known = await there.book.get(record.run_id)
     assert known is not None
     assert (known.state, known.outcome) == (RunState.ENDED, "interrupted")
+
+
+@virtual
+async def test_a_pause_that_is_cancelled_is_not_taken_for_an_answer() -> None:
+    there = await world()
+    host, key = there.host, SessionKey("worker", "ann", "s")
+    paused = await host.submit(LOCAL, key, RunRequest.model_validate(message("s", "ask")))
+    assert isinstance(paused, HostedRun)
+    await paused.over.wait()
+    [record] = await there.book.find()
+    cleared = await clear_pause(host, key, record, Reason("enough"))
+    assert cleared is not None
+    left = (await there.store.load(SESSION)).runs[-1].checkpoint
+    assert left is not None
+    assert ([str(entry.state) for entry in left.ledger], left.questions) == (["waiting"], ())
+    again = await host.agent("worker").resume(left)
+    assert [question.payload for question in again.questions] == ["why?"]  # it asks, and nobody has said no

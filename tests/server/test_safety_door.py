@@ -230,6 +230,7 @@ def test_pages_of_other_servers_may_call_if_they_were_named(tmp_path: Path) -> N
         assert found == status, origin
         assert headers.get("access-control-allow-origin") == (origin if status == 200 else None)
         assert "access-control-allow-credentials" not in headers
+        assert ("Safepoint-Run" in headers.get("access-control-expose-headers", "")) == (status == 200)
     status, headers, _ = call(guard, {"Origin": "https://app.example.com"}, method="OPTIONS")
     assert status == 204
     assert "Authorization" in headers["access-control-allow-headers"]

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from safepoint.cli.main import app
 from tests.server.server_process import PATIENCE, Later, ServerProcess, calls_and_results, session_path, texts
 
 
@@ -175,6 +177,25 @@ def test_a_run_of_the_other_process_is_watched_to_its_end(servers: tuple[ServerP
         event["id"] for event in answer
     ]
     assert here.did().count("note seen") == 1
+
+
+def test_an_operator_who_asks_the_wrong_process_is_shown_what_it_knows_and_told_the_rest(
+    servers: tuple[ServerProcess, ServerProcess],
+) -> None:
+    here, there = servers
+    here.create("logged")
+    caller = here.run_in_thread("logged", "note logged; nap 30")
+    here.until_did("note logged")
+    run = here.run_of("logged", "live")
+    env = {"SAFEPOINT_URL": f"http://127.0.0.1:{there.port}", "SAFEPOINT_KEY": ""}
+    shown = CliRunner().invoke(app, ["logs", run], env=env)
+    assert (shown.exit_code, "→ note(text='logged')" in shown.stdout) == (0, True), shown.output
+    steered = CliRunner().invoke(app, ["steer", run, "say more"], env=env)
+    assert (steered.exit_code, "another process has this run" in steered.stderr) == (1, True)
+    assert CliRunner().invoke(app, ["why", run], env=env).stdout == "it is live in another process: ask that one\n"
+    assert here.get(f"/runs/{run}").body["state"] == "live"
+    here.cancel("logged")
+    caller.answer()
 
 
 def test_the_run_of_a_killed_process_goes_on_in_the_other_under_its_own_id(

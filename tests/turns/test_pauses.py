@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from safepoint import Agent, SafePoint, ToolContext, TurnLoop, check_history, tool
+from safepoint import Agent, Question, SafePoint, ToolContext, TurnLoop, check_history, tool
 from safepoint.errors import CheckpointError, UsageError
 from safepoint.testing import ScriptedModel, call, pass_time, say
 from safepoint.turns import MemoryTurnStore, Plan, PlanContext, ResumePlan
+from tests.injection.parts import StepModel
 from tests.turns.parts import in_a_thread, until
 from tests.virtual import virtual
 
@@ -148,6 +150,47 @@ async def test_a_plan_for_a_paused_turn_may_bring_the_answers() -> None:
     said = str(model(agent).requests[1].messages)
     assert "of course" in said
     assert "and hurry" in said
+
+
+@virtual
+async def test_an_answer_that_comes_twice_does_not_answer_a_later_question_of_the_same_name() -> None:
+    done, gate = list[str](), asyncio.Event()
+
+    @tool(effect="irreversible")
+    async def pay(what: str, ctx: ToolContext) -> str:
+        """Pay, if a person says so."""
+        if await ctx.interrupt(f"pay for {what}?"):
+            done.append(what)
+        await gate.wait()
+        return "well"
+
+    # Each turn is a conversation of its own, and so its first call has the same id.
+    def agent_for(what: str) -> Agent:
+        return Agent("payer", model=StepModel(call("pay", what=what), say("ok")), tools=[pay])
+
+    def plan(ctx: PlanContext[str], items: list[str]) -> Plan[str]:
+        return Plan(items[0], items[:1], items[1:])
+
+    loop = TurnLoop(plan=plan, prepare=lambda ctx, items: agent_for(items[0]), on_interrupt="wait")
+    loop.push("tea")
+    loop.push("a castle")
+    async with loop:
+        await until(loop, lambda: loop.questions != ())
+        (question,) = loop.questions
+        loop.answer(question.id, True)
+        loop.answer(question.id, True)  # at once
+        await until(loop, lambda: done == ["tea"])
+        assert len(loop.questions) == 0
+        with pytest.raises(UsageError, match="no turn waits"):
+            loop.answer(question.id, True)  # while the turn goes on
+        gate.set()
+        await pass_time(5)
+        await until(loop, lambda: loop.questions != ())
+        later: tuple[Question, ...] = loop.questions
+        assert [(each.id, each.payload) for each in later] == [(question.id, "pay for a castle?")]
+        await pass_time(10)
+        assert done == ["tea"]
+        loop.stop(SafePoint.NOW)
 
 
 @virtual

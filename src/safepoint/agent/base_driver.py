@@ -19,7 +19,7 @@ from typing import Generic, TypeAlias, TypeVar
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
-from safepoint._core.work import Done, Failed, Work
+from safepoint._core.work import Done, Failed, NeverRan, Work
 from safepoint.agent.ending import Closed, close
 from safepoint.agent.events import RunEnded, RunStarted
 from safepoint.agent.incoming import Incoming
@@ -190,8 +190,9 @@ class BaseDriver(ABC, Generic[OwnT]):
             self._record.emit(RunStarted, agent=self._record.agent.name)
             self._node.cancel(reason=Reason("the task of the run was cancelled", Source.CALLER))
         stopped = self._node.judge_now() is not None
-        step = Close(StopReason.CANCELLED if stopped else StopReason.ERROR, error=error)
-        self._seal(self._closed(step))
+        closed = self._closed(Close(StopReason.CANCELLED if stopped else StopReason.ERROR, error=error))
+        # There is no task left in which its session could hear of it.
+        self._seal(closed if self._record.run.session is None else closed.unless_saved(NeverRan()))
 
     async def _close(self, step: Close) -> Frame:
         """Close, save, seal, tell, and let everybody who waits know, in this order."""
@@ -199,7 +200,8 @@ class BaseDriver(ABC, Generic[OwnT]):
         await self.stage.quieten()
         closed = self._closed(step)
         if record.journal is not None:
-            saved = await self.stage.perform_last(partial(record.note, self._ended(closed.result)), "journal")
+            ended = Ended.of(closed.result, record.started_at, self._node.clock.wall())
+            saved = await self.stage.perform_last(partial(record.note, ended), "journal")
             closed = closed.unless_saved(saved)
         elif self._shut_out is not None:
             closed = closed.unless_saved(Failed(self._shut_out))
@@ -214,12 +216,6 @@ class BaseDriver(ABC, Generic[OwnT]):
         stop = record.node.stop if step.stop_reason is StopReason.CANCELLED else None
         remains = self._remains(stop.reason.text if stop is not None else None)
         return close(record, step, remains, self._value)
-
-    def _ended(self, result: RunResult[str]) -> Ended:
-        start, checkpoint = self._record.started_at, result.checkpoint
-        tail = tuple(result.messages[start:])
-        now = self._node.clock.wall()
-        return Ended(result.run_id, result.stop_reason, start, tail, result.ledger, result.usage, checkpoint, now)
 
     def _seal(self, closed: Closed) -> None:
         """From here on nothing is written by this run; told and known without a pause in between."""

@@ -50,6 +50,7 @@ class Batch:
     def end(self) -> None:
         """Nothing runs any more: what is still queued was never started."""
         for call in self.calls:
+            call.put_back()
             if call.queued:
                 call.skip()
 

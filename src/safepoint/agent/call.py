@@ -92,6 +92,11 @@ class Call:
         self._skipped = True
         self._record.emit(ToolCallEnded, path=self.path, entry=self.entry)
 
+    def put_back(self) -> None:
+        """Nothing runs any more: a call that was to be made again, and never was, is what it was before."""
+        if self._restored is not None and self.entry.state is LedgerState.NOT_STARTED:
+            self._record.ledger.put_back(self._restored.before)
+
     def _refuse(self, why: str) -> None:
         self._record.ledger.move(self.call.id, LedgerState.FAILED, error=why)
         self.skip()

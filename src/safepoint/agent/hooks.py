@@ -99,7 +99,10 @@ class Hooks:
         """After a tool call has finished or failed and is recorded."""
 
     def on_cancel_requested(self, run: AnyRun, ask: Ask) -> object:
-        """Somebody asked; nothing has come of it yet. It runs beside the run's work and holds nothing."""
+        """Somebody asked; nothing has come of it yet. It runs beside the run's work and holds nothing.
+
+        What a hook asks is told here as well: one that asks again looks at `ask.reason` first, or it never ends.
+        """
 
     def on_stopped(self, run: AnyRun, result: RunResult[Any]) -> object:  # Any: as above
         """The run was cancelled and everything is recorded."""

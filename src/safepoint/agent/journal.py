@@ -15,11 +15,11 @@ A write that fails ends the run with that error; a write that hangs is cut by NO
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.ledger import LedgerEntry
-from safepoint.agent.result import StopReason
+from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.usage import Usage
 from safepoint.history.parts import Message
 from safepoint.tools.memory import CallMemory
@@ -72,6 +72,12 @@ class Ended:
     usage: Usage
     checkpoint: Checkpoint | None
     at: float = 0.0
+
+    @staticmethod
+    def of(result: RunResult[Any], index: int, at: float) -> Ended:  # Any: of every output type
+        """Of a run whose part of the conversation begins at `index`."""
+        own, ledger, usage = tuple(result.messages[index:]), result.ledger, result.usage
+        return Ended(result.run_id, result.stop_reason, index, own, ledger, usage, result.checkpoint, at)
 
 
 Fact: TypeAlias = Opened | Said | Called | Ended

@@ -3,7 +3,8 @@
     not_started ──▶ running ──▶ finished | failed | stopped | waiting
          │             └──────▶ cut ──▶ compensated
          ├──▶ failed (denied, unknown tool, bad arguments: it never ran)
-         └──▶ waiting (a check asked a person)
+         ├──▶ waiting (a check asked a person)
+         └──▶ what it was in the run before, if this one continues that and did not come to it
 
 An entry is frozen; a move replaces it. A move that is not drawn here is a bug and raises.
 """
@@ -91,6 +92,13 @@ class Ledger:
             old.remote,
         )
         return entry
+
+    def put_back(self, entry: LedgerEntry) -> None:
+        """This run was to make the call again and did not come to it: the call is what the run before has left."""
+        old = self._entries[entry.call_id]
+        if old.state is not LedgerState.NOT_STARTED:
+            raise InternalError(f"{old.name} ({old.call_id}) is {old.state}: it can't be put back")
+        self._entries[entry.call_id] = entry
 
     def note(self, call_id: str, *, error: str) -> LedgerEntry:
         """Attach an error to an entry whose state stays what it is."""

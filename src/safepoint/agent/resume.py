@@ -68,6 +68,9 @@ class Resume:
         """Can the agent of that name continue it? Every question needs its answer."""
         if missing := sorted({question.id for question in self.checkpoint.questions} - set(self.answers)):
             raise CheckpointError(f"the question {missing[0]!r} has no answer: write answers={{{missing[0]!r}: …}}")
+        self._check_agent(name)
+
+    def _check_agent(self, name: str) -> None:
         if self.checkpoint.agent != name:
             raise CheckpointError(f"the checkpoint is of the agent {self.checkpoint.agent!r}, this one is {name!r}")
 
@@ -92,12 +95,24 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
+class Unanswered(Resume):
+    """For a run that is to be stopped before its first step: its questions stand, and are asked if it goes on later."""
+
+    def check(self, name: str) -> None:
+        self._check_agent(name)
+
+
+@dataclass(frozen=True, slots=True)
 class Restored:
-    """How one open call goes on. `runs` is false if its entry is already what will be told; `saved` is what it was."""
+    """How one open call goes on. `runs` is false if its entry is already what will be told; `saved` is what it was.
+
+    `before`: the entry that it had in the run before.
+    """
 
     entry: LedgerEntry
     runs: bool
     saved: OpenCall
+    before: LedgerEntry
     memory: CallMemory = field(default_factory=CallMemory)
     question: Question | None = None
     child: Resume | None = None
@@ -109,7 +124,7 @@ def restore(resume: Resume, call: ToolCall, tool: BaseTool | None) -> Restored:
     entry = next(entry for entry in checkpoint.ledger if entry.call_id == call.id)
     saved = checkpoint.calls.get(call.id, OpenCall(call.id, ""))
     if entry.state in _SETTLED:
-        return Restored(entry, False, saved)
+        return Restored(entry, False, saved, entry)
     if entry.state is LedgerState.CUT and entry.effect not in (Effect.PURE, Effect.IDEMPOTENT):
         return _unknown(resume, entry, saved, tool)
     return _again(resume, entry, saved, tool)
@@ -122,12 +137,13 @@ def _unknown(resume: Resume, entry: LedgerEntry, saved: OpenCall, tool: BaseTool
     if answer is True or (resume.on_unknown == "rerun" and not asked):
         return _again(resume, entry, saved, tool)
     if isinstance(answer, str):
-        return Restored(replace(entry, state=LedgerState.FINISHED, content=f"A person says: {answer}"), False, saved)
+        told = replace(entry, state=LedgerState.FINISHED, content=f"A person says: {answer}")
+        return Restored(told, False, saved, entry)
     if resume.on_unknown == "ask" and not asked:
         payload = f"The call {entry.name} was cut, its outcome is unknown. Run it again?"
         question = Question(f"{entry.call_id}:unknown", entry.name, payload, "unknown")
-        return Restored(entry, False, saved, question=question)
-    return Restored(entry, False, saved)
+        return Restored(entry, False, saved, entry, question=question)
+    return Restored(entry, False, saved, entry)
 
 
 def _again(resume: Resume, entry: LedgerEntry, saved: OpenCall, tool: BaseTool | None) -> Restored:
@@ -138,7 +154,7 @@ def _again(resume: Resume, entry: LedgerEntry, saved: OpenCall, tool: BaseTool |
             entry, saved, f"This call was not run again: the parameters of {entry.name!r} have changed since."
         )
     fresh = LedgerEntry(entry.call_id, entry.name, entry.args, effect=tool.options.effect, remote=tool.remote)
-    return Restored(fresh, True, saved, _remembered(resume, saved), None, resume_inside(resume, saved))
+    return Restored(fresh, True, saved, entry, _remembered(resume, saved), None, resume_inside(resume, saved))
 
 
 def _remembered(resume: Resume, saved: OpenCall) -> CallMemory:
@@ -174,7 +190,7 @@ def resume_inside(resume: Resume, saved: OpenCall) -> Resume | None:
 
 
 def _refused(entry: LedgerEntry, saved: OpenCall, why: str) -> Restored:
-    return Restored(replace(entry, state=LedgerState.FAILED, error=why), False, saved)
+    return Restored(replace(entry, state=LedgerState.FAILED, error=why), False, saved, entry)
 
 
 class Continued:

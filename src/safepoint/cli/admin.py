@@ -20,6 +20,8 @@ from safepoint.cli.client import ServerClient, Trouble
 from safepoint.cli.options import NOT_YET, REFUSED, T, fail, takes
 from safepoint.cli.showing import age, event_line, plain, show_table
 
+_SILENCE = 2.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
@@ -202,8 +204,8 @@ def _reply(client: ServerClient, run: str, text: str | None) -> dict[str, object
     if text is None:
         fail(f"{run} waits for an answer: write it as TEXT; `safepoint logs {run}` shows what was asked")
     names = ("apps", found["appName"], "users", found["userId"], "sessions", found["sessionId"])
-    waiting = [id for event in client.get(*names)["events"] for id in event.get("longRunningToolIds", ())]
-    return {"answers": dict.fromkeys(waiting, text)}
+    asked = [ids for event in client.get(*names)["events"] if (ids := event.get("longRunningToolIds"))]
+    return {"answers": dict.fromkeys(asked[-1] if asked else (), text)}  # what was asked before is over
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +221,9 @@ def logs(options: Logs) -> None:
         typer.echo("it has told nothing yet", err=True)
         return
     under_way = False
-    for number, event in client.events(options.run):
+    # Of a run that another process has, the server does not know how much it has told.
+    silence = _SILENCE if known is None and not options.follow else None
+    for number, event in client.events(options.run, silence=silence):
         partial = bool(event.get("partial"))
         if options.json and (options.follow or not partial):
             typer.echo(json.dumps(event, ensure_ascii=False))

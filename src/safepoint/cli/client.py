@@ -51,10 +51,18 @@ class ServerClient:
         """`action`: the word after the colon. `wait`: for how long the server may take, besides. Raises `Trouble`."""
         return self._ask("POST", _join(path) + (f":{action}" if action else ""), body, wait)
 
-    def events(self, run: str) -> Generator[tuple[int | None, dict[str, Any]]]:  # Any: JSON
-        """What a run tells, from its beginning to its end: (number, event). Raises `Trouble`."""
-        with self._request("GET", f"{_join(('runs', run))}/events", None, None) as response:
-            yield from _frames(response)
+    def events(
+        self, run: str, *, silence: float | None = None
+    ) -> Generator[tuple[int | None, dict[str, Any]]]:  # Any: JSON
+        """What a run tells, from its beginning to its end: (number, event). Raises `Trouble`.
+
+        `silence`: after so many seconds without a word it has told what there is.
+        """
+        with self._request("GET", f"{_join(('runs', run))}/events", None, silence) as response:
+            try:
+                yield from _frames(response)
+            except TimeoutError:
+                return
 
     def _ask(self, method: str, path: str, body: Mapping[str, object] | None, wait: float) -> Any:  # Any: JSON
         with self._request(method, path, body, _PATIENCE + wait) as response:

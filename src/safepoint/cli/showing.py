@@ -51,6 +51,8 @@ def event_line(event: Mapping[str, Any]) -> str:  # Any: JSON
         said.append(f"[{event['errorCode']}: {event.get('errorMessage', '')}]")
     elif event.get("longRunningToolIds"):
         said.append("[waits for an answer]")
+    questions: Sequence[Mapping[str, Any]] = event.get("customMetadata", {}).get("safepointQuestions", ())  # Any: JSON
+    said += [f"[asks: {question.get('payload')}]" for question in questions]
     return plain(f"{at} {event.get('author', '')}: {' '.join(said)}".rstrip())
 
 

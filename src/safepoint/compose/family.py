@@ -83,6 +83,9 @@ class Family:
 
     def remains(self, draft: Draft | None) -> Remains:
         """What is left of the children, now that nothing waits for any of them."""
+        for key, entry in self._entries.items():
+            if self._record.ledger[key].state is LedgerState.NOT_STARTED:
+                self._record.ledger.put_back(entry)
         opened = dict(self._resume.answered().calls) if self._resume is not None else {}
         path, touched = self._record.node.path, list[Touched]()
         children = [ChildResult(key, f"{path}/{key}", result) for key, result in self._before.items()]

@@ -125,6 +125,8 @@ def user_message(prompt: Prompt) -> Message:
     for part in parts:
         if not isinstance(part, Text | Image | File):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
             raise ValueError(f"a prompt is a str or a list of Text, Image and File, not a list with {part!r}")
+        if isinstance(part, Text) and not isinstance(part.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # as above
+            raise ValueError(f"the words of a prompt are a str, not {part.text!r}")
         if isinstance(part, Text) and not part.text.strip():
             raise ValueError("a prompt must not be empty: write at least one word")
     if not parts:

@@ -32,7 +32,8 @@ from safepoint.server.wire_events import (
     with_usage,
 )
 from safepoint.sessions.records import RunRecord
-from safepoint.sessions.session import Rewound, Session
+from safepoint.sessions.rewinding import Rewound
+from safepoint.sessions.session import Session
 from safepoint.sessions.shelf import Note
 from safepoint.sessions.store import StoredRun
 

@@ -15,7 +15,7 @@ from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason
 from safepoint._core.receipts import Outcome, Receipt
 from safepoint.agent.result import StopReason
-from safepoint.agent.resume import Resume
+from safepoint.agent.resume import Unanswered
 from safepoint.errors import SessionBusy, StoreError
 from safepoint.server.host import Host
 from safepoint.server.hosted import HostedRun
@@ -151,9 +151,7 @@ async def clear_pause(host: Host, key: SessionKey, paused: RunRecord, reason: Re
     if checkpoint is None or not checkpoint.questions or session.runs[-1].run_id != paused.run_id:
         return None
     durable = await store_wish(host, paused.run_id, Wish(CancelRequest(), reason, host.owner))
-    # It stops before its first step, so nobody ever sees these answers.
-    unanswered = {question.id: False for question in checkpoint.questions}
-    run = host.agent(key.app).start(checkpoint=Resume(checkpoint, answers=unanswered), session=session)
+    run = host.agent(key.app).start(checkpoint=Unanswered(checkpoint), session=session)
     run = run.under(paused.run_id)
     run.cancel(SafePoint.NOW, reason=reason)
     scene = Scene.of(session.runs[-1].origin, run.agent)

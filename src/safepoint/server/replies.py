@@ -51,8 +51,12 @@ async def preflight(send: Send) -> None:
 
 
 def cors_headers(page: str) -> tuple[tuple[bytes, bytes], ...]:
-    """Cookies are left out: they count for the server's own page only."""
-    return (b"access-control-allow-origin", page.encode("latin-1")), (b"vary", b"Origin")
+    """Cookies are left out: they count for the server's own page only. Of our headers it may read what it needs."""
+    return (
+        (b"access-control-allow-origin", page.encode("latin-1")),
+        (b"access-control-expose-headers", b"Safepoint-Run, Retry-After"),
+        (b"vary", b"Origin"),
+    )
 
 
 async def _send(

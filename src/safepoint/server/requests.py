@@ -163,6 +163,9 @@ class CancelAfter(_Strict):
 OnDisconnect = Literal["cancel", "detach"] | CancelAfter
 
 
+_OURS = ("__adk_internal_", "safepoint")
+
+
 class RunRequest(_Wire):
     """ADK's RunAgentRequest, and what is ours: `onDisconnect`, `ifBusy`, `idempotencyKey`."""
 
@@ -182,10 +185,10 @@ class RunRequest(_Wire):
     @field_validator("custom_metadata")
     @classmethod
     def _without_internals(cls, metadata: State | None) -> State | None:
-        """ADK keeps these names to itself, and shows them to nobody."""
+        """ADK keeps its names to itself, and shows them to nobody. Ours are the server's own word."""
         if metadata is None:
             return None
-        return {name: value for name, value in metadata.items() if not name.startswith("__adk_internal_")}
+        return {name: value for name, value in metadata.items() if not name.startswith(_OURS)}
 
 
 class NewSession(_Wire):

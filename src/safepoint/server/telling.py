@@ -69,7 +69,7 @@ class Telling:
         """What a failure was is known only now. If the end could not be stored, it is told all the same."""
         if self._mine:
             self._mine = False
-            self._say_last(_end_of(result, self._index))
+            self._say_last(Ended.of(result, self._index, time.time()))
         if self._last is not None:
             place, event = self._last
             code, text = failure(result.error)
@@ -182,12 +182,6 @@ class Telling:
         assert self._session is not None
         for place, message in list(self._said.items())[opened.messages[0].role == "user" :]:
             self._feed.say(place, message_event(self._feed.scene, place, message, self._session.times[place]))
-
-
-def _end_of(result: RunResult[Any], index: int) -> Ended:  # Any: of every output type
-    """The fact that nobody heard of, because it was not waited for."""
-    own, ledger, usage = tuple(result.messages[index:]), result.ledger, result.usage
-    return Ended(result.run_id, result.stop_reason, index, own, ledger, usage, result.checkpoint, time.time())
 
 
 def failure(error: BaseException | None) -> tuple[str, str]:

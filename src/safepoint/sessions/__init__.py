@@ -2,7 +2,8 @@
 
 from safepoint.sessions.busy import Delivery, Sender, Sent
 from safepoint.sessions.memory import MemoryStore
-from safepoint.sessions.session import Rewound, Session
+from safepoint.sessions.rewinding import Rewound
+from safepoint.sessions.session import Session
 from safepoint.sessions.sqlite import SqliteStore
 from safepoint.sessions.store import LateResult, Store, Stored
 

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from safepoint._core.border import outlast
@@ -21,15 +21,14 @@ from safepoint._core.orphans import Orphan
 from safepoint._core.supervisor import Supervisor
 from safepoint.agent.conversation import Entered
 from safepoint.agent.journal import Ended, Fact, Opened, Said
-from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import SessionBusy, SessionNotFound
 from safepoint.history.check import check_history
 from safepoint.history.encoding import decode_value, encode_values
 from safepoint.history.parts import Message
-from safepoint.history.states import LedgerState
 from safepoint.sessions.applying import apply
 from safepoint.sessions.late import completed, late_change, late_result, with_late_notes
 from safepoint.sessions.recovery import sealed
+from safepoint.sessions.rewinding import Rewound, last_turn_taken_back
 from safepoint.sessions.store import (
     Change,
     LateResult,
@@ -39,34 +38,13 @@ from safepoint.sessions.store import (
     Store,
     Stored,
     StoredRun,
-    Truncated,
 )
-from safepoint.tools.options import Effect
 
 if TYPE_CHECKING:
     from safepoint.agent.checkpoint import Checkpoint
-    from safepoint.agent.result import RunResult
     from safepoint.agent.run import Run
 
-_HAPPENED = frozenset(
-    {
-        LedgerState.FINISHED,
-        LedgerState.FINISHED_LATE,
-        LedgerState.FAILED,
-        LedgerState.CUT,
-        LedgerState.STOPPED,
-        LedgerState.WAITING,
-    }
-)
 _PATIENCE = 10.0  # seconds for a release
-
-
-@dataclass(frozen=True, slots=True)
-class Rewound:
-    """What a rewind took back, and which effects of tools remain in the world all the same."""
-
-    messages: tuple[Message, ...]
-    effects: tuple[LedgerEntry, ...]
 
 
 class Session:
@@ -163,11 +141,8 @@ class Session:
 
         def take_back() -> list[Change]:
             nonlocal rewound
-            if not self._stored.runs:
-                return []
-            last = self._stored.runs[-1]
-            rewound = Rewound(self.messages[last.index :], tuple(filter(_has_effect, last.ledger)))
-            return [Truncated(last.index), StateSet(last.state_before)]
+            rewound, changes = last_turn_taken_back(self._stored)
+            return changes
 
         await self._change(take_back)
         if rewound.messages:
@@ -286,7 +261,7 @@ class Session:
         if self.live is run:
             self.live = None
             if run.result.save_error is not None and self._has_open_run():
-                self._owed = _end_of(run.result, self._stored.runs[-1].index)
+                self._owed = Ended.of(run.result, self._stored.runs[-1].index, current_clock().wall())
         if self.live is None and not self._changing and self._claimant is not None:
             # The store did not answer in time.
             self._releasing(self._claimant)
@@ -420,11 +395,6 @@ class SessionJournal:
         await self._session.write(*facts)
 
 
-def _end_of(result: RunResult[Any], index: int) -> Ended:  # Any: a run of any agent
-    own, now = tuple(result.messages[index:]), current_clock().wall()
-    return Ended(result.run_id, result.stop_reason, index, own, result.ledger, result.usage, result.checkpoint, at=now)
-
-
 def _plain(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of the user's own
     """A copy, in values that every store can keep; what has no such form becomes its description."""
     return cast("dict[str, Any]", decode_value(encode_values(state)))
@@ -436,9 +406,3 @@ def _lasting(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above
 
 def _call_ids(messages: tuple[Message, ...]) -> set[str]:
     return {call.id for message in messages for call in message.tool_calls}
-
-
-def _has_effect(entry: LedgerEntry) -> bool:
-    """Did the call reach the world, or may it have? One that was denied or refused never ran a line."""
-    ran = entry.started_at is not None or entry.state not in (LedgerState.FAILED, LedgerState.WAITING)
-    return ran and entry.state in _HAPPENED and entry.effect is not Effect.PURE

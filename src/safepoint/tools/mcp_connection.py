@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from safepoint._core.border import outlast
 from safepoint._core.latch import Latch
@@ -157,8 +157,8 @@ class Connection:
         return McpFailed(render_error(error))
 
 
-def _cause(error: BaseException) -> BaseException:
+def _cause(error: Exception) -> Exception:
     """What went wrong, without the groups that the SDK's task groups put around it."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+    if not isinstance(error, ExceptionGroup):
+        return error
+    return _cause(cast("ExceptionGroup[Exception]", error).exceptions[0])

@@ -157,7 +157,10 @@ class Driver(Generic[T]):
             case StopAsked():
                 self._hear_stop(entry)
             case Answered(question=question, value=value):
-                self.answers[question] = value
+                asks = self.state.asks
+                # Before the record was read nobody knows what is asked. Later, an answer that comes twice is none.
+                if not self._loaded or (asks is not None and question in {each.id for each in asks.questions}):
+                    self.answers[question] = value
             case Closing():
                 pass
 

@@ -186,16 +186,16 @@ class TurnLoop(Generic[T]):
     @property
     def questions(self) -> tuple[Question, ...]:
         """What the turn that waits for a person asks; also after a loop that ended for that. Safe in any thread."""
-        pending = self._driver.state.pending
-        return pending.checkpoint.questions if pending is not None else ()
+        asks = self._driver.state.asks
+        return asks.questions if asks is not None else ()
 
     def answer(self, id: str, value: Any) -> None:  # Any: whatever the person answered
         """Answer one of `questions`. Safe from any thread; before the start it is kept for a turn that goes on."""
-        pending = self._driver.state.pending
         if self._task is not None:
-            if pending is None or not pending.checkpoint.questions or self.ended:
+            asks = self._driver.state.asks
+            if asks is None or self.ended:
                 raise UsageError(f"no turn waits for an answer to {id!r}")
-            Resume(pending.checkpoint, answers={id: value})  # refuses an unknown id, or a value of the wrong kind
+            Resume(asks, answers={id: value})  # refuses an unknown id, or a value of the wrong kind
         self._record(Answered(id, value))
 
     def take_late_items(self) -> list[T]:

@@ -140,6 +140,7 @@ class Serving(Generic[T]):
         """See a run through, and the callback that watches it; what the callback raised."""
         driver, first = self._driver, not turn.has_run
         turn.begin(run)
+        driver.answers.clear()  # an answer is for the question that was asked, and for no later one of the same name
         driver.preempts.turn_began(turn)
         if first:
             driver.hub.emit(TurnStarted(turn.number, run.id, tuple(turn.consumed)))
@@ -197,12 +198,13 @@ class Serving(Generic[T]):
             await driver.wait()
         if turn.given_up:
             return None
-        return {id: known.pop(id) for id in wanted}
+        return {id: known[id] for id in wanted}
 
     # -- the end of a turn ---------------------------------------------------------------------------------------------
 
     def _settle(self, turn: Turn[T], error: BaseException | None) -> None:
         outcome = self._state.settle(turn, error)
+        self._driver.answers.clear()
         self._driver.preempts.turn_over(turn, planned=True)
         self._driver.hub.emit(TurnEnded(turn.number, outcome, tuple(turn.consumed)))
         self._driver.journal.touch()

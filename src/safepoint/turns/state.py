@@ -120,6 +120,14 @@ class LoopState(Generic[T]):
     def _history(self) -> tuple[Message, ...]:
         return self.previous.messages if self.previous is not None and self._keeps_history else ()
 
+    @property
+    def asks(self) -> Checkpoint | None:
+        """Of the turn that waits for a person; None if there is none, or it goes on already. Read by other threads."""
+        pending, turn = self.pending, self.turn
+        if pending is None or not pending.checkpoint.questions or (turn is not None and turn.phase is TurnPhase.ACTIVE):
+            return None
+        return pending.checkpoint
+
     def exit_reason(self, *, cancelled: bool) -> ExitReason:
         if self.error is not None:
             return ExitReason.ERROR

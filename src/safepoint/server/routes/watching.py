@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from safepoint.agent.steering import SteerOutcome
+from safepoint.errors import SessionBusy
 from safepoint.server.answers import holding_json, record_json, run_json, without_nulls
 from safepoint.server.event_stream import EventStream
 from safepoint.server.finding import Finder
@@ -71,8 +72,10 @@ async def why(host: Served, who: Who, run: str) -> Json:
 @routes.post("/runs/{run}:steer")
 async def steer(host: Served, who: Who, run: str, body: SteerRequest) -> Json:
     """`waiting`: no model call has come yet, so nobody knows whether it will join; it may still."""
-    await Finder(host).run(who, run)
+    found = await Finder(host).run(who, run)
     hosted = Finder(host).live(who, run)
+    if hosted is None and found.state in (RunState.QUEUED, RunState.LIVE) and not isinstance(found, HostedRun):
+        raise SessionBusy("another process has this run: steer it there, or send a message with ifBusy to its session")
     if hosted is None:
         return {"runId": run, "outcome": "too_late", "reason": "the run is over"}
     receipt = hosted.run.steer(body.new_message.prompt())
