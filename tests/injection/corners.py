@@ -8,8 +8,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 
 from safepoint import Agent, Ladder, tool
 from safepoint._core.supervisor import wind_down
+from safepoint.agent.journal import Ended
 from safepoint.agent.model import Chunk, ModelRequest
-from safepoint.errors import StoreError
+from safepoint.errors import RunFailed, StoreError
 from safepoint.sessions import MemoryStore, Session, Store
 from safepoint.sessions.store import Change
 from safepoint.testing import call, say
@@ -58,11 +59,33 @@ async def late_result_is_stored(store: Store) -> None:
     await one.run("second", session=session)
 
 
-class FailsToRelease(SlowStore):
-    """A store that refuses at once to give a session back, the first two times."""
+class FailsToEnd(SlowStore):
+    """A store that refuses the first end of a run that it is to write, and with it the session that comes back."""
 
     def __init__(self) -> None:
         super().__init__(MemoryStore())
+        self._has_refused = False
+
+    async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
+        if not self._has_refused and any(isinstance(change, Ended) for change in changes):
+            self._has_refused = True
+            raise StoreError("not now")
+        await super().append(session_id, epoch, changes)
+
+
+async def run_whose_end_cannot_be_written() -> None:
+    one = agent(call("look"), say("done"), say("more"), tools=[look])
+    session = await Session.create(FailsToEnd(), "s")
+    with suppress(StoreError, RunFailed):
+        await one.run("first", session=session)
+    await one.run("second", session=session)
+
+
+class FailsToRelease(FailsToEnd):
+    """As above; and the session is not taken back alone either, the first two times."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._refusals = 2
 
     async def release(self, session_id: str, claimant: str) -> None:
@@ -75,7 +98,8 @@ class FailsToRelease(SlowStore):
 async def taken_again_by_who_could_not_give_it_back() -> None:
     one = agent(call("look"), say("done"), say("more"), tools=[look])
     session = await Session.create(FailsToRelease(), "s")
-    await one.run("first", session=session)
+    with suppress(StoreError, RunFailed):
+        await one.run("first", session=session)
     await asyncio.sleep(A_MOMENT)  # the second try is made in the background, and fails, too
     await one.run("second", session=session)
 

@@ -93,6 +93,7 @@ def test_a_cancel_is_not_refused_when_every_limit_is_reached(world: Guarded) -> 
     begin(world, "full1")
     begin(world, "full2")
     run = next(run["runId"] for run in world.ask("ann", "GET", "/runs").body if run["sessionId"] == "full1")
+    until(lambda: "safepoint_viewers 0" in world.ask("boss", "GET", "/metrics").body)  # of those who have left
     with ExitStack() as watching:
         for _ in range(12):
             watching.enter_context(world.server.open_stream("GET", f"/runs/{run}/events", headers=world.bearer("ann")))
