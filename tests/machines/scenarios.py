@@ -145,6 +145,18 @@ def now_found_in_the_log_by_a_run_that_is_stopping_already() -> StopMachine:
     return machine
 
 
+def a_stop_in_the_round_in_which_the_caller_is_cancelled() -> StopMachine:
+    """The run stops for an ask before its caller's cancellation has become one: it is told as it was."""
+    machine = OneRun()
+    machine.begin(Plan(hooks=True), None)
+    machine.start(False, AT_REST)
+    machine.undo_or_hook_ends(0, False, 2)
+    machine.cancel_caller(0)
+    machine.ask_now(Source.POLICY, 0, AT_REST)
+    assert not machine.world.live
+    return machine
+
+
 SCENARIOS: Final[tuple[Callable[[], StopMachine], ...]] = (
     an_answer,
     a_tool_that_finishes_and_one_that_fails,
@@ -159,5 +171,6 @@ SCENARIOS: Final[tuple[Callable[[], StopMachine], ...]] = (
     now_before_the_first_step_of_a_model_call,
     now_heard_of_before_the_first_step_of_a_tool,
     now_found_in_the_log_by_a_run_that_is_stopping_already,
+    a_stop_in_the_round_in_which_the_caller_is_cancelled,
     a_tool_that_leaves_an_agent_behind,
 )

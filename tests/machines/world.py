@@ -387,6 +387,9 @@ class World:
             if ask.id not in known:
                 if ask.reason.source not in (Source.CALLER, Source.PARENT, Source.DEADLINE):
                     self.faults.append(f"{ask} came from nowhere")
+                # Both in one round: the node had stopped before its caller's cancellation became an ask.
+                if node.stop is not None and ask not in node.stop.request.asks:
+                    self.reference.judge(party, None)
                 party.asks.append(self._asked(ask, Wish(Push.NOW), party, recorded=recorded))
 
     def _course(self, run: AnyRun, party: Party, base: list[tuple[object, ...]]) -> Course:
