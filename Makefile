@@ -9,9 +9,6 @@ READY := .venv/.ready
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-# One worker more than there are cores: many tests wait for processes and sockets.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-
 .PHONY: help
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,7 +18,7 @@ test: $(READY) ## lint, check the types, run the tests: what CI runs
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	@$(MAKE) --no-print-directory -j2 mypy pyright
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/pytest -n auto --dist loadfile
 
 .PHONY: mypy pyright
 mypy pyright: $(READY)
