@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from safepoint import Agent
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason
@@ -101,3 +103,23 @@ async def test_a_cancel_before_the_first_step_of_a_run_that_has_to_wait_after_al
     assert (cancelled.outcome, second.outcome) == ("stopped", "cancelled")
     stored = await host.store.load(KEY.stored_as)
     assert [message.text for message in stored.messages if message.role == "user"] == ["go", "more"]
+
+
+@pytest.mark.parametrize("wait_seconds", [0, 60])
+def test_a_cancel_of_a_run_that_is_refused_after_all_says_so(wait_seconds: float) -> None:
+    @virtual
+    async def body() -> None:
+        reached = asyncio.Event()
+        host = await hosting(ScriptedModel([say("x"), stall(reached.set)]))
+        first, second = await submit(host, "go"), await submit(host, "at the same moment")
+        request = CancelRequest(wait_seconds=wait_seconds)
+        [cancelled] = await cancel_all(host, [second], request, Reason("no"))
+        await second.over.wait()
+        [again] = await cancel_all(host, [second], request, Reason("no"))
+        assert cancelled.outcome == "refused"
+        assert (again.requested, again.outcome) == (False, "refused")
+        await reached.wait()
+        first.ask(SafePoint.NOW, Reason("enough"))
+        await first.over.wait()
+
+    body()

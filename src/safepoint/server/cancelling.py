@@ -77,7 +77,8 @@ async def _settle(
                 await _until_settled(hosted, receipt, request)
         except TimeoutError:
             pass
-    if receipt is None:
+    never_began = hosted.over.is_set and not hosted.run.node.started
+    if receipt is None or never_began:
         outcome = str(Outcome.STOPPED) if hosted.withdrawn is not None else hosted.outcome
         return Cancelled(hosted.id, True, outcome if hosted.over.is_set else None, durable)
     ended = receipt.node.ended.is_set if request.node is not None else hosted.over.is_set
@@ -91,8 +92,8 @@ async def _until_settled(hosted: HostedRun, receipt: Receipt | None, request: Ca
     Cancellation: only the waiting ends.
     """
     if receipt is not None:
-        await hosted.begun.wait()  # a run that has been accepted begins by itself, and can be waited for then
-        if await receipt.wait() is Outcome.WITHDRAWN:
+        await hosted.begun.wait()  # a run that has been accepted begins by itself, or is refused after all
+        if hosted.run.node.started and await receipt.wait() is Outcome.WITHDRAWN:
             return
     if receipt is None or request.node is None:
         await hosted.over.wait()
