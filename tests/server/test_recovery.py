@@ -32,7 +32,8 @@ from tests.server.server_process import message
 from tests.virtual import virtual
 
 GONE = f"{socket.gethostname()}|999999999|never"
-SESSION = "worker/ann/s"
+KEY = SessionKey("worker", "ann", "s")
+SESSION = KEY.stored_as
 
 
 @tool
@@ -74,6 +75,15 @@ class World:
     async def left(self, run_id: str = "r", **more: Any) -> None:  # Any: fields of a record
         fields: dict[str, Any] = {"state": RunState.LIVE, "created_at": 1.0, "owner": GONE, "session": SESSION, **more}
         await self.book.accept(RunRecord(run_id, request=message("s", run_id), **fields), since=0)
+
+    async def paused(self) -> RunRecord:
+        """Of a run that asks a person."""
+        paused = await self.host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "ask")))
+        assert isinstance(paused, HostedRun)
+        await paused.over.wait()
+        [record] = await self.book.find()
+        assert record.state is RunState.PAUSED
+        return record
 
     async def look(self) -> dict[str, str | None]:
         """Once, to the end of what it starts; how the runs have ended."""
@@ -171,14 +181,8 @@ async def test_a_server_that_leaves_takes_over_nothing() -> None:
 @virtual
 async def test_a_pause_that_a_new_message_has_closed_meanwhile_is_not_told_as_stopped_by_the_cancel() -> None:
     there = await world()
-    host, key = there.host, SessionKey("worker", "ann", "s")
-    paused = await host.submit(LOCAL, key, RunRequest.model_validate(message("s", "ask")))
-    assert isinstance(paused, HostedRun)
-    await paused.over.wait()
-    [record] = await there.book.find()
-    assert record.state is RunState.PAUSED
-
-    clearing = asyncio.create_task(clear_pause(host, key, record, Reason("enough")))
+    host, record = there.host, await there.paused()
+    clearing = asyncio.create_task(clear_pause(host, KEY, record, Reason("enough")))
     there.book.before_move = lambda: there.left("next", created_at=record.created_at + 1, owner=host.owner)
     assert await clearing is None
     known = await there.book.get(record.run_id)
@@ -189,12 +193,8 @@ async def test_a_pause_that_a_new_message_has_closed_meanwhile_is_not_told_as_st
 @virtual
 async def test_a_pause_that_is_cancelled_is_not_taken_for_an_answer() -> None:
     there = await world()
-    host, key = there.host, SessionKey("worker", "ann", "s")
-    paused = await host.submit(LOCAL, key, RunRequest.model_validate(message("s", "ask")))
-    assert isinstance(paused, HostedRun)
-    await paused.over.wait()
-    [record] = await there.book.find()
-    cleared = await clear_pause(host, key, record, Reason("enough"))
+    host, record = there.host, await there.paused()
+    cleared = await clear_pause(host, KEY, record, Reason("enough"))
     assert cleared is not None
     left = (await there.store.load(SESSION)).runs[-1].checkpoint
     assert left is not None

@@ -127,12 +127,13 @@ class Node:
 
     def request(self) -> Request | None:
         """The fold of all asks that stand for this node, its own and those handed down."""
-        own = self.log.standing().request
-        return own if self.parent is None else join(own, self.parent.hands_down(self))
+        return self._with_inherited(self.log.standing().request)
 
     def _pressing(self) -> Request | None:
         """As `request`, with the asks that came after the answer: they no longer change it, but cut what follows it."""
-        own = self.log.standing().pressing
+        return self._with_inherited(self.log.standing().pressing)
+
+    def _with_inherited(self, own: Request | None) -> Request | None:
         return own if self.parent is None else join(own, self.parent.hands_down(self))
 
     def _inherited(self) -> Request | None:

@@ -88,9 +88,11 @@ class Resume:
 
     def answered(self) -> Checkpoint:
         """The checkpoint with the answers in it, for whoever is stopped again before it has come to them."""
+        if not self.answers:
+            return self.checkpoint
         calls = {id: _answered(self, call) for id, call in self.checkpoint.calls.items()}
         hooks = {name: _answered(self, hook) for name, hook in self.checkpoint.hooks.items()}
-        return replace(self.checkpoint, calls=calls, hooks=hooks) if self.answers else self.checkpoint
+        return replace(self.checkpoint, calls=calls, hooks=hooks)
 
     def amendment(self) -> Message | None:
         return None if self.message is None else user_message(self.message)

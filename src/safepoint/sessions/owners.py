@@ -24,8 +24,9 @@ class Owner:
         return f"{self.host}|{self.pid}|{self.born}"
 
     @staticmethod
-    def parse(text: str) -> Owner:
-        host, pid, born = text.split("|")
+    def parse(text: object) -> Owner:
+        """As it was written. Raises ValueError for whatever else stands in its place."""
+        host, pid, born = str(text).split("|")
         return Owner(host, int(pid), born)
 
     @staticmethod

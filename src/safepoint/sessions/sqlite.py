@@ -11,7 +11,7 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,17 +22,25 @@ from safepoint.agent.journal import Called, Ended, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import (
     CheckpointError,
-    SessionBusy,
     SessionExists,
-    SessionNotFound,
     StoreCorrupt,
     StoreError,
-    Superseded,
 )
 from safepoint.history.encoding import decode_message, decode_value, encode_message, encode_values
 from safepoint.history.parts import Message
-from safepoint.sessions.owners import LEASE, Owner
-from safepoint.sessions.store import Change, LateResult, LateSet, Released, StateSet, Stored, StoredRun, Truncated
+from safepoint.sessions.owners import LEASE
+from safepoint.sessions.sqlite_claims import Claims, check_epoch, session_row
+from safepoint.sessions.store import (
+    Change,
+    Lasting,
+    LateResult,
+    LateSet,
+    Released,
+    StateSet,
+    Stored,
+    StoredRun,
+    Truncated,
+)
 from safepoint.sessions.worker import Worker
 from safepoint.tools.memory import CallMemory
 
@@ -78,11 +86,9 @@ class SqliteStore:
         self._path = Path(path)
         self._timeout = timeout
         _make_private(self._path)
-        self._owner = str(Owner.this_process())
-        # Which session each claimant of ours holds; known to the worker's thread alone.
-        self._held: dict[str, str] = {}
+        self._claims = Claims()
         # Also the writer of whatever else is kept in this file: there is one.
-        self.worker = Worker(self._connect, f"sqlite {self._path.name}", self._beat, self.beat_every)
+        self.worker = Worker(self._connect, f"sqlite {self._path.name}", self._claims.beat, self.beat_every)
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None)
@@ -110,40 +116,26 @@ class SqliteStore:
         return await self.worker.call(lambda db: _load(db, session_id))
 
     async def claim(self, session_id: str, claimant: str) -> int:
-        def work(db: sqlite3.Connection) -> int:
-            epoch = _claim(db, session_id, self._owner, claimant)
-            self._held[claimant] = session_id
-            return epoch
-
-        return await self.worker.call(work)
+        return await self.worker.call(lambda db: self._claims.claim(db, session_id, claimant))
 
     async def release(self, session_id: str, claimant: str) -> None:
-        def work(db: sqlite3.Connection) -> None:
-            _release(db, session_id, claimant)
-            self._held.pop(claimant, None)
-
-        await self.worker.call(work)
-
-    def _beat(self) -> Callable[[sqlite3.Connection], object] | None:
-        """What renews our claims; nothing if there are none. A run may be silent for longer than a lease lasts."""
-        rows = [(time.time(), session_id, claimant) for claimant, session_id in self._held.items()]
-        renew = "UPDATE sessions SET renewed = ? WHERE id = ? AND claimant = ? AND owner IS NOT NULL"
-        return (lambda db: db.executemany(renew, rows)) if rows else None
+        await self.worker.call(lambda db: self._claims.release(db, session_id, claimant))
 
     async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
         def work(db: sqlite3.Connection) -> None:
-            _check_epoch(db, session_id, epoch)
+            check_epoch(db, session_id, epoch)
             for change in changes:
-                _apply(db, session_id, change)
                 if isinstance(change, Released):
-                    self._held.pop(change.claimant, None)
+                    self._claims.release(db, session_id, change.claimant)
+                else:
+                    _apply(db, session_id, change)
             db.execute("UPDATE sessions SET renewed = ? WHERE id = ?", (time.time(), session_id))
 
         await self.worker.call(work)
 
     async def add_late(self, session_id: str, late: LateResult) -> None:
         def work(db: sqlite3.Connection) -> None:
-            _row(db, session_id)
+            session_row(db, session_id)
             _insert_late(db, session_id, late)
 
         await self.worker.call(work)
@@ -205,49 +197,10 @@ def _make_private(path: Path) -> None:
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
 
 
-# -- claiming --------------------------------------------------------------------------------------------------------
-
-
-def _row(db: sqlite3.Connection, session_id: str) -> tuple[str, int, str | None, float | None]:
-    found = db.execute("SELECT state, epoch, owner, renewed FROM sessions WHERE id = ?", (session_id,)).fetchone()
-    if found is None:
-        raise SessionNotFound(f"there is no session {session_id!r}: create it first")
-    state, epoch, owner, renewed = found
-    return state, epoch, owner, renewed
-
-
-def _claim(db: sqlite3.Connection, session_id: str, owner: str, claimant: str) -> int:
-    _, epoch, held_by, renewed = _row(db, session_id)
-    (before,) = db.execute("SELECT claimant FROM sessions WHERE id = ?", (session_id,)).fetchone()
-    holder = _owner(session_id, held_by) if held_by is not None else None
-    if holder is not None and before != claimant and not holder.is_gone(renewed or 0.0):
-        where = "in this process" if held_by == owner else f"in process {holder.pid}"
-        raise SessionBusy(f"a run of the session {session_id!r} is live {where}")
-    change = (owner, claimant, time.time(), epoch + 1, session_id)
-    db.execute("UPDATE sessions SET owner = ?, claimant = ?, renewed = ?, epoch = ? WHERE id = ?", change)
-    return epoch + 1
-
-
-def _owner(session_id: str, text: str) -> Owner:
-    try:
-        return Owner.parse(text)
-    except _UNREADABLE as error:
-        raise StoreCorrupt(f"the owner of the session {session_id!r} can't be read: {text!r}") from error
-
-
-def _release(db: sqlite3.Connection, session_id: str, claimant: str) -> None:
-    db.execute("UPDATE sessions SET owner = NULL WHERE id = ? AND claimant = ?", (session_id, claimant))
-
-
-def _check_epoch(db: sqlite3.Connection, session_id: str, epoch: int) -> None:
-    if _row(db, session_id)[1] != epoch:
-        raise Superseded(f"the session {session_id!r} was taken over by another run")
-
-
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-def _apply(db: sqlite3.Connection, session_id: str, change: Change) -> None:
+def _apply(db: sqlite3.Connection, session_id: str, change: Lasting) -> None:
     """What `applying.apply` says, in rows."""
     match change:
         case Opened():
@@ -268,12 +221,10 @@ def _apply(db: sqlite3.Connection, session_id: str, change: Change) -> None:
             db.execute("DELETE FROM late WHERE session = ?", (session_id,))
             for result in late:
                 _insert_late(db, session_id, result)
-        case Released(claimant):
-            _release(db, session_id, claimant)
 
 
 def _open(db: sqlite3.Connection, session_id: str, opened: Opened) -> None:
-    state, origin = _row(db, session_id)[0], opened.run_id
+    state, origin = session_row(db, session_id).state, opened.run_id
     last = _last_run(db, session_id)
     number = (last[0] if last is not None else 0) + 1
     if opened.continues is not None:
@@ -371,7 +322,7 @@ def _insert_late(db: sqlite3.Connection, session_id: str, late: LateResult) -> N
 
 
 def _load(db: sqlite3.Connection, session_id: str) -> Stored:
-    state, epoch, _, _ = _row(db, session_id)
+    found = session_row(db, session_id)
     rows = db.execute("SELECT place, body, at FROM messages WHERE session = ? ORDER BY place", (session_id,)).fetchall()
     columns = "run_id, agent, place, ended, stop_reason, checkpoint, state_before, origin"
     runs = db.execute(f"SELECT {columns} FROM runs WHERE session = ? ORDER BY number", (session_id,)).fetchall()
@@ -381,10 +332,10 @@ def _load(db: sqlite3.Connection, session_id: str) -> Stored:
             raise ValueError("a message is missing")
         return Stored(
             tuple(decode_message(json.loads(body)) for _, body, _ in rows),
-            _read_state(state),
+            _read_state(found.state),
             tuple(_read_run(db, session_id, row) for row in runs),
             tuple(LateResult(*row) for row in late.fetchall()),
-            epoch,
+            found.epoch,
             tuple(float(at) for _, _, at in rows),
         )
     except _UNREADABLE as error:

@@ -95,7 +95,9 @@ class Released:
     claimant: str
 
 
-Change = Fact | Truncated | StateSet | LateSet | Released
+# What is told of a session, and who has it.
+Lasting = Fact | Truncated | StateSet | LateSet
+Change = Lasting | Released
 
 
 class Store(Protocol):
