@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason
 from safepoint._core.receipts import Outcome, Receipt
+from safepoint._core.tree import Node
 from safepoint.agent.result import StopReason
 from safepoint.agent.resume import Unanswered
 from safepoint.errors import SessionBusy, StoreError
@@ -45,22 +46,23 @@ class Cancelled:
 
 async def cancel_all(host: Host, runs: list[HostedRun], request: CancelRequest, reason: Reason) -> list[Cancelled]:
     """Each of them, at once. Raises `NotYours` if none has the node. Cancellation: the asks stand."""
-    asked = [(hosted, ask(hosted, request, reason)) for hosted in _meant(runs, request)]
+    meant = [hosted for hosted in runs if _node(hosted, request) is not None]
+    if not meant and runs:
+        raise _no_node(request)
+    asked = [(hosted, ask(hosted, request, reason)) for hosted in meant]
     return list(await asyncio.gather(*(_settle(host, run, receipt, request, reason) for run, receipt in asked)))
 
 
-def _meant(runs: list[HostedRun], request: CancelRequest) -> list[HostedRun]:
-    """All of them, or whoever has the node. Raises `NotYours`."""
+def _node(hosted: HostedRun, request: CancelRequest) -> Node | None:
+    """What is to stop of it: all, or the node that the request names, if it is live and has that."""
     if request.node is None:
-        return runs
-    found = [hosted for hosted in runs if any(node.path == request.node for node in hosted.run.node.walk())]
-    if not found:
-        raise _no_node(request.node)
-    return found
+        return hosted.run.node
+    nodes = hosted.run.node.walk() if hosted.state is RunState.LIVE else ()
+    return next((node for node in nodes if node.path == request.node), None)
 
 
-def _no_node(path: str) -> NotYours:
-    return NotYours(f"no live node has the path {path!r}")
+def _no_node(request: CancelRequest) -> NotYours:
+    return NotYours(f"no live node has the path {request.node!r}")
 
 
 async def _settle(
@@ -121,25 +123,18 @@ async def withdraw(host: Host, hosted: HostedRun, ask_id: str) -> bool:
 
 def ask(hosted: HostedRun, request: CancelRequest, reason: Reason) -> Receipt | None:
     """Ask it now; None for a run that is over, or is withdrawn from the queue. Raises `NotYours`."""
-    match hosted.state:
-        case RunState.QUEUED:
-            if request.node is not None:
-                raise _no_node(request.node)
-            hosted.withdraw(reason)
-            return None
-        case RunState.LIVE:
-            node = hosted.run.node
-            if request.node is not None:
-                found = [each for each in node.walk() if each.path == request.node]
-                if not found:
-                    raise _no_node(request.node)
-                node = found[0]
-            within, recursive = request.within_seconds, request.recursive
-            receipt = node.cancel(request.point(), within=within, recursive=recursive, reason=reason)
-            hosted.asks[receipt.asked.id] = receipt
-            return receipt
-        case _:
-            return None
+    if not hosted.live:
+        return None
+    node = _node(hosted, request)
+    if node is None:
+        raise _no_node(request)
+    if hosted.state is RunState.QUEUED:
+        hosted.withdraw(reason)
+        return None
+    within, recursive = request.within_seconds, request.recursive
+    receipt = node.cancel(request.point(), within=within, recursive=recursive, reason=reason)
+    hosted.asks[receipt.asked.id] = receipt
+    return receipt
 
 
 async def store_wish(host: Host, run_id: str, wish: Wish) -> bool:

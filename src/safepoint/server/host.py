@@ -198,8 +198,7 @@ class Host:
             hosted.leaving.policy = request.on_disconnect
             if others:
                 hosted.queued = True
-                hosted.others_over = partial(self._others.over, key.stored_as, hosted.id)
-                await self._others.stop(others, request.if_busy)
+                hosted.others_over = partial(self._others.make_way, others, request.if_busy, key.stored_as, hosted.id)
             return await self.accept(hosted, sender, request)
         finally:
             self._arriving.remove(place)

@@ -220,7 +220,7 @@ class HostedRun:
         await self.record_end(book)
 
     async def _look_again(self) -> None:
-        """A run that was forced did not wait for its end to be stored, but it may well be. Bounded.
+        """The store did not take the end of the run in time, but it may well have it by now. Bounded.
 
         Cancellation: the session finds out when it is used next.
         """

@@ -34,15 +34,21 @@ class Others:
         if if_busy == "reject" or not self._book.durable:
             return []
         found = [record for record in await self._open(session) if not self._leads(record.run_id)]
-        if found and if_busy == "rollback":
+        elsewhere = [record for record in found if record.owner != self._owner]  # ours are only just being accepted
+        if elsewhere and if_busy == "rollback":
             raise SessionBusy(
-                f"the run {found[0].run_id} of this session is live in another process, which alone can take its turn "
-                "back: stop it with :cancel, take it back with :rewind, and send the message again"
+                f"the run {elsewhere[0].run_id} of this session is live in another process, which alone can take its "
+                "turn back: stop it with :cancel, take it back with :rewind, and send the message again"
             )
         return found
 
-    async def stop(self, found: list[RunRecord], if_busy: IfBusy) -> None:
-        """Ask the live ones to make room, if the message is to have that. Cancellation: some were asked."""
+    async def make_way(self, found: list[RunRecord], if_busy: IfBusy, session: str, run_id: str) -> None:
+        """Ask them to stop if the message wants that, and wait for them. Cancellation: some were asked."""
+        await self._stop(found, if_busy)
+        await self._over(session, run_id)
+
+    async def _stop(self, found: list[RunRecord], if_busy: IfBusy) -> None:
+        """Cancellation: some were asked."""
         if if_busy not in _STOPS:
             return
         request = CancelRequest(at=_STOPS[if_busy], recursive=True)
@@ -51,7 +57,7 @@ class Others:
             if record.state is RunState.LIVE:
                 await self._book.intend(record.run_id, wish.to_json())
 
-    async def over(self, session: str, run_id: str) -> None:
+    async def _over(self, session: str, run_id: str) -> None:
         """Wait until no live run of another process, and no message that came before, is left.
 
         Cancellation: only the waiting ends.
