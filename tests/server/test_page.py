@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Route, expect
 
 from safepoint.server.keys import KeyFile
 from tests.server.browser import browser
@@ -197,6 +197,38 @@ def test_the_policy_of_the_page_lets_nothing_in_from_elsewhere(server: ServerPro
         assert found.status == 200
         assert "http://" not in found.body
         assert "https://" not in found.body
+
+
+def test_what_is_typed_has_nowhere_to_go_until_the_new_session_is_there(page: Page) -> None:
+    say(page, "say before")
+    expect(page.locator(".said.agent .words")).to_have_text("before ")
+    expect(page.locator("#stop-now")).to_be_hidden()
+    before, held = session_of(page), list[Route]()
+    page.route("**/sessions", lambda route: held.append(route) if route.request.method == "POST" else route.fallback())
+    message = page.get_by_label("Message", exact=True)
+    with page.expect_request(lambda request: request.method == "POST"):
+        page.get_by_role("button", name="New").click()
+    expect(message).to_be_disabled()
+    for route in held:
+        route.continue_()
+    say(page, "say after")
+    expect(page.locator(".said.agent .words")).to_have_text("after ")
+    assert session_of(page) != before
+
+
+def test_a_session_that_could_not_be_made_leaves_the_old_one_open(chromium: Browser, server: ServerProcess) -> None:
+    context = chromium.new_context()
+    page = context.new_page()
+    server.create("kept", user="user")
+    page.goto(f"http://127.0.0.1:{server.port}/#worker/kept")
+    expect(page.get_by_label("Message", exact=True)).to_be_enabled()
+    page.route("**/sessions", lambda route: route.abort() if route.request.method == "POST" else route.fallback())
+    page.get_by_role("button", name="New").click()
+    expect(page.locator("#problem")).to_be_visible()
+    say(page, "say still here")
+    expect(page.locator(".said.agent .words")).to_have_text("still here ")
+    assert session_of(page) == "kept"
+    context.close()
 
 
 def test_who_has_a_key_logs_in_sees_what_is_theirs_and_logs_in_again(chromium: Browser, tmp_path: Path) -> None:

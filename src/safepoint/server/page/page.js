@@ -344,8 +344,8 @@ function showRun() {
 
 // -- sessions and runs ------------------------------------------------------------------------------------------------
 
-async function open(id) {
-  const move = ++moves;
+/** Show nothing but a session's name. What is typed has nowhere to go until the session is loaded. */
+function turnTo(id) {
   run?.stop.abort();
   run = null;
   session = id;
@@ -356,8 +356,13 @@ async function open(id) {
   calls = new Map();
   log.replaceChildren(make("p", "empty", id ? "Say something." : "Make a session to begin."));
   complain();
-  message.disabled = at("send").disabled = !id;
+  message.disabled = at("send").disabled = true;
   showRun();
+  return ++moves;
+}
+
+async function open(id) {
+  const move = turnTo(id);
   if (!id) return;
   try {
     const [found, runs] = await Promise.all([read(sessionPath(id)), read(`runs?app=${app}&user=${user}`)]);
@@ -372,11 +377,12 @@ async function open(id) {
       showRun();
       attach(run);
     }
+    message.disabled = at("send").disabled = false;
+    message.focus();
   } catch (error) {
-    complain(error);
+    if (move === moves) complain(error);
   }
   markCurrent();
-  message.focus();
 }
 
 function markCurrent() {
@@ -420,10 +426,16 @@ async function refreshRuns() {
 }
 
 async function newSession() {
-  const move = ++moves;
-  const made = await send(sessionPath(), {});
-  refreshSessions();
-  if (move === moves) await open(made.id);
+  const before = session;
+  const move = turnTo("");
+  try {
+    const made = await send(sessionPath(), {});
+    refreshSessions();
+    if (move === moves) await open(made.id);
+  } catch (error) {
+    if (move === moves) await open(before);
+    throw error;
+  }
 }
 
 function choose(name) {
@@ -433,8 +445,8 @@ function choose(name) {
 }
 
 async function openApp(name, id) {
-  const move = ++moves;
   app = name;
+  const move = turnTo("");
   localStorage.setItem("app", name);
   await Promise.all([refreshSessions(), refreshRuns()]);
   if (move === moves) await open(id ?? at("sessions").querySelector(".item")?.title ?? "");
