@@ -4,6 +4,8 @@
 
 BIN := .venv/bin
 READY := .venv/.ready
+# One more than there are cores: the tests of whole processes wait for most of their time.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 # The first interpreter that is new enough. Each is tried, because a name on PATH may be a shim that does not run.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -18,7 +20,9 @@ test: $(READY) ## lint, check the types, run the tests: what CI runs
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	@$(MAKE) --no-print-directory -j2 mypy pyright
-	$(BIN)/pytest -n auto --dist loadfile
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile || { \
+		echo "Once more without neighbours. What passes now is a test that can't bear them: mend it all the same."; \
+		$(BIN)/pytest --last-failed --last-failed-no-failures none; }
 
 .PHONY: mypy pyright
 mypy pyright: $(READY)

@@ -35,7 +35,7 @@ def test_counting_streams_and_a_stop_keeps_what_was_counted(demo: ServerProcess)
     assert last["errorCode"] == "INVOCATION_ABORTED"
     stored = demo.get(path("count")).body["events"]
     assert any(text.startswith("1 ") and not text.endswith("100 ") for text in texts(stored))
-    again = demo.post("/run", message("count", "hello", appName="demo")).body
+    again = demo.post("/run", message("count", "count 1", appName="demo")).body
     assert texts(again)[0].startswith("You stopped me")
 
 
