@@ -247,3 +247,5 @@ def test_the_page_of_the_api_has_every_operation_and_no_script(world: Guarded) -
 def test_the_open_route_is_open_under_any_name(world: Guarded) -> None:
     answer = world.ask(None, "GET", "/health", headers={"Host": "10.1.2.3:8000", "X-Forwarded-For": "1.2.3.4"})
     assert (answer.status, answer.body["status"]) == (200, "ok")
+    head = b"HEAD /health HTTP/1.1\r\nHost: 10.1.2.3:8000\r\nConnection: close\r\n\r\n"
+    assert status_of(raw(world.server.port, head)) == 200

@@ -21,6 +21,7 @@ routes = APIRouter()
 AnyAgent: TypeAlias = BaseAgent[Any, Any]  # Any: agents of every kind
 
 
+@routes.head("/health", include_in_schema=False)
 @routes.get("/health")
 async def health(host: Served) -> Json:
     return {"status": "draining" if host.draining else "ok"}
