@@ -144,6 +144,20 @@ def test_a_question_is_shown_and_answered_also_after_a_reload(page: Page, server
     expect(page.locator(".question form")).to_have_count(0)
 
 
+def test_a_call_is_allowed_with_yes_and_refused_with_no(page: Page, server: ServerProcess) -> None:
+    say(page, "sign the lease")
+    expect(page.locator(".question")).to_contain_text("Sign the lease?")
+    page.get_by_role("button", name="Yes").click()
+    expect(page.locator(".said.agent .words").last).to_have_text("done ")
+    assert "sign the lease" in server.did()
+    say(page, "sign the cheque")
+    page.locator(".question input").fill("too much")
+    page.get_by_role("button", name="No", exact=True).click()
+    expect(page.locator(".tool .state").last).to_have_text("failed")
+    expect(page.locator(".tool .result").last).to_contain_text("denied: too much")
+    assert "sign the cheque" not in server.did()
+
+
 def test_the_list_of_runs_stops_a_run_of_another_session(page: Page, server: ServerProcess) -> None:
     begun, ended = server.did().count("nap begins"), server.did().count("nap ends")
     say(page, "nap 30")

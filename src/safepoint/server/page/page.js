@@ -204,19 +204,32 @@ function showResult(result) {
   card.querySelector(".result").textContent = values.length === 1 ? plain(values[0]) : plain(rest);
 }
 
+/** A tool that asks takes any words. A call that waits to be allowed takes yes, or no, or why not. */
 function questionOf(question) {
   const box = make("div", "question");
   const payload = question.payload;
   const text = typeof payload === "object" && payload !== null && "question" in payload ? payload.question : payload;
-  const form = make("form"), answer = make("input"), button = make("button", "main", "Answer");
-  answer.setAttribute("aria-label", `Answer to ${question.tool}`);
-  answer.required = true;
-  form.append(answer, button);
+  const form = make("form"), words = make("input");
+  const answer = (result) => {
+    for (const element of form.elements) element.disabled = true;
+    begin([{ functionResponse: { id: question.id, name: question.tool, response: { result } } }]);
+  };
+  words.setAttribute("aria-label", `Answer to ${question.tool}`);
+  form.append(words);
+  if (question.kind === "interrupt") {
+    words.required = true;
+    form.append(make("button", "main", "Answer"));
+  } else {
+    const yes = make("button", "main", "Yes");
+    yes.type = "button";
+    yes.onclick = () => answer(true);
+    words.placeholder = "Why not?";
+    form.prepend(yes);
+    form.append(make("button", "", "No"));
+  }
   form.onsubmit = (event) => {
     event.preventDefault();
-    button.disabled = answer.disabled = true;
-    const response = { id: question.id, name: question.tool, response: { result: answer.value } };
-    begin([{ functionResponse: response }]);
+    answer(words.value || false);
   };
   box.append(make("div", "", `${question.tool} asks: ${plain(text)}`), form);
   return box;
