@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from safepoint import Agent, CancelToken, Hooks, Ladder, ModelSettings, SafePoint, ToolContext, tool
-from safepoint.errors import HistoryError, NotEnded, UsageError
+from safepoint.errors import CheckpointError, HistoryError, NotEnded, ToolDefinitionError, UsageError
 from safepoint.history.parts import File, Image, Message, Text
 from safepoint.sessions import MemoryStore, Session
 from safepoint.testing import ScriptedModel, call, say
@@ -302,7 +302,16 @@ def test_an_option_of_another_kind_is_refused_also_if_it_is_empty(option: str, v
 
 @pytest.mark.parametrize("history", [None, 5, "hello", Message("user", (Text("hi"),))])
 def test_a_history_is_a_list(history: object) -> None:
-    refused(lambda: agent().start("go", history=untyped(history)), f"history={history!r}", "write history=[…]")
+    refused(
+        lambda: agent().start("go", history=untyped(history)), f"history={history!r}", "write history=result.messages"
+    )
+
+
+@virtual
+async def test_a_whole_result_as_the_history_is_refused_in_a_few_words() -> None:
+    result = await agent().run("hi")
+    with pytest.raises(ValueError, match=r"^history=RunResult\(…\) is not a list: write history=result\.messages$"):
+        agent().start("go", history=untyped(result))
 
 
 @pytest.mark.parametrize("session", ["s", 5, MemoryStore()])
@@ -317,9 +326,27 @@ def test_a_checkpoint_is_no_bytes(checkpoint: object) -> None:
     refused(lambda: agent().start(checkpoint=untyped(checkpoint)), "is not a checkpoint: write ")
 
 
+@virtual
+async def test_a_run_that_has_its_answer_cannot_be_resumed_and_the_refusal_says_how_to_go_on() -> None:
+    result = await agent().run("hi")
+    with pytest.raises(CheckpointError, match=r"ended with an answer has none; go on with history=result\.messages"):
+        await agent().resume(untyped(result.checkpoint))
+
+
+@pytest.mark.parametrize("output", [{"a": 1}, 5, "City"])
+def test_an_output_is_a_type(output: object) -> None:
+    with pytest.raises(ToolDefinitionError, match="is no type with a JSON schema: use a pydantic model"):
+        agent(output=output)
+
+
 @pytest.mark.parametrize("option", ["name", "description"])
 def test_an_agent_as_a_tool_has_words(option: str) -> None:
     refused(lambda: agent().as_tool(**untyped({option: 5})), f"{option}=5", f"write {option}='…'")
+
+
+@pytest.mark.parametrize("reply", ["hi", ["hi"], 5, None])
+def test_a_script_is_made_of_what_a_model_does(reply: object) -> None:
+    refused(lambda: ScriptedModel(untyped(reply)), "is nothing that a model does: write say(")
 
 
 SETTINGS: dict[str, list[object]] = {

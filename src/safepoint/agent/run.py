@@ -81,7 +81,7 @@ class RunOptions(Generic[DepsT]):
         if resume is None:
             if prompt is None:
                 raise UsageError("a run begins with a prompt or a checkpoint: write agent.start('…')")
-            return RunOptions.of(prompt, list(listed("history", history)))
+            return RunOptions.of(prompt, list(listed("history", history, "result.messages")))
         if prompt is not None or history:
             raise UsageError(
                 "a checkpoint has its own conversation: to add a message write Resume(checkpoint, message=…)"
