@@ -64,6 +64,16 @@ def session_of(page: Page) -> str:
     return session
 
 
+def test_whoever_comes_for_the_first_time_finds_the_way_in(chromium: Browser, server: ServerProcess) -> None:
+    context = chromium.new_context()
+    shown = context.new_page()
+    shown.goto(f"http://127.0.0.1:{server.port}/")
+    shown.locator("#log").get_by_role("button", name="Start a session").click()
+    expect(shown.locator("#log .empty")).to_have_text("Say something.")
+    expect(shown.get_by_label("Message", exact=True)).to_be_focused()
+    context.close()
+
+
 def test_stop_stops_the_tool_keeps_the_text_and_the_next_message_works(page: Page, server: ServerProcess) -> None:
     begun, ended = server.did().count("nap begins"), server.did().count("nap ends")
     say(page, "say I begin; nap 30")

@@ -357,6 +357,15 @@ function showRun() {
 
 // -- sessions and runs ------------------------------------------------------------------------------------------------
 
+/** Where there is no session yet, nothing else can be done: so the way to one stands in the middle. */
+function wayIn() {
+  const box = make("p", "empty"), button = make("button", "main", "Start a session");
+  button.type = "button";
+  button.onclick = tried(newSession);
+  box.append(button);
+  return box;
+}
+
 /** Show nothing but a session's name. What is typed has nowhere to go until the session is loaded. */
 function turnTo(id) {
   run?.stop.abort();
@@ -367,7 +376,7 @@ function turnTo(id) {
   at("title").title = id;
   shown = new Map();
   calls = new Map();
-  log.replaceChildren(make("p", "empty", id ? "Say something." : "Make a session to begin."));
+  log.replaceChildren(id ? make("p", "empty", "Say something.") : wayIn());
   complain();
   message.disabled = at("send").disabled = true;
   showRun();
