@@ -171,7 +171,7 @@ class Run(Generic[DepsT, OutT]):
         return self.hub.read()
 
     def text(self) -> TextReader:
-        """The words of the answer as they come, for `async for`; not those of sub-agents.
+        """The model's words as they come, for `async for`: also those before a tool call, not those of sub-agents.
 
         A composite's are the words of the child that gives its answer: the last of a sequence, every one of a hand-off.
         """
