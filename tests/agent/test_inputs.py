@@ -52,6 +52,14 @@ def refused(make: Callable[[], object], *words: str) -> None:
         assert word in str(caught.value), f"{word!r} is not in {str(caught.value)!r}"
 
 
+def test_another_event_loop_than_asyncios_is_refused_with_the_right_one() -> None:
+    """Nobody runs these coroutines but this function, as trio would."""
+    with pytest.raises(UsageError, match=r"needs asyncio's event loop: start it inside asyncio\.run\(…\)"):
+        agent().run("hi").send(None)
+    with pytest.raises(UsageError, match="not trio"):
+        agent().start("hi").__aenter__().send(None)
+
+
 # -- an agent ----------------------------------------------------------------------------------------------------------
 
 
