@@ -180,7 +180,8 @@ class ScriptedModel(Player):
         if self._repeat and self._replies:
             place %= len(self._replies)
         if place >= len(self._replies):
-            raise UnexpectedModelCall(f"call {self.calls} of a script with {len(self._replies)} replies")
+            count = len(self._replies)
+            raise UnexpectedModelCall(f"call {self.calls} of a script with {count} replies: add one, or repeat=True")
         return self._playing(self._replies[place])
 
     def check_used(self) -> None:
