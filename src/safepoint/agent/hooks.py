@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ class Hooks:
     def __init_subclass__(cls, **more: Any) -> None:  # Any: for the classes beside this one
         super().__init_subclass__(**more)
         for name, given in vars(cls).items():
-            if name.startswith(_PREFIXES):
+            if name.startswith(_PREFIXES) and inspect.isfunction(given):  # a field may have any name
                 _check(cls.__name__, name, given)
 
     @property
@@ -117,19 +117,18 @@ class Hooks:
         """The run was cancelled and everything is recorded."""
 
 
-def _check(owner: str, name: str, given: object) -> None:
+def _check(owner: str, name: str, given: Callable[..., object]) -> None:
     if not hasattr(Hooks, name):
         known = ", ".join(each for each in vars(Hooks) if each.startswith(_PREFIXES))
         raise UsageError(
             f"{owner}.{name} is no hook and would never be called: write one of {known}, or a name that does not begin "
             f"with {', '.join(_PREFIXES)}"
         )
-    if inspect.isfunction(given):
-        right = list(inspect.signature(getattr(Hooks, name)).parameters)
-        try:
-            inspect.signature(given).bind(*right)
-        except TypeError as problem:
-            raise UsageError(f"{owner}.{name}: {problem}; write {name}({', '.join(right)})") from None
+    right = list(inspect.signature(getattr(Hooks, name)).parameters)
+    try:
+        inspect.signature(given).bind(*right)
+    except TypeError as problem:
+        raise UsageError(f"{owner}.{name}: {problem}; write {name}({', '.join(right)})") from None
 
 
 @contextmanager
