@@ -175,6 +175,16 @@ def test_resume_says_yes_or_no_to_a_call_that_waits_to_be_allowed(operator: Oper
     assert ("not that one" in told) is (word == "not that one")
 
 
+def test_resume_does_not_answer_several_questions_with_one_word(operator: Operator) -> None:
+    operator.server.create("both")
+    operator.server.run("both", "sign one of both; sign both")
+    waiting = operator.server.run_of("both", "paused")
+    refused = operator.cli("resume", waiting, "yes")
+    assert (refused.exit_code, "asks 2 questions: answer them on the page" in refused.stderr) == (2, True)
+    assert operator.server.run_of("both", "paused") == waiting
+    assert "sign both" not in operator.server.did()
+
+
 def test_logs_show_what_is_there_and_follow_to_the_end(operator: Operator) -> None:
     run, caller = operator.napping("logs")
     so_far = operator.cli("logs", run)

@@ -168,6 +168,20 @@ def test_a_call_is_allowed_with_yes_and_refused_with_no(page: Page, server: Serv
     assert "sign the cheque" not in server.did()
 
 
+def test_the_run_goes_on_when_each_of_its_questions_is_answered(page: Page, server: ServerProcess) -> None:
+    say(page, "sign a will; sign a letter; ask for whom")
+    boxes = page.locator(".question")
+    expect(boxes).to_have_count(3)
+    boxes.nth(1).get_by_role("button", name="No", exact=True).click()
+    boxes.nth(0).get_by_role("button", name="Yes").click()
+    expect(boxes.locator("form")).to_have_count(3)
+    boxes.nth(2).locator("input").fill("my sister")
+    page.get_by_role("button", name="Answer").click()
+    expect(page.locator(".said.agent .words").last).to_have_text("done ")
+    assert {"sign a will", "answer my sister"} <= set(server.did())
+    assert "sign a letter" not in server.did()
+
+
 def test_the_list_of_runs_stops_a_run_of_another_session(page: Page, server: ServerProcess) -> None:
     begun, ended = server.did().count("nap begins"), server.did().count("nap ends")
     say(page, "nap 30")

@@ -207,7 +207,10 @@ def _reply(client: ServerClient, run: str, text: str | None) -> dict[str, object
     names = ("apps", found["appName"], "users", found["userId"], "sessions", found["sessionId"])
     told = (event.get("customMetadata", {}).get("safepointQuestions") for event in client.get(*names)["events"])
     asked = [questions for questions in told if questions]
-    return {"answers": {each["id"]: _answer(each["kind"], text) for each in (asked[-1] if asked else ())}}
+    open_ones: list[Mapping[str, Any]] = asked[-1] if asked else []  # Any: JSON
+    if len(open_ones) > 1:
+        fail(f"{run} asks {len(open_ones)} questions: answer them on the page, or in one POST to /runs/{run}:resume")
+    return {"answers": {each["id"]: _answer(each["kind"], text) for each in open_ones}}
 
 
 def _answer(kind: str, text: str) -> str | bool:

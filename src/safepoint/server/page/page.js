@@ -169,7 +169,13 @@ function showWhole(element, event) {
     const card = calls.get(entry.callId);
     if (card) setState(card, entry.stillRunning ? `${entry.state} (still running)` : entry.state);
   }
-  for (const question of event.customMetadata?.safepointQuestions ?? []) element.append(questionOf(question));
+  const questions = event.customMetadata?.safepointQuestions ?? [], answers = new Map();
+  for (const question of questions) {
+    element.append(questionOf(question, (result) => {
+      answers.set(question.id, { functionResponse: { id: question.id, name: question.tool, response: { result } } });
+      if (answers.size === questions.length) begin([...answers.values()]); // the run goes on with all of them
+    }));
+  }
   if (event.errorCode) element.append(noteOf(event));
   if (!element.childNodes.length) element.remove();
   else if (!element.isConnected) log.append(element);
@@ -205,14 +211,15 @@ function showResult(result) {
 }
 
 /** A tool that asks takes any words. A call that waits to be allowed takes yes, or no, or why not. */
-function questionOf(question) {
+function questionOf(question, answered) {
   const box = make("div", "question");
   const payload = question.payload;
   const text = typeof payload === "object" && payload !== null && "question" in payload ? payload.question : payload;
   const form = make("form"), words = make("input");
   const answer = (result) => {
     for (const element of form.elements) element.disabled = true;
-    begin([{ functionResponse: { id: question.id, name: question.tool, response: { result } } }]);
+    if (typeof result === "boolean") words.value = result ? "yes" : "no";
+    answered(result);
   };
   words.setAttribute("aria-label", `Answer to ${question.tool}`);
   form.append(words);
