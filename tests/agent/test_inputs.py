@@ -15,6 +15,7 @@ from safepoint.errors import CheckpointError, HistoryError, NotEnded, ToolDefini
 from safepoint.history.parts import File, Image, Message, Text
 from safepoint.sessions import MemoryStore, Session
 from safepoint.testing import ScriptedModel, call, say
+from safepoint.tools import mcp_tools
 from tests.virtual import virtual
 
 
@@ -77,6 +78,11 @@ def test_a_model_is_something_that_streams(model: object) -> None:
 @pytest.mark.parametrize("bad", [lambda: 1, "echo", None])
 def test_a_tool_is_made_with_the_decorator(bad: object) -> None:
     refused(lambda: agent(tools=[bad]), repr(bad), "is not a tool: write @tool above the function, or agent.as_tool()")
+
+
+def test_a_list_among_the_tools_and_a_connection_that_was_not_opened_are_refused_with_the_right_form() -> None:
+    refused(lambda: agent(tools=[[echo]]), "is not a tool: write a star before a list of tools")
+    refused(lambda: agent(tools=[mcp_tools(["server"])]), "is not a tool: write `async with … as tools:` around it")
 
 
 @pytest.mark.parametrize(("option", "value"), [("tools", echo), ("hooks", Hooks()), ("fallback", ScriptedModel())])
