@@ -2,10 +2,10 @@
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
 
 from safepoint import Agent, SafePoint, TurnLoop
-from safepoint.agent.stream import Reader
-from safepoint.events import TextStreamed
+from safepoint.events import Event, TextStreamed
 from safepoint.testing import RuleModel, say, stall
 from safepoint.turns import Turn
 
@@ -16,7 +16,7 @@ model = RuleModel(
 )
 
 
-async def on_events(turn: Turn[str], events: Reader) -> None:
+async def on_events(turn: Turn[str], events: AsyncIterator[Event]) -> None:
     async for event in events:
         if isinstance(event, TextStreamed):
             print(event.text, end="", flush=True)

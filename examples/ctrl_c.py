@@ -4,8 +4,7 @@ import asyncio
 import os
 import signal
 
-from safepoint import Agent, check_history, tool
-from safepoint.errors import CtrlC
+from safepoint import Agent, CtrlC, check_history, tool
 from safepoint.testing import ScriptedModel, call
 
 

@@ -1,10 +1,9 @@
 """Hooks that guard the tools: one call is denied, one is answered without running, one runs with other arguments."""
 
 import asyncio
+from typing import Any
 
-from safepoint import Agent, Deny, Hooks, Replace, tool
-from safepoint.agent.hooks import AnyRun, Verdict
-from safepoint.history import ToolCall
+from safepoint import Agent, Deny, Hooks, Replace, Run, ToolCall, tool
 from safepoint.testing import ScriptedModel, call, say
 
 
@@ -15,7 +14,7 @@ async def transfer(amount: int, to: str) -> str:
 
 
 class Guard(Hooks):
-    def before_tool(self, run: AnyRun, call: ToolCall) -> Verdict:
+    def before_tool(self, run: Run[Any, Any], call: ToolCall) -> Deny | Replace | None:
         if call.args["to"] == "stranger":
             return Deny("we do not know this account")
         if call.args["amount"] == 0:

@@ -3,7 +3,7 @@
 import asyncio
 
 from safepoint import Agent, tool
-from safepoint.agent.events import CancelRequested, RunEnded, TextStreamed, ToolCallEnded, ToolCallStarted
+from safepoint.events import CancelRequested, RunEnded, TextStreamed, ToolCallEnded, ToolCallStarted
 from safepoint.testing import ScriptedModel, call, say
 
 

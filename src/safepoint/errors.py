@@ -114,7 +114,7 @@ class SessionExists(StoreError):
 
 
 class SessionBusy(StoreError):
-    """A run of that session is live, here or in another process; wait for it, or use `session.send(…, if_busy=…)`."""
+    """A run of that session is live, here or in another process; wait for it, or use `Sender(session)`."""
 
 
 class Superseded(StoreError):

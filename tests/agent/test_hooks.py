@@ -13,6 +13,7 @@ from safepoint.agent.events import CancelRequested, HookFailed, ModelCallStarted
 from safepoint.agent.hooks import AnyRun
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.model import ModelRequest
+from safepoint.errors import UsageError
 from safepoint.history.parts import Message, ToolCall
 from safepoint.testing import ScriptedModel, call, say
 from tests.agent.oracle import check_left_behind, results, states
@@ -464,3 +465,28 @@ async def test_time_passes_only_for_what_waits() -> None:
     began = now()
     await ended(agent(Slow()))
     assert now() == began + 3
+
+
+# -- a hook that would never be called ---------------------------------------------------------------------------------
+
+
+def nothing(self: Hooks, run: AnyRun) -> None: ...
+
+
+def everything(self: Hooks, *given: object, **more: object) -> None: ...
+
+
+@pytest.mark.parametrize("name", ["before_tools", "after_models", "on_cancelled"])
+def test_a_misspelt_hook_is_refused_where_it_is_written(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"^Guard\.{name} is no hook .* write one of before_run, after_run, "):
+        type("Guard", (Hooks,), {name: nothing})
+
+
+def test_a_hook_that_cannot_take_its_arguments_is_refused_where_it_is_written() -> None:
+    with pytest.raises(UsageError, match=r"^Guard\.before_tool: .*; write before_tool\(self, run, call\)$"):
+        type("Guard", (Hooks,), {"before_tool": nothing})
+
+
+def test_methods_of_other_names_fields_and_hooks_that_take_more_are_fine() -> None:
+    given: dict[str, object] = {"before_tool": everything, "note": nothing, "beforehand": nothing, "on_word": None}
+    assert issubclass(type("Free", (Hooks,), given), Hooks)

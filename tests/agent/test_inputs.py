@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from safepoint import Agent, CancelToken, Hooks, Ladder, ModelSettings, SafePoint, ToolContext, tool
-from safepoint.errors import HistoryError, NotEnded, UsageError
+from safepoint.errors import CheckpointError, HistoryError, NotEnded, ToolDefinitionError, UsageError
 from safepoint.history.parts import File, Image, Message, Text
 from safepoint.sessions import MemoryStore, Session
 from safepoint.testing import ScriptedModel, call, say
+from safepoint.tools import mcp_tools
 from tests.virtual import virtual
 
 
@@ -52,6 +53,14 @@ def refused(make: Callable[[], object], *words: str) -> None:
         assert word in str(caught.value), f"{word!r} is not in {str(caught.value)!r}"
 
 
+def test_another_event_loop_than_asyncios_is_refused_with_the_right_one() -> None:
+    """Nobody runs these coroutines but this function, as trio would."""
+    with pytest.raises(UsageError, match=r"needs asyncio's event loop: start it inside asyncio\.run\(…\)"):
+        agent().run("hi").send(None)
+    with pytest.raises(UsageError, match="not trio"):
+        agent().start("hi").__aenter__().send(None)
+
+
 # -- an agent ----------------------------------------------------------------------------------------------------------
 
 
@@ -69,6 +78,11 @@ def test_a_model_is_something_that_streams(model: object) -> None:
 @pytest.mark.parametrize("bad", [lambda: 1, "echo", None])
 def test_a_tool_is_made_with_the_decorator(bad: object) -> None:
     refused(lambda: agent(tools=[bad]), repr(bad), "is not a tool: write @tool above the function, or agent.as_tool()")
+
+
+def test_a_list_among_the_tools_and_a_connection_that_was_not_opened_are_refused_with_the_right_form() -> None:
+    refused(lambda: agent(tools=[[echo]]), "is not a tool: write a star before a list of tools")
+    refused(lambda: agent(tools=[mcp_tools(["server"])]), "is not a tool: write `async with … as tools:` around it")
 
 
 @pytest.mark.parametrize(("option", "value"), [("tools", echo), ("hooks", Hooks()), ("fallback", ScriptedModel())])
@@ -302,7 +316,16 @@ def test_an_option_of_another_kind_is_refused_also_if_it_is_empty(option: str, v
 
 @pytest.mark.parametrize("history", [None, 5, "hello", Message("user", (Text("hi"),))])
 def test_a_history_is_a_list(history: object) -> None:
-    refused(lambda: agent().start("go", history=untyped(history)), f"history={history!r}", "write history=[…]")
+    refused(
+        lambda: agent().start("go", history=untyped(history)), f"history={history!r}", "write history=result.messages"
+    )
+
+
+@virtual
+async def test_a_whole_result_as_the_history_is_refused_in_a_few_words() -> None:
+    result = await agent().run("hi")
+    with pytest.raises(ValueError, match=r"^history=RunResult\(…\) is not a list: write history=result\.messages$"):
+        agent().start("go", history=untyped(result))
 
 
 @pytest.mark.parametrize("session", ["s", 5, MemoryStore()])
@@ -317,9 +340,27 @@ def test_a_checkpoint_is_no_bytes(checkpoint: object) -> None:
     refused(lambda: agent().start(checkpoint=untyped(checkpoint)), "is not a checkpoint: write ")
 
 
+@virtual
+async def test_a_run_that_has_its_answer_cannot_be_resumed_and_the_refusal_says_how_to_go_on() -> None:
+    result = await agent().run("hi")
+    with pytest.raises(CheckpointError, match=r"ended with an answer has none; go on with history=result\.messages"):
+        await agent().resume(untyped(result.checkpoint))
+
+
+@pytest.mark.parametrize("output", [{"a": 1}, 5, "City"])
+def test_an_output_is_a_type(output: object) -> None:
+    with pytest.raises(ToolDefinitionError, match="is no type with a JSON schema: use a pydantic model"):
+        agent(output=output)
+
+
 @pytest.mark.parametrize("option", ["name", "description"])
 def test_an_agent_as_a_tool_has_words(option: str) -> None:
     refused(lambda: agent().as_tool(**untyped({option: 5})), f"{option}=5", f"write {option}='…'")
+
+
+@pytest.mark.parametrize("reply", ["hi", ["hi"], 5, None])
+def test_a_script_is_made_of_what_a_model_does(reply: object) -> None:
+    refused(lambda: ScriptedModel(untyped(reply)), "is nothing that a model does: write say(")
 
 
 SETTINGS: dict[str, list[object]] = {

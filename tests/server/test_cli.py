@@ -162,6 +162,29 @@ def test_resume_goes_on_with_a_stopped_run_and_answers_one_that_waits(operator: 
     assert operator.cli("resume", "run_nobody").exit_code == 1
 
 
+@pytest.mark.parametrize(("word", "allowed"), [("yes", True), ("No", False), ("not that one", False)])
+def test_resume_says_yes_or_no_to_a_call_that_waits_to_be_allowed(operator: Operator, word: str, allowed: bool) -> None:
+    session = f"allowing-{word.replace(' ', '-')}"
+    operator.server.create(session)
+    operator.server.run(session, f"sign {session}")
+    waiting = operator.server.run_of(session, "paused")
+    assert operator.cli("resume", waiting, word).exit_code == 0
+    told = operator.cli("logs", waiting, "--follow").stdout
+    assert ("denied" not in told) is allowed
+    assert (f"sign {session}" in operator.server.did()) is allowed
+    assert ("not that one" in told) is (word == "not that one")
+
+
+def test_resume_does_not_answer_several_questions_with_one_word(operator: Operator) -> None:
+    operator.server.create("both")
+    operator.server.run("both", "sign one of both; sign both")
+    waiting = operator.server.run_of("both", "paused")
+    refused = operator.cli("resume", waiting, "yes")
+    assert (refused.exit_code, "asks 2 questions: answer them on the page" in refused.stderr) == (2, True)
+    assert operator.server.run_of("both", "paused") == waiting
+    assert "sign both" not in operator.server.did()
+
+
 def test_logs_show_what_is_there_and_follow_to_the_end(operator: Operator) -> None:
     run, caller = operator.napping("logs")
     so_far = operator.cli("logs", run)

@@ -64,6 +64,16 @@ def session_of(page: Page) -> str:
     return session
 
 
+def test_whoever_comes_for_the_first_time_finds_the_way_in(chromium: Browser, server: ServerProcess) -> None:
+    context = chromium.new_context()
+    shown = context.new_page()
+    shown.goto(f"http://127.0.0.1:{server.port}/")
+    shown.locator("#log").get_by_role("button", name="Start a session").click()
+    expect(shown.locator("#log .empty")).to_have_text("Say something.")
+    expect(shown.get_by_label("Message", exact=True)).to_be_focused()
+    context.close()
+
+
 def test_stop_stops_the_tool_keeps_the_text_and_the_next_message_works(page: Page, server: ServerProcess) -> None:
     begun, ended = server.did().count("nap begins"), server.did().count("nap ends")
     say(page, "say I begin; nap 30")
@@ -142,6 +152,34 @@ def test_a_question_is_shown_and_answered_also_after_a_reload(page: Page, server
     expect(page.locator(".said.agent .words").last).to_have_text("done ")
     assert "answer deep red" in server.did()
     expect(page.locator(".question form")).to_have_count(0)
+
+
+def test_a_call_is_allowed_with_yes_and_refused_with_no(page: Page, server: ServerProcess) -> None:
+    say(page, "sign the lease")
+    expect(page.locator(".question")).to_contain_text("Sign the lease?")
+    page.get_by_role("button", name="Yes").click()
+    expect(page.locator(".said.agent .words").last).to_have_text("done ")
+    assert "sign the lease" in server.did()
+    say(page, "sign the cheque")
+    page.locator(".question input").fill("too much")
+    page.get_by_role("button", name="No", exact=True).click()
+    expect(page.locator(".tool .state").last).to_have_text("failed")
+    expect(page.locator(".tool .result").last).to_contain_text("denied: too much")
+    assert "sign the cheque" not in server.did()
+
+
+def test_the_run_goes_on_when_each_of_its_questions_is_answered(page: Page, server: ServerProcess) -> None:
+    say(page, "sign a will; sign a letter; ask for whom")
+    boxes = page.locator(".question")
+    expect(boxes).to_have_count(3)
+    boxes.nth(1).get_by_role("button", name="No", exact=True).click()
+    boxes.nth(0).get_by_role("button", name="Yes").click()
+    expect(boxes.locator("form")).to_have_count(3)
+    boxes.nth(2).locator("input").fill("my sister")
+    page.get_by_role("button", name="Answer").click()
+    expect(page.locator(".said.agent .words").last).to_have_text("done ")
+    assert {"sign a will", "answer my sister"} <= set(server.did())
+    assert "sign a letter" not in server.did()
 
 
 def test_the_list_of_runs_stops_a_run_of_another_session(page: Page, server: ServerProcess) -> None:

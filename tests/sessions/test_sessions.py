@@ -63,6 +63,8 @@ def test_sessions_are_made_found_listed_and_deleted(kind: str, tmp_path: Path) -
             await first.delete()
             assert await store.list_ids() == ["b"]
             assert (await Session.create(store)).id.startswith("session_")
+            with pytest.raises(ValueError, match=r"^id='': write a str that is not empty, or leave it out$"):
+                await Session.create(store, "")
 
     run_virtual(main)
 

@@ -53,13 +53,13 @@ def test_members_are_taken_as_they_are() -> None:
         ("effect", "Pure", "'pure'"),
         ("effect", "safe", "'idempotent'"),
         ("effect", None, "'effectful'"),
-        ("effect", True, "Effect.IRREVERSIBLE"),
+        ("effect", True, "'irreversible'"),
         ("effect", ["pure"], "'pure'"),
         ("effect", OnCancel.CUT, "'pure'"),
         ("on_cancel", "stop", "'finish'"),
-        ("on_cancel", 1, "OnCancel.CUT"),
+        ("on_cancel", 1, "'cut'"),
         ("run_in", "threads", "'thread'"),
-        ("run_in", "", "RunIn.ASYNC"),
+        ("run_in", "", "'async'"),
     ],
 )
 def test_a_wrong_word_is_refused_with_the_value_and_the_right_words(option: str, value: object, right: str) -> None:
@@ -163,6 +163,15 @@ def test_words_and_ladders_of_another_kind_are_refused(option: str, value: objec
     options: dict[str, Any] = {option: value}  # Any: wrong ones
     with pytest.raises(ValueError, match=rf"^{option}={value}.*write {option}=.* or leave {option} out$"):
         tool(print_it, **options)
+
+
+def test_an_option_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    misspelt: dict[str, Any] = {"effects": "pure"}  # Any: wrong ones
+    with pytest.raises(ToolDefinitionError, match=r"^@tool\(effects=…\): there is no such option; .* effect, "):
+        tool(print_it, **misspelt)
+    nameless: Any = "peek"  # Any: as above
+    with pytest.raises(ToolDefinitionError, match=r"write @tool\(name='peek'\)$"):
+        tool(nameless)
 
 
 def test_an_undo_that_can_not_be_called_with_the_arguments_of_the_call_is_refused() -> None:

@@ -365,12 +365,13 @@ WRONG: list[tuple[str, Callable[[TurnLoop[str]], object]]] = [
     ("within=1 without", lambda loop: loop.push("x", within=1)),
     ("delay=1 without", lambda loop: loop.push("x", delay=1)),
     ("strategy", lambda loop: loop.push("x", preempt=SafePoint.ANY, strategy=lambda turn: None)),
+    ("strategy", lambda loop: loop.push("x", delay=1, strategy=lambda turn: None)),
     ("not a safe point", lambda loop: loop.push("x", preempt="any")),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # untyped callers
     ("the strategy returned", lambda loop: loop.push("x", strategy=lambda turn: "any")),  # type: ignore[arg-type,return-value]  # pyright: ignore[reportArgumentType]  # untyped callers
 ]
 
 
-@pytest.mark.parametrize(("said", "wrong"), WRONG, ids=[said for said, _ in WRONG])
+@pytest.mark.parametrize(("said", "wrong"), WRONG, ids=[f"{number} {said}" for number, (said, _) in enumerate(WRONG)])
 def test_a_contradiction_is_refused_and_nothing_is_pushed(said: str, wrong: Callable[[TurnLoop[str]], object]) -> None:
     loop = TurnLoop(talker())
     with pytest.raises(ValueError, match=said):

@@ -92,8 +92,16 @@ def _by_name(tools: Sequence[BaseTool]) -> dict[str, BaseTool]:
     found: dict[str, BaseTool] = {}
     for tool in tools:
         if not isinstance(tool, BaseTool):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
-            raise ValueError(f"{tool!r} is not a tool: write @tool above the function, or agent.as_tool()")
+            raise ValueError(f"{tool!r} is not a tool: write {_right_form(tool)}")
         if tool.name in found:
             raise ValueError(f"two tools are named {tool.name!r}: give one another name with @tool(name='…')")
         found[tool.name] = tool
     return found
+
+
+def _right_form(given: object) -> str:
+    if isinstance(given, list | tuple):
+        return "a star before a list of tools, as in tools=[*files('notes')]"
+    if hasattr(given, "__aenter__"):
+        return "`async with … as tools:` around it, and tools=tools"
+    return "@tool above the function, or agent.as_tool()"

@@ -10,7 +10,8 @@ call is denied.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Mapping
+import inspect
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -60,12 +61,20 @@ Verdict: TypeAlias = Deny | Replace | AskFirst | None
 AnyRun: TypeAlias = "Run[Any, Any]"
 
 
+_PREFIXES = ("before_", "after_", "on_")
+
 # What `self.ctx` is in the hook that runs now.
 _context: ContextVar[ToolContext[Any] | None] = ContextVar("safepoint_hook_context", default=None)  # Any: of every run
 
 
 class Hooks:
-    """All methods do nothing by default."""
+    """All methods do nothing by default. A class with a misspelt hook is refused: it would guard nothing."""
+
+    def __init_subclass__(cls, **more: Any) -> None:  # Any: for the classes beside this one
+        super().__init_subclass__(**more)
+        for name, given in vars(cls).items():
+            if name.startswith(_PREFIXES) and inspect.isfunction(given):  # a field may have any name
+                _check(cls.__name__, name, given)
 
     @property
     def ctx(self) -> ToolContext[Any]:  # Any: as above
@@ -106,6 +115,20 @@ class Hooks:
 
     def on_stopped(self, run: AnyRun, result: RunResult[Any]) -> object:  # Any: as above
         """The run was cancelled and everything is recorded."""
+
+
+def _check(owner: str, name: str, given: Callable[..., object]) -> None:
+    if not hasattr(Hooks, name):
+        known = ", ".join(each for each in vars(Hooks) if each.startswith(_PREFIXES))
+        raise UsageError(
+            f"{owner}.{name} is no hook and would never be called: write one of {known}, or a name that does not begin "
+            f"with {', '.join(_PREFIXES)}"
+        )
+    right = list(inspect.signature(getattr(Hooks, name)).parameters)
+    try:
+        inspect.signature(given).bind(*right)
+    except TypeError as problem:
+        raise UsageError(f"{owner}.{name}: {problem}; write {name}({', '.join(right)})") from None
 
 
 @contextmanager

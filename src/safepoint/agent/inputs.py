@@ -15,11 +15,14 @@ from safepoint.tools.base import BaseTool
 from safepoint.tools.tool_function import is_async_function
 
 _T = TypeVar("_T")
+_SHOWN = 200  # characters of a value in an error: more would hide what to write instead
 
 
-def listed(option: str, value: Iterable[_T]) -> tuple[_T, ...]:
+def listed(option: str, value: Iterable[_T], right: str = "[…]") -> tuple[_T, ...]:
     if not isinstance(value, Sequence) or isinstance(value, str):  # a str is a list of letters
-        raise ValueError(f"{option}={value!r} is not a list: write {option}=[…]")
+        shown = repr(value)
+        shown = shown if len(shown) <= _SHOWN else f"{type(value).__name__}(…)"
+        raise ValueError(f"{option}={shown} is not a list: write {option}={right}")
     return tuple(value)
 
 

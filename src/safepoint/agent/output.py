@@ -30,8 +30,7 @@ class OutputTool(BaseTool, Generic[T]):
     """The tool through which a model gives its typed answer."""
 
     def __init__(self, output: type[T]) -> None:
-        self._adapter: TypeAdapter[T] = TypeAdapter(output)
-        schema = _schema(self._adapter, output)
+        self._adapter, schema = _read(output)
         # Models take objects only; a type that is none travels in a field of its own.
         self._wrapped = schema.get("type") != "object"
         parameters = _wrap(schema) if self._wrapped else schema
@@ -65,12 +64,13 @@ class OutputTool(BaseTool, Generic[T]):
             raise BadArguments(_problems(error)) from error
 
 
-def _schema(adapter: TypeAdapter[T], output: type[T]) -> dict[str, Any]:  # Any: a JSON schema
+def _read(output: type[T]) -> tuple[TypeAdapter[T], dict[str, Any]]:  # Any: a JSON schema
     try:
-        return adapter.json_schema()
+        adapter = TypeAdapter(output)
+        return adapter, adapter.json_schema()
     except Exception as error:
         raise ToolDefinitionError(
-            f"output={output!r} has no JSON schema: use a pydantic model or a dataclass"
+            f"output={output!r} is no type with a JSON schema: use a pydantic model or a dataclass"
         ) from error
 
 

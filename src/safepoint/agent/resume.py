@@ -53,8 +53,7 @@ class Resume:
     def __post_init__(self) -> None:
         given: object = self.checkpoint
         if not isinstance(given, Checkpoint):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
-            hint = "Checkpoint.from_bytes(…)" if isinstance(given, bytes) else "result.checkpoint"
-            raise CheckpointError(f"{type(given).__name__} is not a checkpoint: write {hint}")
+            raise CheckpointError(_no_checkpoint(given))
         if given.dropped:
             raise CheckpointError("a new message came after this checkpoint, so it can't be continued any more")
         if self.on_unknown not in ("tell", "ask", "rerun"):
@@ -74,7 +73,10 @@ class Resume:
 
     def _check_agent(self, name: str) -> None:
         if self.checkpoint.agent != name:
-            raise CheckpointError(f"the checkpoint is of the agent {self.checkpoint.agent!r}, this one is {name!r}")
+            made_by = self.checkpoint.agent
+            raise CheckpointError(
+                f"the checkpoint is of the agent {made_by!r}, this one is {name!r}: resume it with {made_by!r}"
+            )
 
     def messages(self) -> list[Message]:
         """The open view, edited; its last message may have open calls."""
@@ -96,6 +98,13 @@ class Resume:
 
     def amendment(self) -> Message | None:
         return None if self.message is None else user_message(self.message)
+
+
+def _no_checkpoint(given: object) -> str:
+    if given is None:
+        return "there is no checkpoint: a run that ended with an answer has none; go on with history=result.messages"
+    hint = "Checkpoint.from_bytes(…)" if isinstance(given, bytes) else "result.checkpoint"
+    return f"{type(given).__name__} is not a checkpoint: write {hint}"
 
 
 @dataclass(frozen=True, slots=True)

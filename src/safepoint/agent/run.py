@@ -81,7 +81,7 @@ class RunOptions(Generic[DepsT]):
         if resume is None:
             if prompt is None:
                 raise UsageError("a run begins with a prompt or a checkpoint: write agent.start('…')")
-            return RunOptions.of(prompt, list(listed("history", history)))
+            return RunOptions.of(prompt, list(listed("history", history, "result.messages")))
         if prompt is not None or history:
             raise UsageError(
                 "a checkpoint has its own conversation: to add a message write Resume(checkpoint, message=…)"
@@ -171,7 +171,7 @@ class Run(Generic[DepsT, OutT]):
         return self.hub.read()
 
     def text(self) -> TextReader:
-        """The words of the answer as they come, for `async for`; not those of sub-agents.
+        """The model's words as they come, for `async for`: also those before a tool call, not those of sub-agents.
 
         A composite's are the words of the child that gives its answer: the last of a sequence, every one of a hand-off.
         """
@@ -273,6 +273,7 @@ class Run(Generic[DepsT, OutT]):
 
     def _prepare(self) -> tuple[BaseDriver[Any], Supervisor]:  # Any: as above
         self._tried = True
+        _check_loop()
         if self._driver is not None:
             raise UsageError("this run has started already: call agent.start(…) again for another one")
         options = self._options
@@ -327,6 +328,16 @@ class Run(Generic[DepsT, OutT]):
 
     def __repr__(self) -> str:
         return f"<Run {self.id} of {self.agent.name!r}, {self.node.state}>"
+
+
+def _check_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise UsageError(
+            "a run needs asyncio's event loop: start it inside asyncio.run(…), or anyio.run(…) with the backend "
+            "'asyncio', not trio; without a loop write agent.run_sync(…)"
+        ) from None
 
 
 def _run_of(node: Node) -> Run[Any, Any] | None:  # Any: a run of any agent

@@ -75,7 +75,7 @@ def _run_row(run: Mapping[str, Any]) -> Sequence[object]:  # Any: JSON
 
 @dataclass(frozen=True, kw_only=True)
 class Stop(Common):
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Its id; `safepoint ps` lists them.")] = None
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="Its id; `safepoint ps` lists them.")] = None
     session: Annotated[str | None, typer.Option(metavar="APP/USER/SESSION", help="The runs of this session.")] = None
     all: Annotated[bool, typer.Option("--all", help="Every run that this key may stop.")] = False
     at: Annotated[
@@ -183,7 +183,8 @@ def _not_held(answer: Mapping[str, Any]) -> str:  # Any: JSON
 @dataclass(frozen=True, kw_only=True)
 class Resume(OfRun):
     text: Annotated[
-        str | None, typer.Argument(metavar="[TEXT]", help="A new message, or the answer to what it asked.")
+        str | None,
+        typer.Argument(metavar="TEXT", help="A new message; or the answer, to an approval yes, no or why not."),
     ] = None
 
 
@@ -204,8 +205,19 @@ def _reply(client: ServerClient, run: str, text: str | None) -> dict[str, object
     if text is None:
         fail(f"{run} waits for an answer: write it as TEXT; `safepoint logs {run}` shows what was asked")
     names = ("apps", found["appName"], "users", found["userId"], "sessions", found["sessionId"])
-    asked = [ids for event in client.get(*names)["events"] if (ids := event.get("longRunningToolIds"))]
-    return {"answers": dict.fromkeys(asked[-1] if asked else (), text)}  # what was asked before is over
+    told = (event.get("customMetadata", {}).get("safepointQuestions") for event in client.get(*names)["events"])
+    asked = [questions for questions in told if questions]
+    open_ones: list[Mapping[str, Any]] = asked[-1] if asked else []  # Any: JSON
+    if len(open_ones) > 1:
+        fail(f"{run} asks {len(open_ones)} questions: answer them on the page, or in one POST to /runs/{run}:resume")
+    return {"answers": {each["id"]: _answer(each["kind"], text) for each in open_ones}}
+
+
+def _answer(kind: str, text: str) -> str | bool:
+    """Whoever is asked whether a call may be made says yes or no; other words would be the reason of a no."""
+    if kind == "interrupt":
+        return text
+    return {"yes": True, "y": True, "no": False, "n": False}.get(text.strip().lower(), text)
 
 
 @dataclass(frozen=True, kw_only=True)

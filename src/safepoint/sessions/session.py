@@ -91,7 +91,10 @@ class Session:
         Cancellation: it is made or it is not; with a history it may be there without.
         """
         check_history(history)
-        id = id or f"session_{uuid.uuid4().hex}"
+        if id is None:
+            id = f"session_{uuid.uuid4().hex}"
+        elif not isinstance(id, str) or not id:  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+            raise ValueError(f"id={id!r}: write a str that is not empty, or leave it out")
         plain = _lasting(state or {})
         await store.create(id, plain)
         session = Session(store, id, Stored((), plain))

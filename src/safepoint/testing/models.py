@@ -154,7 +154,12 @@ def _split(text: str, pieces: int) -> list[str]:
 
 
 def _acts(reply: Reply) -> Sequence[Act]:
-    return reply if isinstance(reply, Sequence) else (reply,)
+    acts = reply if isinstance(reply, Sequence) and not isinstance(reply, str) else (reply,)
+    for act in acts:
+        if not isinstance(act, Act):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+            right = f"say({act!r})" if isinstance(act, str) else "say(…), call(…), think(…), stall(), fail(…) or raw(…)"
+            raise ValueError(f"{act!r} is nothing that a model does: write {right}")
+    return acts
 
 
 class ScriptedModel(Player):
@@ -175,7 +180,8 @@ class ScriptedModel(Player):
         if self._repeat and self._replies:
             place %= len(self._replies)
         if place >= len(self._replies):
-            raise UnexpectedModelCall(f"call {self.calls} of a script with {len(self._replies)} replies")
+            count = len(self._replies)
+            raise UnexpectedModelCall(f"call {self.calls} of a script with {count} replies: add one, or repeat=True")
         return self._playing(self._replies[place])
 
     def check_used(self) -> None:

@@ -54,6 +54,7 @@ class Tool(BaseTool, Generic[P, R]):
     """A function as a tool."""
 
     def __init__(self, function: Callable[P, R], **options: Unpack[Options]) -> None:
+        _check_options(options)
         name, description = options.pop("name", None), options.pop("description", None)
         self.ladder = options.pop("ladder", None)
         _check_kinds(name, description, self.ladder)
@@ -116,6 +117,13 @@ class Tool(BaseTool, Generic[P, R]):
         return {**args, self.signature.context_parameter: context}
 
 
+def _check_options(options: Mapping[str, object]) -> None:
+    if strange := next((option for option in options if option not in Options.__annotations__), None):
+        raise ToolDefinitionError(
+            f"@tool({strange}=…): there is no such option; write one of {', '.join(Options.__annotations__)}"
+        )
+
+
 def _check_kinds(name: object, description: object, ladder: object) -> None:
     for option, value in (("name", name), ("description", description)):
         if not isinstance(value, str | None):
@@ -130,6 +138,8 @@ def tool(function: Callable[P, R], /, **options: Unpack[Options]) -> Tool[P, R]:
 def tool(**options: Unpack[Options]) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(function: Callable[P, R] | None = None, /, **options: Unpack[Options]) -> object:
     """Turn a typed function into a tool; `@tool`, `@tool(effect="pure", timeout=5)` or `tool(function, name="x")`."""
+    if isinstance(function, str):
+        raise ToolDefinitionError(f"@tool({function!r}): options have names; write @tool(name={function!r})")
     if function is not None:
         return Tool(function, **options)
 

@@ -8,7 +8,7 @@ An option is honoured or refused; none is ignored.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -124,18 +124,16 @@ def _member(option: str, value: str, kind: type[_Choice]) -> _Choice:
     try:
         return kind(value)
     except ValueError:
-        raise _wrong_choice(option, value, kind) from None
+        raise _wrong_choice(option, value, [repr(member.value) for member in kind]) from None
 
 
 def _check_member(option: str, value: object, kind: type[_Choice]) -> None:
     if not isinstance(value, kind):
-        raise _wrong_choice(option, value, kind)
+        raise _wrong_choice(option, value, [f"{kind.__name__}.{member.name}" for member in kind])
 
 
-def _wrong_choice(option: str, value: object, kind: type[StrEnum]) -> ValueError:
-    words = ", ".join(repr(member.value) for member in kind)
-    members = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
-    return ValueError(f"{option}={value!r} is not a choice; write one of {words} in @tool, {members} in ToolOptions")
+def _wrong_choice(option: str, value: object, right: Sequence[str]) -> ValueError:
+    return ValueError(f"{option}={value!r} is not a choice; write one of {', '.join(right)}")
 
 
 def _check_seconds(option: str, value: Any) -> None:  # Any: whatever an untyped caller passed

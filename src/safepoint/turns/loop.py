@@ -143,11 +143,12 @@ class TurnLoop(Generic[T]):
 
         A push that comes after a stop is refused and kept as late; once the late items were taken, it raises.
         """
-        options = PushOptions(preempt, within, delay)
         seen = self._driver.state.turn
-        if strategy is not None:
+        if strategy is None:
+            options = PushOptions(preempt, within, delay)
+        else:
             live = seen if seen is not None and seen.phase is not TurnPhase.PLANNING else None
-            options = from_strategy(strategy, options, live)
+            options = from_strategy(strategy, live, beside=(preempt, within, delay))
         receipt = PushReceipt(self, stored=self._driver.journal.enabled)
         receipt.event_loop = self._event_loop
         wanted = options.ask(self._driver.clock)

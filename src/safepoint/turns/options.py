@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
@@ -57,9 +57,12 @@ NO_PREEMPT = PushOptions()
 Strategy: TypeAlias = Callable[["Turn[T] | None"], "PushOptions | None"]
 
 
-def from_strategy(strategy: Strategy[T], given: PushOptions, turn: Turn[T] | None) -> PushOptions:
-    """What the strategy makes of the live turn. It runs here, in the pusher's thread, and nothing waits for it."""
-    if given != NO_PREEMPT:
+def from_strategy(strategy: Strategy[T], turn: Turn[T] | None, *, beside: Sequence[object]) -> PushOptions:
+    """What the strategy makes of the live turn. It runs here, in the pusher's thread, and nothing waits for it.
+
+    `beside`: what else was written, which must be nothing.
+    """
+    if any(option is not None for option in beside):
         raise ValueError("strategy=… decides all options: leave preempt, within and delay out")
     chosen = strategy(turn)
     if chosen is None:

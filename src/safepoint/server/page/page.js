@@ -169,7 +169,13 @@ function showWhole(element, event) {
     const card = calls.get(entry.callId);
     if (card) setState(card, entry.stillRunning ? `${entry.state} (still running)` : entry.state);
   }
-  for (const question of event.customMetadata?.safepointQuestions ?? []) element.append(questionOf(question));
+  const questions = event.customMetadata?.safepointQuestions ?? [], answers = new Map();
+  for (const question of questions) {
+    element.append(questionOf(question, (result) => {
+      answers.set(question.id, { functionResponse: { id: question.id, name: question.tool, response: { result } } });
+      if (answers.size === questions.length) begin([...answers.values()]); // the run goes on with all of them
+    }));
+  }
   if (event.errorCode) element.append(noteOf(event));
   if (!element.childNodes.length) element.remove();
   else if (!element.isConnected) log.append(element);
@@ -204,19 +210,33 @@ function showResult(result) {
   card.querySelector(".result").textContent = values.length === 1 ? plain(values[0]) : plain(rest);
 }
 
-function questionOf(question) {
+/** A tool that asks takes any words. A call that waits to be allowed takes yes, or no, or why not. */
+function questionOf(question, answered) {
   const box = make("div", "question");
   const payload = question.payload;
   const text = typeof payload === "object" && payload !== null && "question" in payload ? payload.question : payload;
-  const form = make("form"), answer = make("input"), button = make("button", "main", "Answer");
-  answer.setAttribute("aria-label", `Answer to ${question.tool}`);
-  answer.required = true;
-  form.append(answer, button);
+  const form = make("form"), words = make("input");
+  const answer = (result) => {
+    for (const element of form.elements) element.disabled = true;
+    if (typeof result === "boolean") words.value = result ? "yes" : "no";
+    answered(result);
+  };
+  words.setAttribute("aria-label", `Answer to ${question.tool}`);
+  form.append(words);
+  if (question.kind === "interrupt") {
+    words.required = true;
+    form.append(make("button", "main", "Answer"));
+  } else {
+    const yes = make("button", "main", "Yes");
+    yes.type = "button";
+    yes.onclick = () => answer(true);
+    words.placeholder = "Why not?";
+    form.prepend(yes);
+    form.append(make("button", "", "No"));
+  }
   form.onsubmit = (event) => {
     event.preventDefault();
-    button.disabled = answer.disabled = true;
-    const response = { id: question.id, name: question.tool, response: { result: answer.value } };
-    begin([{ functionResponse: response }]);
+    answer(words.value || false);
   };
   box.append(make("div", "", `${question.tool} asks: ${plain(text)}`), form);
   return box;
@@ -344,6 +364,15 @@ function showRun() {
 
 // -- sessions and runs ------------------------------------------------------------------------------------------------
 
+/** Where there is no session yet, nothing else can be done: so the way to one stands in the middle. */
+function wayIn() {
+  const box = make("p", "empty"), button = make("button", "main", "Start a session");
+  button.type = "button";
+  button.onclick = tried(newSession);
+  box.append(button);
+  return box;
+}
+
 /** Show nothing but a session's name. What is typed has nowhere to go until the session is loaded. */
 function turnTo(id) {
   run?.stop.abort();
@@ -354,7 +383,7 @@ function turnTo(id) {
   at("title").title = id;
   shown = new Map();
   calls = new Map();
-  log.replaceChildren(make("p", "empty", id ? "Say something." : "Make a session to begin."));
+  log.replaceChildren(id ? make("p", "empty", "Say something.") : wayIn());
   complain();
   message.disabled = at("send").disabled = true;
   showRun();

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 from uuid import uuid4
 
-from safepoint import Agent, ToolContext, tool
+from safepoint import Agent, AskFirst, Hooks, Run, ToolCall, ToolContext, tool
 from safepoint.history.encoding import encode_message
 from safepoint.models import CallDelta, Chunk, Finish, ModelRequest, ReasoningDelta, TextDelta
 
@@ -26,6 +26,7 @@ TOOLS = {
     "stubborn": "seconds",
     "note": "text",
     "ask": "question",
+    "sign": "text",
     "break": "text",
 }
 
@@ -89,6 +90,18 @@ async def ask(question: str, ctx: ToolContext[None]) -> str:
     return f"they said {answer}"
 
 
+@tool(effect="irreversible")
+async def sign(text: str) -> str:
+    """Sign something, if a person allows it."""
+    did(f"sign {text}")
+    return f"signed {text}"
+
+
+class Allowed(Hooks):
+    def before_tool(self, run: Run[Any, Any], call: ToolCall) -> AskFirst | None:
+        return AskFirst(f"Sign {call.args['text']}?") if call.name == "sign" else None
+
+
 @tool(name="break")
 async def broken(text: str) -> str:
     """Fail."""
@@ -148,4 +161,4 @@ def _value(words: str) -> Any:  # Any: JSON
         return words
 
 
-agent = Agent("worker", model=Obedient(), tools=[nap, block, stubborn, note, ask, broken])
+agent = Agent("worker", model=Obedient(), tools=[nap, block, stubborn, note, ask, sign, broken], hooks=[Allowed()])
