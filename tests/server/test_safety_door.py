@@ -11,8 +11,8 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 from typer.testing import CliRunner
 
-from safepoint.cli.limits import limits_of
 from safepoint.cli.main import app as command_line
+from safepoint.cli.settings import limits_of
 from safepoint.server import Limits, ServerConfig, create_app
 from safepoint.server.cookies import Logins
 from safepoint.server.door import check_exposed
@@ -244,6 +244,23 @@ def test_a_key_in_an_address_is_taken_out_before_anybody_can_log_it(tmp_path: Pa
         scope = scope_of({}, path=path, query=query)
         assert answer_to(Guard(Behind()), scope)[0] == 400
         assert key[3:] not in f"{scope['path']} {scope['raw_path']} {scope['query_string']}"
+
+
+def test_a_client_that_leaves_behind_a_bad_frame_has_left_and_nothing_else() -> None:
+    frames: list[Message] = [{"type": "websocket.receive", "text": "[NaN]"}, {"type": "websocket.disconnect"}]
+    heard: list[Message] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        heard.append(await receive())
+
+    async def receive() -> Message:
+        return frames.pop(0)
+
+    async def send(message: Message) -> None:
+        raise BrokenPipeError
+
+    asyncio.run(Guard(app)({**scope_of({}, path="/run_live"), "type": "websocket"}, receive, send))
+    assert heard == [{"type": "websocket.disconnect"}]
 
 
 def test_many_wrong_keys_are_told_to_wait_and_a_right_one_never_is(

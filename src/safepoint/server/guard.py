@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
@@ -191,7 +192,8 @@ class _CheckedFrames:
             if flaw is None:
                 return message
             told = {"invocationId": "", "author": "", "errorCode": "BAD_FRAME", "errorMessage": flaw.text}
-            await self._send({"type": "websocket.send", "text": json.dumps(told)})
+            with suppress(OSError):  # a client that has gone is told to the reader in its turn
+                await self._send({"type": "websocket.send", "text": json.dumps(told)})
 
 
 async def _answer(head: Head, refusal: Refusal, send: Send) -> None:
