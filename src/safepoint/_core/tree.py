@@ -227,8 +227,7 @@ class Node:
         """May a piece of its work start? Not once NOW or FORCE is recorded, also if that was after the answer."""
         if self.judge_now() is not None:
             return False
-        pressing = self._pressing()
-        return pressing is None or self._settled(pressing, self._pressing, None) is None
+        return self._settled(self._pressing(), self._pressing, None) is None
 
     def pause(self) -> Stop | None:
         """The node waits for a person: it ends by itself here, unless any ask at all stands. Then the ask wins."""
@@ -267,7 +266,7 @@ class Node:
 
     def _commit(self, place: str | None) -> None:
         request = self.request() if not self.answered else None
-        if request is not None and (hit := self._settled(request, self.request, place)) is not None:
+        if (hit := self._settled(request, self.request, place)) is not None:
             self._stop_for(hit, place)
 
     def _stop_for(self, request: Request, place: str | None) -> None:
