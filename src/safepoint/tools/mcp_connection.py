@@ -111,7 +111,7 @@ class Connection:
                 return found
 
     async def call(self, tool: str, args: dict[str, Any], on_progress: ProgressFnT) -> CallToolResult:  # Any: JSON
-        """One call. Cancellation: the server is told, and the session can be used at once."""
+        """One call. Cancellation: the server is told, unless its answer has just come, which is then returned."""
         client, line = await self._client(), self._lines[-1]
         done: list[CallToolResult] = []
         failed: list[BaseException] = []
@@ -128,7 +128,8 @@ class Connection:
         except asyncio.CancelledError:
             task.cancel()
             await asyncio.wait((task,))  # until the server was told; FORCE does not wait even for that
-            raise
+            if not done:  # else the answer had just come: it is known what became of the call
+                raise
         if failed:
             raise self._heard(line, failed[0])
         return done[0]
