@@ -129,6 +129,26 @@ def test_a_stream_that_breaks_is_tried_again_as_long_as_nothing_was_said(provide
         assert (run.result.text, len(server.requests)) == (TEXT, 2)
 
 
+@pytest.mark.parametrize("provider", ["anthropic", "gemini"])
+def test_closing_a_model_fails_the_call_under_way_and_the_next_one_is_answered(provider: str) -> None:
+    make, encode, answer_, _ = PROVIDERS[provider]
+
+    async def main() -> None:
+        reached = asyncio.Event()
+        begun = encode([]).removesuffix(b"0\r\n\r\n")
+        async with raw_server(fall_silent(begun, reached), say(encode(answer_))) as server, asyncio.timeout(LONG):
+            model = make(server)
+            assert isinstance(model, AnthropicModel | GeminiModel)
+            agent = Agent("a", model=model, retries=0)
+            async with agent.start("go") as run:
+                await reached.wait()
+                await model.aclose()
+            assert isinstance(run.result.error, ModelUnavailable)
+            assert (await agent.run("go")).text == TEXT
+
+    asyncio.run(main())
+
+
 @EACH
 def test_a_stream_that_is_left_between_two_events_is_closed_too(provider: str) -> None:
     make, encode, answer_, _ = PROVIDERS[provider]

@@ -71,7 +71,10 @@ class OpenAIModel(Upstream):
         return sdk_failure(self._sdk, self.name, error, KEY if self._base_url is None else "the model's api_key=…")
 
     async def aclose(self) -> None:
-        """Close this loop's idle connections; the model stays usable. Cancellation: the closing is cut."""
+        """Close this loop's connections; calls that are under way fail, and the model stays usable.
+
+        Cancellation: the closing is cut.
+        """
         await self._clients.aclose()
 
 
