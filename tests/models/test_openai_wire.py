@@ -177,6 +177,13 @@ def test_pieces_of_calls_that_share_an_index_go_to_the_call_that_was_begun_last(
     assert whole == {0: '{"place": "Rome"}', 1: '{"place": "Oslo"}'}
 
 
+def test_arguments_that_come_as_an_object_are_not_lost() -> None:
+    call = {"index": 0, "id": "a", "function": {"name": "look", "arguments": {"place": "Rome"}}}
+    (chunk,), _ = read([completion({"tool_calls": [call]})])
+    assert isinstance(chunk, CallDelta)
+    assert json.loads(chunk.arguments) == {"place": "Rome"}
+
+
 def test_calls_that_share_an_id_are_told_apart_by_their_index() -> None:
     chunks, _ = read([piece(0, "{", "a", "look"), piece(1, "{", "a", "look"), piece(0, "}"), piece(1, "}", "a")])
     assert [chunk.index for chunk in chunks if isinstance(chunk, CallDelta)] == [0, 1, 0, 1]

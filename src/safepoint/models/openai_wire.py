@@ -252,7 +252,10 @@ class Reader:
         self._ids[place] = id or self._ids[place]
         if index is not None:
             self._places[index] = place
-        return CallDelta(place, id or None, text(function.get("name")) or None, text(function.get("arguments")))
+        # Some servers send the arguments as an object: to take that for none would run the tool with its defaults.
+        whole = mapping(function.get("arguments"))
+        arguments = json.dumps(plain(whole)) if whole else text(function.get("arguments"))
+        return CallDelta(place, id or None, text(function.get("name")) or None, arguments)
 
     def _place(self, index: int | None, id: str) -> int:
         """Some servers give no index, or the same one to every call: then a new id is a new call."""
