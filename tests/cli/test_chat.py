@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import signal
+import sys
 from collections.abc import Callable
+from types import FrameType
 
 import pytest
 
@@ -21,6 +23,7 @@ from safepoint.cli.chat import (
     greeting,
     main,
 )
+from safepoint.cli.conversation import Conversation
 from safepoint.testing import ScriptedModel, say, stall
 
 
@@ -102,6 +105,23 @@ def test_ctrl_c_between_two_answers_stops_neither() -> None:
     chat = Chat(Agent("chat", model=model), Keyboard("hi\n", "there?\n").read_line, screen, interactive=True)
     assert chat.run() == 0
     assert said(screen) == f"{PROMPT}Hello.\n{PROMPT}Yes.\n{PROMPT}\n"
+
+
+def test_ctrl_c_in_the_moment_in_which_a_line_begins_leaves_the_line() -> None:
+    chat, out, _ = chat_about(ScriptedModel(say("Hello.")), "hi\n", interactive=True)
+    forgets = Conversation.forget_stop.__code__
+
+    def press_when_forgotten(frame: FrameType, event: str, _: object) -> None:
+        if event == "return" and frame.f_code is forgets:
+            sys.setprofile(None)
+            chat.press_ctrl_c()
+
+    sys.setprofile(press_when_forgotten)
+    try:
+        assert chat.run() == 0
+    finally:
+        sys.setprofile(None)
+    assert said(out) == f"{PROMPT}{HINT}{PROMPT}Hello.\n{PROMPT}\n"
 
 
 def test_ctrl_c_while_a_line_is_read_ends_a_chat_without_a_terminal() -> None:

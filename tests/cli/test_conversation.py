@@ -32,6 +32,19 @@ def test_an_answer_is_written_piece_by_piece_and_remembered() -> None:
     assert [message.text for message in model.requests[1].messages] == ["hi", "Hello there.", "and now?"]
 
 
+def test_an_answer_or_an_error_cannot_steer_the_terminal_and_the_history_has_it_as_it_was() -> None:
+    words = "\x1b]52;c;cm0gLXJm\x07red\x1b[2J\x9b1m\ttab\n"
+    conversation, out = conversation_with(ScriptedModel(say(words, pieces=9), fail(ModelUnavailable("\x1b[8mgone"))))
+
+    async def talk() -> None:
+        await conversation.answer("hi")
+        assert conversation.history[-1].text == words
+        await conversation.answer("and now?")
+
+    asyncio.run(talk())
+    assert out.getvalue() == "]52;c;cm0gLXJmred[2J1m\ttab\n\n[failed: [8mgone]\n"
+
+
 def test_a_stopped_answer_stays_marked_and_the_next_message_works() -> None:
     stop: list[Callable[[], None]] = []
     model = ScriptedModel([say("Once upon a "), stall(on_reached=lambda: stop[0]())], say("Again."))

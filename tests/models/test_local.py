@@ -171,6 +171,32 @@ def test_a_file_that_is_no_model_is_said_to_be_none(tmp_path: Path) -> None:
         asyncio.run(server.address())
 
 
+def test_whoever_hears_late_of_a_failed_start_does_not_end_the_server_that_was_started_since(
+    weights: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "x.gguf"
+    file.write_bytes(b"not a model")
+    server = LlamaServer(file)
+    slow = asyncio.new_event_loop()
+    late = slow.create_task(server.address())
+    slow.call_soon(slow.stop)
+    slow.run_forever()  # it waits for the first start, and is not looked at before the second one
+    try:
+        with pytest.raises(ModelNotReady):
+            asyncio.run(server.address())
+        file.write_bytes(weights.read_bytes())
+        asyncio.run(server.address())
+        pid = server.pid
+        assert pid is not None
+        with pytest.raises(ModelNotReady):
+            slow.run_until_complete(late)
+        assert server.pid == pid
+        os.kill(pid, 0)
+    finally:
+        slow.close()
+        server.close()
+
+
 PROGRAM = """
 import asyncio, os, sys
 from safepoint import Agent

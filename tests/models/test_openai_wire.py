@@ -11,7 +11,7 @@ from safepoint import File, Image, Message, ModelSettings, Notice, Reasoning, Te
 from safepoint.errors import HistoryError, ModelError, ModelMisbehaved
 from safepoint.models import CallDelta, Chunk, Finish, ModelRequest, ReasoningDelta, TextDelta, ToolSpec
 from safepoint.models.openai_wire import Reader, check_payload, to_messages, to_payload
-from tests.models.openai_stream import ANSWER, CALLS, DONE, USAGE, completion
+from tests.models.openai_stream import ANSWER, CALLS, DONE, USAGE, completion, piece
 
 USER = Message("user", (Text("hi"),))
 LOOK = ToolSpec("look", "Look at a place.", {"type": "object", "properties": {}})
@@ -163,6 +163,30 @@ def test_calls_without_an_index_or_all_with_the_same_are_told_apart_by_their_ids
         calls = [{**index, "id": id, "function": {"name": "look", "arguments": id}} for id in ("a", "b", "c")]
         chunks, _ = read([completion({"tool_calls": [call]}) for call in calls])
         assert [chunk.index for chunk in chunks if isinstance(chunk, CallDelta)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("index", [{}, {"index": 0}, {"index": 2**62}, {"index": -1}])
+def test_pieces_of_calls_that_share_an_index_go_to_the_call_that_was_begun_last(index: dict[str, int]) -> None:
+    pieces = [("a", '{"place": '), ("", '"Rome"}'), ("b", '{"place": '), ("", '"Oslo"}')]
+    calls = [{**index, "id": id, "function": {"name": "look", "arguments": words}} for id, words in pieces]
+    chunks, _ = read([completion({"tool_calls": [call]}) for call in calls])
+    whole: dict[int, str] = {}
+    for chunk in chunks:
+        assert isinstance(chunk, CallDelta)
+        whole[chunk.index] = whole.get(chunk.index, "") + chunk.arguments
+    assert whole == {0: '{"place": "Rome"}', 1: '{"place": "Oslo"}'}
+
+
+def test_arguments_that_come_as_an_object_are_not_lost() -> None:
+    call = {"index": 0, "id": "a", "function": {"name": "look", "arguments": {"place": "Rome"}}}
+    (chunk,), _ = read([completion({"tool_calls": [call]})])
+    assert isinstance(chunk, CallDelta)
+    assert json.loads(chunk.arguments) == {"place": "Rome"}
+
+
+def test_calls_that_share_an_id_are_told_apart_by_their_index() -> None:
+    chunks, _ = read([piece(0, "{", "a", "look"), piece(1, "{", "a", "look"), piece(0, "}"), piece(1, "}", "a")])
+    assert [chunk.index for chunk in chunks if isinstance(chunk, CallDelta)] == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize(

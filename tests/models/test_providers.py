@@ -17,7 +17,7 @@ from safepoint.models.anthropic import AnthropicModel, BedrockModel
 from safepoint.models.gemini import GeminiModel
 from tests.models import anthropic_stream, gemini_stream
 from tests.models.anthropic_stream import bedrock_stream, event
-from tests.models.raw_server import RawServer, Say, answer, fall_silent, raw_server, say, stream
+from tests.models.raw_server import RawServer, Say, answer, fall_silent, raw_server, reset, say, stream
 
 LONG = 20.0
 TEXT = "Once upon a time in Łódź."
@@ -112,6 +112,39 @@ def test_now_closes_the_connection_wherever_the_stream_is(provider: str, part: s
                 assert await run.cancel().wait() == "stopped"
             await server.idle.wait()
         check_history(run.result.messages)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "gemini"])  # in pieces whose number is told: so a break is seen
+@pytest.mark.parametrize("part", ["nothing", "half"])
+def test_a_stream_that_breaks_is_tried_again_as_long_as_nothing_was_said(provider: str, part: str) -> None:
+    make, encode, answer_, _ = PROVIDERS[provider]
+    begun = encode(answer_[: len(answer_) // 2] if part == "half" else []).removesuffix(b"0\r\n\r\n")
+    run, server = asyncio.run(ended(make, reset(begun), say(encode(answer_)), retries=1))
+    if part == "half":
+        assert isinstance(run.result.error, ModelUnavailable)
+        assert len(server.requests) == 1
+    else:
+        assert (run.result.text, len(server.requests)) == (TEXT, 2)
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "gemini"])
+def test_closing_a_model_fails_the_call_under_way_and_the_next_one_is_answered(provider: str) -> None:
+    make, encode, answer_, _ = PROVIDERS[provider]
+
+    async def main() -> None:
+        reached = asyncio.Event()
+        begun = encode([]).removesuffix(b"0\r\n\r\n")
+        async with raw_server(fall_silent(begun, reached), say(encode(answer_))) as server, asyncio.timeout(LONG):
+            model = make(server)
+            assert isinstance(model, AnthropicModel | GeminiModel)
+            agent = Agent("a", model=model, retries=0)
+            async with agent.start("go") as run:
+                await reached.wait()
+                await model.aclose()
+            assert isinstance(run.result.error, ModelUnavailable)
+            assert (await agent.run("go")).text == TEXT
 
     asyncio.run(main())
 

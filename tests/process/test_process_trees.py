@@ -145,6 +145,16 @@ def test_nothing_that_a_process_tool_starts_survives_the_ladder(name: str) -> No
     assert rungs(run) == ROWS[name].rungs
 
 
+@pytest.mark.parametrize("where", ["", "setsid"])
+@pytest.mark.parametrize("act", [stop, force])
+def test_what_stops_its_keeper_again_and_again_is_killed_all_the_same(
+    where: str, act: Callable[[Run[None]], Awaitable[None]]
+) -> None:
+    row = Row(f"{where} sh -c 'while :; do kill -STOP $0; done' $PPID & env -i setsid sleep TIME & sleep TIME", 2)
+    run = asyncio.run(in_the_middle(shell(), row, act))
+    assert (run.result.ledger[0].state, run.result.orphans) == ("cut", ())
+
+
 def test_what_kills_its_keeper_is_found_by_its_mark_and_the_call_has_failed() -> None:
     token = new_token()
     script = f"echo begun; setsid -f sleep {token}; kill -9 $PPID; sleep {token}"

@@ -99,6 +99,13 @@ def test_a_page_comes_back_as_text_with_its_status() -> None:
     assert (odd.content or "").endswith("\n\na")
 
 
+@pytest.mark.parametrize("charset", ["idna", "punycode", "undefined", "unicode_escape", "raw-unicode-escape", "é"])
+def test_a_charset_that_no_page_is_written_in_is_not_believed(charset: str) -> None:
+    body = b"a-\\d" * 1000
+    entry = fetched("http://a.test/x", {"/x": page(body, f"text/html; charset={charset}")})
+    assert entry.content == f"HTTP 200 http://a.test/x\n\n{body.decode()}"
+
+
 def test_what_is_not_text_is_described() -> None:
     entry = fetched("http://a.test/x", {"/x": page(b"123", "image/png")})
     assert entry.content == "HTTP 200 http://a.test/x\n[not text: image/png, 3 bytes]"

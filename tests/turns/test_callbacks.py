@@ -10,9 +10,9 @@ import pytest
 from safepoint import Agent, Budget, CancelToken, RunFailed, SafePoint, Sequential, TurnLoop
 from safepoint.agent.events import RunEnded
 from safepoint.agent.stream import Reader
-from safepoint.errors import HistoryError, ModelError
+from safepoint.errors import HistoryError, ModelError, UsageError
 from safepoint.sessions import MemoryStore, Session
-from safepoint.testing import ScriptedModel, call, fail, say
+from safepoint.testing import ScriptedModel, call, fail, pass_time, say
 from safepoint.turns import (
     ItemsDropped,
     LoopEnded,
@@ -234,6 +234,19 @@ async def test_a_run_that_somebody_cancels_by_itself_ends_its_turn_and_nothing_e
     assert (exit.reason, exit.interrupted, exit.unhandled) == ("clean", [], [])
     assert not turns[0].stopped
     assert not turns[0].preempted
+
+
+@virtual
+async def test_a_second_task_that_waits_at_one_reader_is_refused_and_the_first_is_told() -> None:
+    loop = TurnLoop(talker())
+    reader = loop.events()
+    first = asyncio.ensure_future(anext(reader))
+    await pass_time(1)
+    with pytest.raises(UsageError, match=r"call loop\.events\(\) once for each reader"):
+        await anext(reader)
+    loop.stop()
+    loop.start()
+    assert await first == LoopEnded(await loop.wait())
 
 
 @virtual

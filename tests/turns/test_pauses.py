@@ -83,6 +83,25 @@ async def test_a_stop_ends_a_loop_that_waits_and_keeps_the_turn() -> None:
             await until(loop, lambda: model(agent).calls == 2)  # noqa: B023 (as above)
 
 
+@virtual
+async def test_a_stop_in_the_moment_of_the_answer_ends_the_loop_and_keeps_the_turn() -> None:
+    for at in (None, SafePoint.ANY, SafePoint.NOW, SafePoint.FORCE):
+        for answer_first in (True, False):
+            agent = asker("thanks")
+            async with TurnLoop(agent, on_interrupt="wait") as loop:
+                loop.push("first")
+                await until(loop, lambda: loop.questions != ())
+                (question,) = loop.questions
+                if answer_first:
+                    loop.answer(question.id, "yes")
+                receipt = loop.stop(at)
+                if not answer_first:
+                    loop.answer(question.id, "yes")
+            exit = await loop.wait()
+            assert (exit.reason, exit.interrupted, receipt.outcome) == ("interrupted", ["first"], "clean")
+            assert model(agent).calls == 1
+
+
 async def asked_by(store: MemoryTurnStore) -> str:
     loop = TurnLoop(asker(), store=store, **KEY)
     loop.stop()

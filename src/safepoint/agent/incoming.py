@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from safepoint.agent.model import CallDelta, Chunk, Finish, ReasoningDelta, TextDelta
@@ -25,7 +25,12 @@ from safepoint.tools.json_args import decode_arguments
 class _Call:
     id: str | None = None
     name: str | None = None
-    arguments: str = ""
+    # Joined only at the end: a long call comes in tens of thousands of pieces, and must not cost their square.
+    pieces: list[str] = field(default_factory=list[str])
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self.pieces)
 
 
 _ENDS = {"max_tokens": StopReason.MAX_TOKENS, "refused": StopReason.REFUSED}
@@ -81,7 +86,7 @@ class Incoming:
         call = self._calls.setdefault(chunk.index, _Call())
         call.id = chunk.id or call.id
         call.name = chunk.name or call.name
-        call.arguments += chunk.arguments
+        call.pieces.append(chunk.arguments)
         self.chars += len(chunk.arguments)
 
     @property

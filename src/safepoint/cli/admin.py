@@ -18,7 +18,8 @@ import typer
 
 from safepoint.cli.client import ServerClient, Trouble
 from safepoint.cli.options import NOT_YET, REFUSED, T, fail, takes
-from safepoint.cli.showing import age, event_line, plain, show_table
+from safepoint.cli.plain import plain
+from safepoint.cli.showing import age, event_line, show_table
 
 _SILENCE = 2.0
 

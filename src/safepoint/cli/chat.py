@@ -92,9 +92,9 @@ class Chat:
 
     def _read(self) -> str:
         self._write(PROMPT)
-        self._conversation.forget_stop()
-        self._reading = True
+        self._reading = True  # first, so that no press falls between the answer that is over and this line
         try:
+            self._conversation.forget_stop()
             return self._read_line()
         finally:
             self._reading = False

@@ -1,6 +1,6 @@
 """What the server answered, for a person in a terminal.
 
-Names, texts and reasons were written by users and models: whatever could steer a terminal is taken out of them first.
+Names, texts and reasons were written by users and models, so they are made `plain` first.
 """
 
 from __future__ import annotations
@@ -14,13 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from safepoint.cli.plain import plain
+
 _WIDE = 200  # columns where there is no terminal, so that ids in a pipe are whole
-_BLANK = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-
-
-def plain(text: object) -> str:
-    """The text without characters that do something to a terminal."""
-    return str(text).translate(_BLANK)
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

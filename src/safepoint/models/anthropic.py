@@ -65,7 +65,10 @@ class AnthropicModel(Upstream):
         return sdk_failure(self._sdk, self.name, error, KEY)
 
     async def aclose(self) -> None:
-        """Close this loop's idle connections; the model stays usable. Cancellation: the closing is cut."""
+        """Close this loop's connections; calls that are under way fail, and the model stays usable.
+
+        Cancellation: the closing is cut.
+        """
         await self._clients.aclose()
 
 

@@ -83,7 +83,10 @@ class GeminiModel(Upstream):
         return refusal(self.name, message, status=status, kind=text(told.get("status")), headers=headers, key=KEYS[0])
 
     async def aclose(self) -> None:
-        """Close this loop's idle connections; the model stays usable. Cancellation: the closing is cut."""
+        """Close this loop's connections; calls that are under way fail, and the model stays usable.
+
+        Cancellation: the closing is cut.
+        """
         await self._clients.aclose()
 
 

@@ -69,7 +69,7 @@ class LlamaServer:
         finally:
             outside.done()
         if child.address is None:
-            self.close()
+            self._end(child)
             raise ModelNotReady(f"the llama.cpp server for {self._weights} did not start: {child.last_words}")
         return child.address
 
@@ -85,10 +85,17 @@ class LlamaServer:
 
     def close(self) -> None:
         """End the server. Blocks for a moment; a later `address()` starts it anew."""
-        with self._deciding:
-            child, self._child = self._child, None
+        child = self._child
         if child is not None:
-            child.end()
+            self._end(child)
+
+    def _end(self, child: _Child) -> None:
+        """End that process. Another one, which somebody else has started since, is not ours to end."""
+        with self._deciding:
+            if self._child is not child:
+                return
+            self._child = None
+        child.end()
 
 
 class _Child:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from safepoint.agent.model import ModelRequest
@@ -70,13 +71,17 @@ class OpenAIModel(Upstream):
         return sdk_failure(self._sdk, self.name, error, KEY if self._base_url is None else "the model's api_key=…")
 
     async def aclose(self) -> None:
-        """Close this loop's idle connections; the model stays usable. Cancellation: the closing is cut."""
+        """Close this loop's connections; calls that are under way fail, and the model stays usable.
+
+        Cancellation: the closing is cut.
+        """
         await self._clients.aclose()
 
 
 def sdk_failure(sdk: Any, name: str, error: Exception, key: str) -> Exception:  # Any: the openai or anthropic module
     """What an error of the openai or the anthropic SDK means: both are made from one mould."""
-    if isinstance(error, sdk.APIConnectionError):
+    broken: Any = import_module("httpx2").TransportError  # a stream that breaks raises it as it came
+    if isinstance(error, (sdk.APIConnectionError, broken)):
         return unreachable(name, error)
     if not isinstance(error, sdk.APIError):
         return error

@@ -218,8 +218,9 @@ class Reader:
         self._reason: FinishReason | None = None
         self._refused = False
         self._usage: Mapping[str, object] = {}
-        # The ids met so far, by the index under which the call is passed on.
+        # The ids met so far, by the index under which the call is passed on; and which call the server's index means.
         self._ids: list[str] = []
+        self._places: dict[int, int] = {}
 
     def read(self, event: object, /) -> list[Chunk]:
         completion = event_of(event)
@@ -246,17 +247,26 @@ class Reader:
         return chunks
 
     def _call(self, call: Mapping[str, object]) -> CallDelta:
-        """Some servers give no index, or the same one to every call: then a new id is a new call."""
         function, id, index = mapping(call.get("function")), text(call.get("id")), number(call.get("index"))
-        if index is None or index < 0:
-            index = max(0, len(self._ids) - 1)
-        known = self._ids[index] if index < len(self._ids) else None
-        if known is not None and id and known and id != known:
-            index = self._ids.index(id) if id in self._ids else len(self._ids)
-        while index >= len(self._ids):
+        place = self._place(index, id)
+        self._ids[place] = id or self._ids[place]
+        if index is not None:
+            self._places[index] = place
+        # Some servers send the arguments as an object: to take that for none would run the tool with its defaults.
+        whole = mapping(function.get("arguments"))
+        arguments = json.dumps(plain(whole)) if whole else text(function.get("arguments"))
+        return CallDelta(place, id or None, text(function.get("name")) or None, arguments)
+
+    def _place(self, index: int | None, id: str) -> int:
+        """Some servers give no index, or the same one to every call: then a new id is a new call."""
+        last = len(self._ids) - 1
+        place = self._places.get(index, -1) if index is not None else last
+        if place >= 0 and id and self._ids[place] not in ("", id):
+            place = self._ids.index(id) if id in self._ids else -1
+        if place < 0:
             self._ids.append("")
-        self._ids[index] = id or self._ids[index]
-        return CallDelta(index, id or None, text(function.get("name")) or None, text(function.get("arguments")))
+            return last + 1
+        return place
 
     def finish(self) -> Finish | None:
         if self._reason is None:

@@ -30,8 +30,10 @@ class PerLoop(Generic[T]):
         kept = self._kept.get(loop)
         if kept is None:
             # A client refers to its loop, so an entry of a loop that was closed without ceremony never goes by itself.
-            for other in [each for each in self._kept if each.is_closed()]:
-                del self._kept[other]
+            # Other threads come and go meanwhile: the list is taken at once, and somebody may have been faster.
+            for reference in self._kept.keyrefs():
+                if (other := reference()) is not None and other.is_closed():
+                    self._kept.pop(other, None)
             keeper = self._keep(loop)
             kept = self._kept[loop] = await anext(keeper), keeper
         return kept[0]

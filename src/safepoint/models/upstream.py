@@ -80,10 +80,12 @@ class Upstream(ABC):
                 await events.close()
 
     async def _chunks(self, events: Events, reader: Reader) -> AsyncGenerator[Chunk]:
-        iterator = aiter(events)
+        iterator, until = aiter(events), None
         while True:
+            if until is None and reader.finish() is not None:
+                until = asyncio.get_running_loop().time() + TAIL
             try:
-                async with asyncio.timeout(TAIL if reader.finish() is not None else None):
+                async with asyncio.timeout_at(until):
                     event = await anext(iterator)
                 chunks = reader.read(event)
             except StopAsyncIteration:

@@ -4,7 +4,8 @@
        └──────────────────────┴──────────────────┴──▶ OVER   (`wait` returns; the keeper has said how)
 
 See `keeper` for how it is known that none is left. If the keeper itself is killed, the processes are looked for by the
-mark that they carry in their environment, and killed from here (`sweep`).
+mark that they carry in their environment, and killed from here (`sweep`). One of them may stop the keeper, again and
+again: then those that carry the mark are killed from here, and the keeper goes on with the rest.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from safepoint.tools.sweep import MARK, marked, sweep
 
 _KEEPER = str(Path(__file__).with_name("keeper.py"))
 _PATIENCE = 1.0
+# How often, and seconds apart, a keeper that should kill is told to go on. All of it is less than the ladder gives it.
+_NUDGES = 3
+_BETWEEN_NUDGES = 0.2
 
 _log = logging.getLogger("safepoint")
 
@@ -77,6 +81,7 @@ class Family:
         self.ended = Ended(None)
         self._over = Latch()
         self._said = b""
+        self._nudging: asyncio.TimerHandle | None = None
         self._mark = uuid.uuid4().hex
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -122,9 +127,17 @@ class Family:
         if not self._over.is_set:
             self._outside.done()
             self._outside = self._clock.outside(self.name)
-            with suppress(ProcessLookupError):
-                self._keeper.send_signal(signal.SIGCONT)  # one of its own may have stopped it
             self._say(b"K")
+            if self._nudging is None:
+                self._nudge(_NUDGES)
+
+    def _nudge(self, left: int) -> None:
+        """One of its own may have stopped the keeper, also after it was told to kill: let it go on."""
+        if left:
+            self._nudging = self._loop.call_later(_BETWEEN_NUDGES, self._nudge, left - 1)
+        else:
+            sweep(self._mark, self._keeper.pid)  # who stops it each time is not killed by it
+        self._keeper.send_signal(signal.SIGCONT)
 
     async def wait(self) -> Ended:
         """Until all of them have ended. Cancellation: they are killed, and waited for, within a second."""
@@ -163,6 +176,8 @@ class Family:
             self._finish()
 
     def _finish(self) -> None:
+        if self._nudging is not None:
+            self._nudging.cancel()
         self._loop.remove_reader(self._control)
         self._control.close()
         self._keeper.wait()  # its last descriptor is closed: it is gone, and only to be buried

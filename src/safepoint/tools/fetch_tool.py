@@ -7,6 +7,7 @@ a small answer can't become a large one.
 
 from __future__ import annotations
 
+import codecs
 import importlib.util
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -33,6 +34,8 @@ TIMEOUT = 30.0
 _MOST_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _CHARSET = re.compile(r"charset=\"?([\w.:-]+)", re.IGNORECASE)
+# Codecs of Python that no page is written in. They raise, warn, or take seconds for what a server may send.
+_NO_CHARSETS = frozenset({"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape"})
 _TEXT = re.compile(r"text/|application/([\w.+-]*\+)?(json|xml|javascript)|application/x-www-form", re.IGNORECASE)
 _HEADERS = (("Accept-Encoding", "identity"), ("User-Agent", "safepoint"), ("Accept", "*/*"))
 
@@ -179,6 +182,7 @@ def _backend(gate: Gate, connect: Connect | None) -> AsyncNetworkBackend:
 
 def _decoded(data: bytes, charset: str) -> str:
     try:
-        return data.decode(charset, "replace")
+        known = codecs.lookup(charset).name not in _NO_CHARSETS
+        return data.decode(charset if known else "utf-8", "replace")
     except LookupError:
         return data.decode("utf-8", "replace")

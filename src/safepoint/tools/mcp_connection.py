@@ -62,9 +62,9 @@ class Line:
 
     def leave(self) -> None:
         self.lost = True
+        if not self._leave.is_set() and not self._opened.is_set:
+            self._owner.cancel()  # once: a second time would cut its clean-up
         self._leave.set()
-        if not self._opened.is_set:
-            self._owner.cancel()
 
     async def _own(self) -> None:
         try:
@@ -95,9 +95,17 @@ class Connection:
     async def close(self) -> None:
         """Leave every line that was opened. Cancellation: put off until that is done."""
         self._closed = True
-        for line in self._lines:
-            await line.close()
-        self._lines.clear()
+        lines, self._lines = self._lines, []
+        put_off: asyncio.CancelledError | None = None
+        for line in lines:
+            line.leave()
+        for line in lines:
+            try:
+                await line.close()
+            except asyncio.CancelledError as cancelled:
+                put_off = cancelled
+        if put_off is not None:
+            raise put_off
 
     async def tools(self) -> Sequence[Offered]:
         """All tools that the server offers. Cancellation: only the asking ends."""
@@ -111,7 +119,7 @@ class Connection:
                 return found
 
     async def call(self, tool: str, args: dict[str, Any], on_progress: ProgressFnT) -> CallToolResult:  # Any: JSON
-        """One call. Cancellation: the server is told, and the session can be used at once."""
+        """One call. Cancellation: the server is told, unless its answer has just come, which is then returned."""
         client, line = await self._client(), self._lines[-1]
         done: list[CallToolResult] = []
         failed: list[BaseException] = []
@@ -128,7 +136,8 @@ class Connection:
         except asyncio.CancelledError:
             task.cancel()
             await asyncio.wait((task,))  # until the server was told; FORCE does not wait even for that
-            raise
+            if not done:  # else the answer had just come: it is known what became of the call
+                raise
         if failed:
             raise self._heard(line, failed[0])
         return done[0]

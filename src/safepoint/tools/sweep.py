@@ -33,11 +33,11 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def sweep(mark: str) -> int:
+def sweep(mark: str, *spared: int) -> int:
     """Kill all that carry the mark, until none does; how many there were. Bounded: what can't be killed stays."""
     killed: set[int] = set()
     for _ in range(10):
-        found = set(marked(mark)) - {os.getpid()}
+        found = set(marked(mark)) - {os.getpid(), *spared}
         if not found - killed:
             break
         for pid in found:

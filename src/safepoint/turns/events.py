@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
+from safepoint.errors import UsageError
 from safepoint.turns.exit import ExitState
 from safepoint.turns.turn import TurnOutcome
 
@@ -93,6 +94,8 @@ class LoopReader(Generic[T]):
         while not self._buffer:
             if self._ended:
                 raise StopAsyncIteration
+            if self._waiter is not None:
+                raise UsageError("another task waits for the next event here: call loop.events() once for each reader")
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter

@@ -191,7 +191,10 @@ class TurnLoop(Generic[T]):
         return asks.questions if asks is not None else ()
 
     def answer(self, id: str, value: Any) -> None:  # Any: whatever the person answered
-        """Answer one of `questions`. Safe from any thread; before the start it is kept for a turn that goes on."""
+        """Answer one of `questions`. Safe from any thread; before the start it is kept for a turn that goes on.
+
+        An answer that meets a stop is not used: the turn is kept with its question.
+        """
         if self._task is not None:
             asks = self._driver.state.asks
             if asks is None or self.ended:

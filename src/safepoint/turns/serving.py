@@ -192,13 +192,12 @@ class Serving(Generic[T]):
         if any(id not in known for id in wanted) and turn.phase is not TurnPhase.PAUSED:
             turn.pause()
             driver.preempts.turn_began(turn)
-        while any(id not in known for id in wanted):
-            if driver.stops.committed or turn.given_up:
-                return None
+        # A stop or a preempt that was heard together with the last answer finds no run to ask: the turn must not go on.
+        while not (driver.stops.committed or turn.given_up):
+            if all(id in known for id in wanted):
+                return {id: known[id] for id in wanted}
             await driver.wait()
-        if turn.given_up:
-            return None
-        return {id: known[id] for id in wanted}
+        return None
 
     # -- the end of a turn ---------------------------------------------------------------------------------------------
 
