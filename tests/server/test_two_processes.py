@@ -148,6 +148,20 @@ def test_a_message_that_interrupts_stops_the_run_of_the_other_process(
     assert (last["errorCode"], "a new message came" in last["errorMessage"]) == ("INVOCATION_ABORTED", True)
 
 
+def test_what_two_processes_do_to_the_state_of_a_session_is_all_there(
+    servers: tuple[ServerProcess, ServerProcess],
+) -> None:
+    here, there = servers
+    here.create("state")
+    path = session_path("state")
+    for server, name in ((here, "a"), (there, "b"), (here, "c")):
+        assert server.http("PATCH", path, {"stateDelta": {name: 1, "user:last": name}}).body["state"][name] == 1
+    for server, name in ((there, "d"), (here, "e"), (there, "f")):
+        assert server.run("state", "say fine", stateDelta={name: 1, "user:last": name}).status == 200
+    for server in servers:
+        assert server.get(path).body["state"] == {**dict.fromkeys("abcdef", 1), "user:last": "f"}
+
+
 def test_who_deletes_a_session_stops_its_run_in_the_other_process_first(
     servers: tuple[ServerProcess, ServerProcess],
 ) -> None:

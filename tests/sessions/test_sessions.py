@@ -126,6 +126,27 @@ def test_state_is_written_by_tools_saved_with_the_run_and_taken_back_by_a_rewind
 
 
 @both_stores
+def test_two_who_change_the_state_change_their_own_values_and_keep_the_others(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as store:
+            here = await Session.create(store, "s", state={"same": 0, "goes": 0, "both": 0})
+            there = await Session.load(store, "s")
+            there.state |= {"theirs": 1, "both": 1}
+            await there.save_state()
+            here.state |= {"mine": 2, "both": 2, "temp:x": 3}
+            del here.state["goes"]
+            await here.save_state()
+            assert here.state == {"same": 0, "theirs": 1, "mine": 2, "both": 2, "temp:x": 3}
+            assert (await Session.load(store, "s")).state == {"same": 0, "theirs": 1, "mine": 2, "both": 2}
+            there.state["asked"] = 4
+            await agent(call("remember", key="told", value=5), say("ok")).run("go", session=there)
+            stored = (await Session.load(store, "s")).state
+            assert stored == {"same": 0, "theirs": 1, "mine": 2, "both": 2, "asked": 4, "told": 5}
+
+    run_virtual(main)
+
+
+@both_stores
 def test_a_state_that_cannot_be_stored_costs_only_itself(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(kind, tmp_path) as store:

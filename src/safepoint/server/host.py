@@ -12,6 +12,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -148,7 +149,6 @@ class Host:
     async def patch(self, key: SessionKey, delta: Mapping[str, Any]) -> None:  # Any: JSON values
         """Change the state, also under a live run, which goes on. Cancellation: changed or not."""
         sender, kept = await self.sender(key), lasting(delta)
-        before = dict(sender.session.state)
         merge(sender.session.state, kept)
         if sender.busy:
             self._patched.add(key)  # a live run writes it with its next step; one that has written its last, nobody
@@ -158,7 +158,8 @@ class Host:
             try:
                 await sender.between(sender.session.save_state)
             except (SessionBusy, StoreError):  # whoever is told that it failed must not find it done by the next run
-                sender.session.state = before
+                stored = sender.session.stored_state
+                merge(sender.session.state, {name: deepcopy(stored.get(name)) for name in kept})
                 raise
         await self._share(key, kept)
         now = time.time()

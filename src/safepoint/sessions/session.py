@@ -338,9 +338,9 @@ class Session:
                 self._claimant = None
 
     def _see(self, stored: Stored, *, keep_state: bool = False) -> None:
-        """Take over what is stored. Changes of state that were not saved yet stay, unless somebody else changed it."""
+        """Take over what is stored. Values of the state that were changed here and not saved yet stay as they are."""
         if not keep_state and dict(stored.state) != dict(self._stored.state):
-            self.state = _plain(stored.state)
+            self.state = _rebased(self.state, self._stored.state, stored.state)
         self._stored = stored.claimed(self._stored.epoch)
         self._open.clear()
         self._glimpsed = False
@@ -404,6 +404,20 @@ def _plain(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of the us
 
 def _lasting(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above
     return _plain({name: value for name, value in state.items() if not str(name).startswith("temp:")})
+
+
+def _rebased(
+    state: Mapping[str, Any],
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],  # Any: as above
+) -> dict[str, Any]:
+    """What is stored now, with what was done to the state since it was as `before`: two may change two values."""
+    kept, found = _lasting(state), _plain(now)
+    for name in before:
+        if name not in kept:
+            found.pop(name, None)
+    mine = {name: value for name, value in state.items() if name not in before or kept.get(name) != before[name]}
+    return {**found, **mine}
 
 
 def _call_ids(messages: tuple[Message, ...]) -> set[str]:
