@@ -162,6 +162,32 @@ def test_what_two_processes_do_to_the_state_of_a_session_is_all_there(
         assert server.get(path).body["state"] == {**dict.fromkeys("abcdef", 1), "user:last": "f"}
 
 
+def test_a_run_is_taken_back_or_goes_on_wherever_one_asks_and_never_another_in_its_place(
+    servers: tuple[ServerProcess, ServerProcess],
+) -> None:
+    here, there = servers
+    here.create("back")
+    here.run("back", "say one")
+    one = here.run_of("back", "ended")
+    there.run("back", "say two")
+    assert here.post(f"/runs/{one}:rewind").status == 409, "a later turn is not taken back for it"
+    assert texts(there.events("back")) == ["say one", "one ", "say two", "two "]
+    two = next(run["runId"] for run in there.get("/runs").body if run["sessionId"] == "back")
+    assert here.post(f"/runs/{two}:rewind").body["messages"] == 2
+    assert texts(there.events("back")) == ["say one", "one "]
+
+    there.run("back", "ask why")
+    paused = there.run_of("back", "paused")
+    question = there.events("back")[-3]["longRunningToolIds"][0]
+    said = {"functionResponse": {"id": question, "name": "ask", "response": {"result": "so"}}}
+    answered = here.run("back", "", newMessage={"role": "user", "parts": [said]})
+    assert (answered.status, texts(answered.body)) == (200, ["done "])
+    assert there.post(f"/runs/{paused}:resume").status == 400
+    there.run("back", "say after")
+    here.cancel("back")
+    assert here.post(f"/runs/{paused}:resume").status == 409
+
+
 def test_who_deletes_a_session_stops_its_run_in_the_other_process_first(
     servers: tuple[ServerProcess, ServerProcess],
 ) -> None:

@@ -178,7 +178,10 @@ def test_a_rewind_takes_back_what_another_object_has_added(kind: str, tmp_path: 
         async with opened(kind, tmp_path) as store:
             session = await Session.create(store, "s")
             await agent(say("1")).run("one", session=session)
+            turn = session.runs[-1].run_id
             await agent(say("2")).run("two", session=await Session.load(store, "s"))
+            assert (await session.rewind(turn=turn)).messages == (), "it is not the last any more"
+            assert [m.text for m in session.messages] == ["one", "1", "two", "2"]
             assert [m.text for m in (await session.rewind()).messages] == ["two", "2"]
             assert [m.text for m in session.messages] == ["one", "1"]
 

@@ -112,6 +112,16 @@ class Host:
         session = await Session.load(self.store, key.stored_as)
         return self._senders.get(key) or self._keep(key, Sender(session))
 
+    async def up_to_date(self, key: SessionKey) -> Sender:
+        """As `sender`, and its session knows what other processes have said. For whoever goes on from there.
+
+        Raises `SessionNotFound`, and `SessionBusy` if one of them has a live run. Cancellation: nothing has changed.
+        """
+        sender = await self.sender(key)
+        if self.book.durable and not sender.busy:
+            await sender.between(sender.session.save_state)
+        return sender
+
     async def view(self, key: SessionKey) -> Session:
         """The session as it is now, to look at, also if another process has changed it since.
 
@@ -182,6 +192,8 @@ class Host:
         agent, sender = self.agent(key.app), await self.sender(key)
         if (known := await self._repeated(key, request)) is not None:
             return known
+        if request.continues:
+            sender = await self.up_to_date(key)
         others = await self._others.of(key.stored_as, request.if_busy)
         waits = sender.busy or bool(others)
         self._admit(who, request.if_busy, waits=waits)

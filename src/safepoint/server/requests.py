@@ -190,6 +190,11 @@ class RunRequest(_Wire):
             return None
         return {name: value for name, value in metadata.items() if not name.startswith(_OURS)}
 
+    @property
+    def continues(self) -> bool:
+        """Is it about a run that was stopped, and no new turn?"""
+        return self.new_message is None or bool(self.new_message.answers) or self.invocation_id is not None
+
 
 class NewSession(_Wire):
     session_id: str | None = None

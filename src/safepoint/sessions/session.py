@@ -131,9 +131,10 @@ class Session:
         other._call_ids = set(self._call_ids)
         return other
 
-    async def rewind(self) -> Rewound:
+    async def rewind(self, *, turn: str | None = None) -> Rewound:
         """Take the last turn back: its messages and its changes of state. What tools did stays done, and is listed.
 
+        `turn`: the id of the run that is meant; if another one came after it, nothing is taken back.
         Cancellation: it happens whole or not at all.
         """
         self._refuse_live("rewind")
@@ -141,7 +142,7 @@ class Session:
 
         def take_back() -> list[Change]:
             nonlocal rewound
-            rewound, changes = last_turn_taken_back(self._stored)
+            rewound, changes = last_turn_taken_back(self._stored, turn)
             return changes
 
         await self._change(take_back)
