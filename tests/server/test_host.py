@@ -15,7 +15,7 @@ from safepoint.errors import SessionBusy
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
 from safepoint.server.finding import Finder
-from safepoint.server.host import Host
+from safepoint.server.host import Draining, Host
 from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
 from safepoint.server.principal import LOCAL, Principal
@@ -100,6 +100,45 @@ async def test_a_run_whose_session_is_gone_is_told_as_failed() -> None:
 
 class DurableBook(MemoryRunBook):
     durable = True
+
+
+class DrainsMeanwhile(MemoryRunBook):
+    """Its host begins to drain while the first record is stored."""
+
+    host: Host | None = None
+
+    async def accept(self, record: RunRecord, *, since: float) -> RunRecord:
+        """Cancellation: there is nothing to wait for."""
+        accepted = await super().accept(record, since=since)
+        if self.host is not None:
+            self.host.draining = True
+        return accepted
+
+
+@virtual
+async def test_a_message_that_was_refused_runs_when_it_is_sent_again_with_the_same_key() -> None:
+    book = DrainsMeanwhile()
+    host = host_of(book)
+    await host.create(KEY, None)
+    request = RunRequest.model_validate(message("s", "hello", idempotencyKey="k"))
+
+    await host.store.claim(KEY.stored_as, "another process")
+    busy = await host.submit(LOCAL, KEY, request)
+    assert isinstance(busy, HostedRun)
+    await busy.over.wait()
+    assert busy.outcome == "refused"
+    await host.store.release(KEY.stored_as, "another process")
+
+    book.host = host
+    with pytest.raises(Draining):
+        await host.submit(LOCAL, KEY, request)
+    book.host, host.draining = None, False
+
+    ran = await host.submit(LOCAL, KEY, request)
+    assert isinstance(ran, HostedRun)
+    await ran.over.wait()
+    assert ran.outcome == "end_turn"
+    assert await host.submit(LOCAL, KEY, request) is ran
 
 
 @virtual

@@ -165,7 +165,9 @@ CALLS: st.SearchStrategy[tuple[str, tuple[Any, ...], dict[str, Any]]] = st.one_o
     st.tuples(
         st.just("move"),
         st.tuples(RUNS, STATES),
-        st.fixed_dictionaries({"epoch": EPOCHS, "outcome": st.sampled_from([None, "cancelled"])}),
+        st.fixed_dictionaries(
+            {"epoch": EPOCHS, "outcome": st.sampled_from([None, "cancelled"])}, optional={"key": st.none()}
+        ),
     ),
     st.tuples(
         st.just("take"),

@@ -23,7 +23,7 @@ from safepoint.errors import SafepointError, SessionBusy, StoreError
 from safepoint.history.parts import Message
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
-from safepoint.server.hosted import HostedRun
+from safepoint.server.hosted import REFUSED, HostedRun
 from safepoint.server.ids import SessionKey
 from safepoint.server.operations import Operations
 from safepoint.server.others import Others
@@ -252,7 +252,7 @@ class Host:
             return self.runs.get(known.run_id) or known
         if self.draining:  # it began to, while the record was stored
             hosted.run.discard()
-            await self.book.move(hosted.id, RunState.ENDED, epoch=0, ended_at=now, outcome="refused")
+            await self.book.move(hosted.id, RunState.ENDED, epoch=0, ended_at=now, **REFUSED)
             self._refuse_if_draining()
         hosted.state_delta = request.state_delta or {}
         self.serve(hosted, sender, request.if_busy)

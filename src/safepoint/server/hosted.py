@@ -35,6 +35,8 @@ _log = logging.getLogger("safepoint.server")
 _PATIENCE = 10.0
 # More events than a run tells in one process.
 _LIFE = 1_000_000
+# How the record of a message ends that was not taken: its idempotency key is free, for whoever sends it again.
+REFUSED: Mapping[str, str | None] = {"outcome": "refused", "key": None, "digest": None}
 
 
 class HostedRun:
@@ -244,6 +246,8 @@ class HostedRun:
         if error is not None and why is None:
             why = {"error": type(error).__name__, "text": str(error)}
         left = {"ended_at": time.time(), "outcome": self.outcome, "reason": why, "usage": usage}
+        if self.refused is not None:
+            left |= REFUSED
         self.owed = True
         try:
             async with asyncio.timeout(_PATIENCE):

@@ -222,7 +222,11 @@ class MemoryRunBook:
         return self._put(record)
 
     async def move(self, run_id: str, state: RunState, *, epoch: int, **changes: Any) -> RunRecord:  # Any: its fields
-        return self._put(moved(self._known(run_id), state, epoch, changes))
+        known = self._known(run_id)
+        record = moved(known, state, epoch, changes)
+        if known.key is not None and record.key is None and self._by_key.get((known.session, known.key)) == run_id:
+            del self._by_key[known.session, known.key]
+        return self._put(record)
 
     async def take(self, run_id: str, owner: str, *, epoch: int, at: float) -> RunRecord:
         record = self._records[run_id] = taken(self._known(run_id), owner, epoch, at)
