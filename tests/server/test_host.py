@@ -8,18 +8,19 @@ import weakref
 
 import pytest
 
-from safepoint import Agent, Hooks, tool
+from safepoint import Agent, Hooks, ToolContext, tool
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason
 from safepoint.errors import SessionBusy
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
+from safepoint.server.elsewhere import cancel_records
 from safepoint.server.finding import Finder
 from safepoint.server.host import Draining, Host
 from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
-from safepoint.server.principal import LOCAL, Principal
-from safepoint.server.requests import RunRequest
+from safepoint.server.principal import LOCAL, NotYours, Principal
+from safepoint.server.requests import CancelRequest, RunRequest
 from safepoint.server.telling import AnyRun
 from safepoint.sessions import MemoryStore, Session
 from safepoint.sessions.records import MemoryRunBook, RunRecord, RunState
@@ -96,6 +97,37 @@ async def test_a_run_whose_session_is_gone_is_told_as_failed() -> None:
     await hosted.over.wait()
     assert hosted.outcome == "error"
     assert hosted.feed.whole[-1]["errorCode"] == "SessionNotFound"
+
+
+@virtual
+async def test_a_run_that_waits_for_a_person_is_cancelled_for_all_who_want_it_but_not_for_a_node_of_it() -> None:
+    @tool
+    async def ask(ctx: ToolContext[None]) -> str:
+        """Ask a person."""
+        return str(await ctx.interrupt("why?"))
+
+    agent = Agent("worker", model=ScriptedModel(call("ask"), say("done")), tools=[ask])
+    host = Host(Catalog.of({"worker": agent}), MemoryStore(), MemoryRunBook(), MemoryShelf(), ServerConfig())
+    await host.create(KEY, None)
+    hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
+    assert isinstance(hosted, HostedRun)
+    await hosted.over.wait()
+
+    async def cancel(**body: object) -> list[str | None]:
+        found = await host.book.still_open(KEY.stored_as)
+        request = CancelRequest.model_validate(body)
+        return [each.outcome for each in await cancel_records(host, found, request, Reason("enough"))]
+
+    with pytest.raises(NotYours):
+        await cancel(node="worker/ask")
+    assert [record.state for record in await host.book.still_open()] == [RunState.PAUSED]
+    first = asyncio.create_task(cancel())
+    while (await host.book.still_open())[0].epoch == 0:
+        await asyncio.sleep(0)
+    assert await asyncio.gather(first, cancel(), cancel()) == [["stopped"]] * 3
+    record = await host.book.get(hosted.id)
+    assert record is not None
+    assert (record.state, record.outcome) == (RunState.ENDED, "cancelled")
 
 
 class DurableBook(MemoryRunBook):

@@ -74,6 +74,8 @@ class Host:
         # Those of them that have a task: few, where `runs` has many that are over.
         self._led: dict[str, HostedRun] = {}
         self._others = Others(book, self.owner, self._led.__contains__)
+        # Pauses that are being cleared, by run id: whether that is durable, or None if there was none to clear.
+        self.clearing: dict[str, asyncio.Task[bool | None]] = {}
         # Messages whose record is not stored yet: by which key, and whether they are to wait for their turn.
         self._arriving: list[tuple[str, bool]] = []
         self._senders: OrderedDict[SessionKey, Sender] = OrderedDict()
