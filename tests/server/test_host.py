@@ -10,7 +10,7 @@ import pytest
 
 from safepoint import Agent, Hooks, ToolContext, tool
 from safepoint._core.points import SafePoint
-from safepoint._core.reasons import Reason
+from safepoint._core.reasons import Reason, Source
 from safepoint.errors import SessionBusy
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
@@ -25,7 +25,7 @@ from safepoint.server.telling import AnyRun
 from safepoint.sessions import MemoryStore, Session
 from safepoint.sessions.records import MemoryRunBook, RunRecord, RunState
 from safepoint.sessions.shelf import MemoryShelf
-from safepoint.testing import ScriptedModel, call, say
+from safepoint.testing import ScriptedModel, call, say, stall
 from tests.server.server_process import message
 from tests.virtual import virtual
 
@@ -99,6 +99,17 @@ async def test_a_run_whose_session_is_gone_is_told_as_failed() -> None:
     assert hosted.feed.whole[-1]["errorCode"] == "SessionNotFound"
 
 
+class TellsTakes(MemoryRunBook):
+    def __init__(self) -> None:
+        super().__init__()
+        self.was_taken = asyncio.Event()
+
+    async def take(self, run_id: str, owner: str, *, epoch: int, at: float) -> RunRecord:
+        """Cancellation: there is nothing to wait for."""
+        self.was_taken.set()
+        return await super().take(run_id, owner, epoch=epoch, at=at)
+
+
 @virtual
 async def test_a_run_that_waits_for_a_person_is_cancelled_for_all_who_want_it_but_not_for_a_node_of_it() -> None:
     @tool
@@ -107,7 +118,8 @@ async def test_a_run_that_waits_for_a_person_is_cancelled_for_all_who_want_it_bu
         return str(await ctx.interrupt("why?"))
 
     agent = Agent("worker", model=ScriptedModel(call("ask"), say("done")), tools=[ask])
-    host = Host(Catalog.of({"worker": agent}), MemoryStore(), MemoryRunBook(), MemoryShelf(), ServerConfig())
+    book = TellsTakes()
+    host = Host(Catalog.of({"worker": agent}), MemoryStore(), book, MemoryShelf(), ServerConfig())
     await host.create(KEY, None)
     hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
     assert isinstance(hosted, HostedRun)
@@ -122,8 +134,7 @@ async def test_a_run_that_waits_for_a_person_is_cancelled_for_all_who_want_it_bu
         await cancel(node="worker/ask")
     assert [record.state for record in await host.book.still_open()] == [RunState.PAUSED]
     first = asyncio.create_task(cancel())
-    while (await host.book.still_open())[0].epoch == 0:
-        await asyncio.sleep(0)
+    await book.was_taken.wait()
     assert await asyncio.gather(first, cancel(), cancel()) == [["stopped"]] * 3
     record = await host.book.get(hosted.id)
     assert record is not None
@@ -191,6 +202,54 @@ async def test_a_message_that_waits_for_another_process_is_recorded_as_that_and_
     assert await host.shut_down()
     states = {record.run_id: record.state for record in await book.find()}
     assert states == {"theirs": RunState.LIVE, first.id: RunState.ENDED, second.id: RunState.SUSPENDED}
+
+
+class Overtaken(DurableBook):
+    """Another process is always a moment faster than this one, which did not see it come."""
+
+    async def accept(self, record: RunRecord, *, since: float) -> RunRecord:
+        """Cancellation: there is nothing to wait for."""
+        if "theirs" not in self._records:
+            theirs = RunRecord("theirs", record.session, RunState.QUEUED, record.created_at + 1, "another")
+            await super().accept(theirs, since=since)
+        return await super().accept(record, since=since)
+
+
+@virtual
+async def test_of_two_messages_that_come_to_two_processes_at_once_the_later_one_waits() -> None:
+    book = Overtaken()
+    host = host_of(book)
+    await host.create(KEY, None)
+    hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "hello", ifBusy="queue")))
+    assert isinstance(hosted, HostedRun)
+    await asyncio.sleep(1)
+    assert hosted.state is RunState.QUEUED
+    await book.move("theirs", RunState.LIVE, epoch=0)
+    await asyncio.sleep(1)
+    assert hosted.state is RunState.QUEUED
+    await book.move("theirs", RunState.ENDED, epoch=0)
+    await hosted.over.wait()
+    assert hosted.outcome == "end_turn"
+
+
+@virtual
+async def test_a_message_that_interrupts_stops_the_live_run_also_if_it_waits_for_another_process() -> None:
+    book = DurableBook()
+    agent = Agent("worker", model=ScriptedModel(stall(), say("done")))
+    host = Host(Catalog.of({"worker": agent}), MemoryStore(), book, MemoryShelf(), ServerConfig())
+    await host.create(KEY, None)
+    live = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
+    assert isinstance(live, HostedRun)
+    await asyncio.sleep(1)
+    await book.accept(RunRecord("theirs", KEY.stored_as, RunState.QUEUED, 1.0, "another"), since=0)
+    hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "now", ifBusy="interrupt")))
+    assert isinstance(hosted, HostedRun)
+    await live.over.wait()
+    assert live.reason is not None
+    assert (live.outcome, live.reason.source, hosted.state) == ("cancelled", Source.PREEMPT, RunState.QUEUED)
+    await book.move("theirs", RunState.ENDED, epoch=0)
+    await hosted.over.wait()
+    assert hosted.outcome == "end_turn"
 
 
 @virtual

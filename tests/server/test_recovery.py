@@ -105,9 +105,9 @@ async def world(**config: Any) -> World:  # Any: fields of it
 @virtual
 async def test_messages_of_one_session_are_run_in_the_order_in_which_they_came() -> None:
     there = await world()
-    await there.left("third", created_at=3.0, state=RunState.QUEUED)
-    await there.left("first", created_at=1.0)
+    await there.left("first", created_at=3.0)  # the clocks of two processes need not agree
     await there.left("second", created_at=2.0, state=RunState.SUSPENDED)
+    await there.left("third", created_at=1.0, state=RunState.QUEUED)
     assert await there.look() == dict.fromkeys(("first", "second", "third"), "end_turn")
     assert await there.said() == ["first", "second", "third"]
 

@@ -73,7 +73,7 @@ class Host:
         self.runs: OrderedDict[str, HostedRun] = OrderedDict()
         # Those of them that have a task: few, where `runs` has many that are over.
         self._led: dict[str, HostedRun] = {}
-        self._others = Others(book, self.owner, self._led.__contains__)
+        self._others = Others(book, self.owner, self._led.get)
         # Pauses that are being cleared, by run id: whether that is durable, or None if there was none to clear.
         self.clearing: dict[str, asyncio.Task[bool | None]] = {}
         # Messages whose record is not stored yet: by which key, and whether they are to wait for their turn.
@@ -211,9 +211,9 @@ class Host:
                 raise
             hosted = HostedRun(key, begun.run, begun.prompt, scene, by=who.name)
             hosted.leaving.policy = request.on_disconnect
-            if others:
+            if self._others.matter(request.if_busy):
                 hosted.queued = True
-                hosted.others_over = partial(self._others.make_way, others, request.if_busy, key.stored_as, hosted.id)
+                hosted.others_over = partial(self._others.make_way, request.if_busy, key.stored_as, hosted.id)
             return await self.accept(hosted, sender, request)
         finally:
             self._arriving.remove(place)

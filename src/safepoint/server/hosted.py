@@ -80,7 +80,7 @@ class HostedRun:
         self.shared_before: Mapping[str, Any] | None = None  # Any: as above
         self.bring_state: Callable[[], Awaitable[None]] | None = None
         self.keep_state: Callable[[], Awaitable[None]] | None = None
-        # Runs of its session in other processes come before it.
+        # Waits for runs of its session in other processes that come before it; None once they are over.
         self.others_over: Callable[[], Awaitable[None]] | None = None
         self._session: Session | None = None
         self._has_turn = False
@@ -190,6 +190,7 @@ class HostedRun:
         try:
             if self.others_over is not None:
                 await self.others_over()
+                self.others_over = None
         except BaseException:
             self.run.discard()
             raise

@@ -171,7 +171,10 @@ class RunBook(Protocol):
         ...
 
     async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
-        """Records that have not ended, oldest first: of one session, or of all. `waiting`: also those for a person."""
+        """Records that have not ended, in the order in which they were accepted: of one session, or of all.
+
+        `waiting`: also those that wait for a person.
+        """
         ...
 
     async def intend(self, run_id: str, ask: Mapping[str, Any]) -> None:  # Any: JSON values
@@ -270,7 +273,7 @@ class MemoryRunBook:
     async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
         known = self._records.values() if session is None else map(self._known, self._of_session.get(session, ()))
         closed = {RunState.ENDED} if waiting else {RunState.ENDED, RunState.PAUSED}
-        return sorted((record for record in known if record.state not in closed), key=lambda record: record.created_at)
+        return [record for record in known if record.state not in closed]
 
     async def intend(self, run_id: str, ask: Mapping[str, Any]) -> None:  # Any: JSON values
         self._intents.setdefault(run_id, []).append(Intent(next(self._numbers), run_id, dict(ask)))
