@@ -288,6 +288,31 @@ def test_a_fork_has_what_is_true_now_and_never_half_a_turn(kind: str, tmp_path: 
 
 
 @both_stores
+def test_who_only_changes_a_session_is_waited_for_but_not_for_ever(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as store:
+            session = await Session.create(store, "s")
+            changing = await Session.load(store, "s")
+            hung = Wrapped(store)
+            changing.store = hung
+            changing.state["theirs"] = 1
+            hung.hangs_at = ("append", 1)
+            change = asyncio.create_task(changing.save_state())
+            await hung.reached.wait()
+            session.state["mine"] = 2
+            with pytest.raises(SessionBusy):
+                await session.save_state()
+            waiting = asyncio.create_task(agent(say("ok")).run("go", session=session))
+            await asyncio.sleep(1)
+            change.cancel()
+            await asyncio.wait({change})
+            assert (await waiting).text == "ok"
+            assert (await Session.load(store, "s")).state == {"mine": 2}
+
+    run_virtual(main)
+
+
+@both_stores
 def test_one_live_run_at_a_time_and_a_refused_one_disturbs_nothing(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(kind, tmp_path) as store:

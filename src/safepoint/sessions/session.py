@@ -30,10 +30,12 @@ from safepoint.sessions.late import completed, late_change, late_result, with_la
 from safepoint.sessions.recovery import sealed
 from safepoint.sessions.rewinding import Rewound, last_turn_taken_back
 from safepoint.sessions.store import (
+    CHANGE,
     Change,
     LateResult,
     LateSet,
     Released,
+    SessionChanging,
     StateSet,
     Store,
     Stored,
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from safepoint.agent.run import Run
 
 _PATIENCE = 10.0  # seconds for a release
+_A_MOMENT = 2.0  # for which others may have a session to change it
+_LOOK = 0.01
 
 
 class Session:
@@ -111,7 +115,7 @@ class Session:
         session._glimpsed = True
         if session._has_open_run():
             try:
-                await session._claim()
+                await session._claim(CHANGE)
             except SessionBusy:
                 return session  # nobody died: a run of it is live somewhere
             finally:
@@ -278,13 +282,13 @@ class Session:
 
     # -- the store -----------------------------------------------------------------------------------------------------
 
-    async def _claim(self) -> None:
+    async def _claim(self, kind: str = "") -> None:
         """Take the session, learn what others have written meanwhile, and seal a run that nobody will end."""
         await self._give_back()
         # What could not be given back is still ours, under the name it was claimed with.
-        claimant = self._claimant = self._claimant or uuid.uuid4().hex
+        claimant = self._claimant = self._claimant or f"{kind}{uuid.uuid4().hex}"
         try:
-            epoch = await self.store.claim(self.id, claimant)
+            epoch = await self._after_changes(claimant)
         except (SessionBusy, SessionNotFound):
             self._claimant = None  # certainly not ours; after any other error it may be
             raise
@@ -295,6 +299,17 @@ class Session:
             run, owed = self._stored.runs[-1], self._owed
             await self._append(owed if owed is not None and owed.run_id == run.run_id else sealed(self._stored, run))
         self._owed = None
+
+    async def _after_changes(self, claimant: str) -> int:
+        """The epoch of the claim. Whoever only changes something is waited for; nobody tells when, so we look again."""
+        until = asyncio.get_running_loop().time() + _A_MOMENT
+        while True:
+            try:
+                return await self.store.claim(self.id, claimant)
+            except SessionChanging:
+                if asyncio.get_running_loop().time() >= until:
+                    raise
+            await asyncio.sleep(_LOOK)
 
     async def _give_back(self) -> None:
         """Release what a claim has taken, or may have. Cancellation: put off until that is done, within limits."""
@@ -319,7 +334,7 @@ class Session:
             raise SessionBusy(f"another change of the session {self.id!r} is under way: wait for it")
         self._changing = True
         try:
-            await self._claim()
+            await self._claim(CHANGE)
             if changes := make():
                 await self._append(*changes)
         finally:
