@@ -265,6 +265,8 @@ def test_the_run_of_a_killed_process_goes_on_in_the_other_under_its_own_id(
     assert list(dict.fromkeys(again)) == list(dict.fromkeys(event["id"] for event in events))
     assert texts(there.events("orphan"))[-1] == "done "
     assert there.did().count("note once") == 1
+    env = {"SAFEPOINT_URL": f"http://127.0.0.1:{there.port}", "SAFEPOINT_KEY": ""}
+    assert "done" in CliRunner().invoke(app, ["logs", run], env=env).stdout
     here.start()
     assert here.get(f"/runs/{unwanted}").body["outcome"] == "cancelled"
 
