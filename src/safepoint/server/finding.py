@@ -14,7 +14,7 @@ from safepoint.errors import SessionNotFound, StoreError
 from safepoint.server.answers import Beside, listed_json, session_json, stored_run_events
 from safepoint.server.feed import Feed
 from safepoint.server.host import Host
-from safepoint.server.hosted import HostedRun, first_event
+from safepoint.server.hosted import HostedRun, first_stored
 from safepoint.server.ids import SessionKey, check_id
 from safepoint.server.principal import NotYours, Principal
 from safepoint.server.shared_state import places
@@ -79,7 +79,7 @@ class Finder:
 
         Cancellation: nothing has changed.
         """
-        feed = Feed(Scene(record.run_id, ""), first_event(record.epoch))
+        feed = Feed(Scene(record.run_id, ""), first_stored(record.epoch))
         if record.state in _UNDER_WAY:
             Supervisor.current().spawn(self._follow(record, feed), f"watch {record.run_id}", None)
         else:

@@ -33,7 +33,7 @@ from safepoint.sessions.session import Session
 _log = logging.getLogger("safepoint.server")
 
 _PATIENCE = 10.0
-# More events than a run tells in one process.
+# More events, twice, than a run tells in one process.
 _LIFE = 1_000_000
 # How the record of a message ends that was not taken: its idempotency key is free, for whoever sends it again.
 REFUSED: Mapping[str, str | None] = {"outcome": "refused", "key": None, "digest": None}
@@ -290,6 +290,11 @@ class HostedRun:
 def first_event(epoch: int) -> int:
     """The number before the first event of a run that was taken over so often."""
     return epoch * _LIFE
+
+
+def first_stored(epoch: int) -> int:
+    """As `first_event`, where its events are told as they are stored."""
+    return epoch * _LIFE + _LIFE // 2
 
 
 def reason_json(reason: Reason) -> dict[str, str | None]:
