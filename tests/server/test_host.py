@@ -253,6 +253,28 @@ async def test_a_message_that_interrupts_stops_the_live_run_also_if_it_waits_for
 
 
 @virtual
+async def test_who_deletes_a_session_also_stops_what_comes_while_its_run_ends() -> None:
+    @tool(on_cancel="finish", grace=5)
+    async def finish() -> str:
+        """Take a while to end."""
+        await asyncio.sleep(2)
+        return "done"
+
+    model = ScriptedModel(call("finish"), say("done"), repeat=True)
+    agent = Agent("worker", model=model, tools=[finish])
+    host = Host(Catalog.of({"worker": agent}), MemoryStore(), MemoryRunBook(), MemoryShelf(), ServerConfig())
+    await host.create(KEY, None)
+    await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
+    await asyncio.sleep(1)
+    deleting = asyncio.create_task(host.delete(KEY))
+    await asyncio.sleep(0.5)
+    waits = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "more", ifBusy="queue")))
+    assert isinstance(waits, HostedRun)
+    await deleting
+    assert (waits.outcome, model.calls, host.live()) == ("cancelled", 1, [])
+
+
+@virtual
 async def test_a_run_that_is_over_and_forgotten_is_let_go() -> None:
     host = host_of()
     await host.create(KEY, None)

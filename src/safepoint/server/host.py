@@ -148,11 +148,12 @@ class Host:
         return stored if known is None else known.session.state
 
     async def delete(self, key: SessionKey) -> None:
-        """A live run of it is stopped first. Cancellation: the session may still be there."""
-        for hosted in self.live_of(key):
-            hosted.ask(SafePoint.NOW, Reason("its session is deleted"))
-        for hosted in self.live_of(key):
-            await hosted.over.wait()
+        """Its runs are stopped first, also those that come meanwhile. Cancellation: the session may still be there."""
+        while live := self.live_of(key):
+            for hosted in live:
+                hosted.ask(SafePoint.NOW, Reason("its session is deleted"))
+            for hosted in live:
+                await hosted.over.wait()
         self._senders.pop(key, None)
         await self.store.delete(key.stored_as)
         await self.book.forget(key.stored_as)
