@@ -96,6 +96,7 @@ def test_queued_and_paused_runs_of_the_other_process_are_cancelled_too(
     assert there.cancel("paused").body["runs"][0]["outcome"] == "stopped"
     for server in servers:
         assert server.get(f"/runs/{paused}").body["outcome"] == "cancelled"
+        assert paused not in [run["runId"] for run in server.get("/runs?state=paused").body]
         assert server.cancel("paused").status == 404
 
 
@@ -193,13 +194,17 @@ def test_who_deletes_a_session_stops_its_run_in_the_other_process_first(
 ) -> None:
     here, there = servers
     here.create("deleted")
+    here.run("deleted", "say secret")
+    run = here.run_of("deleted", "ended")
     caller = here.run_in_thread("deleted", "note to-delete; nap 30")
     here.until_did("note to-delete")
     assert there.http("DELETE", session_path("deleted")).status == 200
     last = caller.answer().body[-1]
     assert (last["errorCode"], "its session is deleted" in last["errorMessage"]) == ("INVOCATION_ABORTED", True)
     for server in servers:
-        assert server.get(session_path("deleted")).status == 404
+        for gone in (session_path("deleted"), f"/runs/{run}", f"/runs/{run}/events", f"/runs/{run}/why"):
+            assert server.get(gone).status == 404
+        assert "deleted" not in [each["sessionId"] for each in server.get("/runs").body]
 
 
 def test_a_run_of_the_other_process_is_watched_to_its_end(servers: tuple[ServerProcess, ServerProcess]) -> None:
