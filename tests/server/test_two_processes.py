@@ -205,6 +205,7 @@ def test_who_deletes_a_session_stops_its_run_in_the_other_process_first(
         for gone in (session_path("deleted"), f"/runs/{run}", f"/runs/{run}/events", f"/runs/{run}/why"):
             assert server.get(gone).status == 404
         assert "deleted" not in [each["sessionId"] for each in server.get("/runs").body]
+    assert here.run("deleted", "say nothing").status == 404
 
 
 def test_a_run_of_the_other_process_is_watched_to_its_end(servers: tuple[ServerProcess, ServerProcess]) -> None:

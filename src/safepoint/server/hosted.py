@@ -19,7 +19,7 @@ from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import Receipt
 from safepoint.agent.result import StopReason
-from safepoint.errors import SessionBusy, StoreError
+from safepoint.errors import SessionBusy, SessionNotFound, StoreError
 from safepoint.history.parts import Prompt
 from safepoint.server.feed import Feed
 from safepoint.server.ids import SessionKey
@@ -62,7 +62,7 @@ class HostedRun:
         # The beginning of its run is stored, or there is none.
         self.begun = Latch()
         self.telling = Telling(run, self.feed, self._on_begin, again=epoch > 0)
-        self.refused: SessionBusy | None = None
+        self.refused: SessionBusy | SessionNotFound | None = None
         # Its turn could not begin, or another process has it now.
         self.failed: StoreError | None = None
         # How it ended is known and could not be recorded yet.
@@ -215,8 +215,8 @@ class HostedRun:
     async def _record_over(self, book: RunBook) -> None:
         """Cancellation: as of `record_end`."""
         error = self.run.result.error
-        if isinstance(error, SessionBusy):  # of a run in another process
-            self.refused = error
+        if isinstance(error, SessionBusy) or (isinstance(error, SessionNotFound) and not self.begun.is_set):
+            self.refused = error  # another process has a run of it, or has deleted it
         if self.run.result.save_error is not None:
             await self._look_again()
         await self._leave_state()
