@@ -188,11 +188,9 @@ def test_b26_viewers_come_back_by_sequence_number_and_see_the_same_events(server
 
 def test_b26_who_comes_back_to_a_run_that_waits_by_now_misses_no_question(server: ServerProcess) -> None:
     server.create("b26-asks")
-    seen: list[tuple[int | None, dict[str, Any]]] = []  # Any: JSON
     with server.stream("b26-asks", "ask why; nap 0.5", onDisconnect="detach") as frames:
-        for seq, event in frames:
-            seen.append((seq, event))
-            run_id = frames.headers["safepoint-run"]
+        run_id = frames.headers["safepoint-run"]
+        seen = list(frames)
     whole = [(seq, event) for seq, event in seen if "partial" not in event]
     for seq, _ in whole[:-1]:
         with server.open_stream("GET", f"/runs/{run_id}/events?after={seq}") as frames:

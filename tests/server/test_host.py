@@ -135,7 +135,7 @@ async def test_a_run_that_waits_for_a_person_is_cancelled_for_all_who_want_it_bu
     assert [record.state for record in await host.book.still_open()] == [RunState.PAUSED]
     first = asyncio.create_task(cancel())
     await book.was_taken.wait()
-    assert await asyncio.gather(first, cancel(), cancel()) == [["stopped"]] * 3
+    assert list(await asyncio.gather(first, cancel(), cancel())) == [["stopped"]] * 3
     record = await host.book.get(hosted.id)
     assert record is not None
     assert (record.state, record.outcome) == (RunState.ENDED, "cancelled")
