@@ -78,7 +78,10 @@ class Recovery:
         host = self._host
         for intent in await host.book.beat(host.owner, at=time.time(), after=self._heard):
             self._heard = intent.number
-            await self._deliver(intent)
+            try:
+                await self._deliver(intent)
+            except Exception:  # whatever is wrong with one wish, the others are heard, and this process goes on living
+                _log.exception("what somebody wants of the run %s could not be done", intent.run_id)
         for hosted in [each for each in host.runs.values() if each.owed and each.over.is_set]:
             await hosted.record_end(host.book)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
-from safepoint._core.points import SafePoint
+from safepoint._core.points import Level, SafePoint
 from safepoint.history.parts import File, Image, Text, UserPart
 from safepoint.server.ids import SessionKey
 from safepoint.sessions.busy import IfBusy
@@ -223,6 +223,13 @@ class CancelRequest(_Wire):
     def _known(cls, at: str | list[str]) -> str | list[str]:
         safe_point(at)
         return at
+
+    @model_validator(mode="after")
+    def _can_be_asked(self) -> CancelRequest:
+        """Whoever has the run can do it: a wish is kept for other processes, and nobody there could refuse it."""
+        if self.within_seconds is not None and self.point().level is not Level.SAFE:
+            raise ValueError(f"withinSeconds is for a safe point, and {self.at} is immediate already: leave it out")
+        return self
 
     def point(self) -> SafePoint:
         return safe_point(self.at)
