@@ -16,7 +16,7 @@ import logging
 import time
 from contextlib import suppress
 
-from safepoint.errors import StoreError
+from safepoint.errors import StoreCorrupt, StoreError
 from safepoint.server.cancelling import ask, clear_pause
 from safepoint.server.host import Host, NoSuchApp
 from safepoint.server.ids import SessionKey
@@ -114,15 +114,19 @@ class Recovery:
         for record in found:
             if self._host.draining:
                 return
-            if not await self._has_somebody(record):
-                await self._pick_up(record)
+            try:
+                if not await self._has_somebody(record):
+                    await self._pick_up(record)
+            except StoreCorrupt as error:
+                _log.error("the run %s is left alone: %s", record.run_id, error)
+                self._left_alone[record.run_id] = record.epoch
 
     async def _has_somebody(self, record: RunRecord) -> bool:
         """Is it somebody's to run, or nobody's to touch? Cancellation: nothing has changed."""
         host, run_id = self._host, record.run_id
         if record.owner == host.owner:
             return run_id not in self._pending and not self._is_dropped(record)
-        if not record.is_orphan or self._left_alone.get(run_id) == record.epoch:
+        if self._left_alone.get(run_id) == record.epoch or not record.is_orphan:
             return True
         stays = record.state is RunState.SUSPENDED and not host.config.resume_on_start
         if record.state is RunState.PAUSED or stays:

@@ -24,7 +24,7 @@ from enum import StrEnum
 from itertools import count
 from typing import Any, Protocol
 
-from safepoint.errors import StoreError
+from safepoint.errors import StoreCorrupt, StoreError
 from safepoint.sessions.owners import Owner
 
 
@@ -86,8 +86,11 @@ class RunRecord:
 
     @property
     def is_orphan(self) -> bool:
-        """Not ended, and whoever ran it is gone."""
-        return not self.ended and Owner.parse(self.owner).is_gone(max(self.renewed, self.created_at))
+        """Not ended, and whoever ran it is gone. Raises `StoreCorrupt` if nobody can read who that was."""
+        try:
+            return not self.ended and Owner.parse(self.owner).is_gone(max(self.renewed, self.created_at))
+        except ValueError as error:
+            raise StoreCorrupt(f"the owner of the run {self.run_id} can't be read: {self.owner!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
