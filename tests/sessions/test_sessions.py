@@ -189,6 +189,28 @@ def test_a_rewind_takes_back_what_another_object_has_added(kind: str, tmp_path: 
 
 
 @both_stores
+def test_a_refresh_shows_what_others_have_written_and_writes_nothing(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as store:
+            session = await Session.create(store, "s")
+            await agent(say("1")).run("one", session=session)
+            there = await Session.load(store, "s")
+            there.state["theirs"] = 1
+            await agent(say("2")).run("two", session=there)
+            session.state["mine"] = 2
+            stored = await store.load("s")
+            await session.refresh()
+            assert [m.text for m in session.messages] == ["one", "1", "two", "2"]
+            assert session.state == {"theirs": 1, "mine": 2}
+            assert await store.load("s") == stored
+            await agent(say("3")).run("three", session=session)
+            assert session.messages == (await Session.load(store, "s")).messages
+            assert (await Session.load(store, "s")).state == {"theirs": 1, "mine": 2}
+
+    run_virtual(main)
+
+
+@both_stores
 def test_who_loaded_a_session_while_it_was_live_learns_how_that_ended(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(kind, tmp_path) as store:
@@ -302,8 +324,10 @@ def test_who_only_changes_a_session_is_waited_for_but_not_for_ever(kind: str, tm
             session.state["mine"] = 2
             with pytest.raises(SessionBusy):
                 await session.save_state()
+            again = asyncio.Event()
+            session.store = Wrapped(store, lambda name, number: again.set() if (name, number) == ("claim", 3) else None)
             waiting = asyncio.create_task(agent(say("ok")).run("go", session=session))
-            await asyncio.sleep(1)
+            await asyncio.wait({waiting, asyncio.ensure_future(again.wait())}, return_when=asyncio.FIRST_COMPLETED)
             change.cancel()
             await asyncio.wait({change})
             assert (await waiting).text == "ok"

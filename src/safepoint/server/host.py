@@ -117,11 +117,11 @@ class Host:
     async def up_to_date(self, key: SessionKey) -> Sender:
         """As `sender`, and its session knows what other processes have said. For whoever goes on from there.
 
-        Raises `SessionNotFound`, and `SessionBusy` if one of them has a live run. Cancellation: nothing has changed.
+        Raises `SessionNotFound`. Cancellation: nothing has changed.
         """
         sender = await self.sender(key)
         if self.book.durable and not sender.busy:
-            await sender.between(sender.session.save_state)
+            await sender.between(sender.session.refresh)
         return sender
 
     async def view(self, key: SessionKey) -> Session:

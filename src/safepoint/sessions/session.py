@@ -166,6 +166,15 @@ class Session:
         self._refuse_live("save the state of")
         await self._change(self._state_change)
 
+    async def refresh(self) -> None:
+        """Learn what others have written since; nothing is stored. Cancellation: nothing has changed.
+
+        Raises `SessionBusy` if a run of this object is live, which has written it all.
+        """
+        self._refuse_live("refresh")
+        self._see(await self.store.load(self.id))
+        self._glimpsed = True
+
     # -- looking -------------------------------------------------------------------------------------------------------
 
     @property
