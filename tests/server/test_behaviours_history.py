@@ -186,6 +186,24 @@ def test_b26_viewers_come_back_by_sequence_number_and_see_the_same_events(server
     assert rest == again
 
 
+def test_b26_who_comes_back_to_a_run_that_waits_by_now_misses_no_question(server: ServerProcess) -> None:
+    server.create("b26-asks")
+    with server.stream("b26-asks", "ask why; nap 0.5", onDisconnect="detach") as frames:
+        run_id = frames.headers["safepoint-run"]
+        seen = list(frames)
+    whole = [(seq, event) for seq, event in seen if "partial" not in event]
+    for seq, _ in whole[:-1]:
+        with server.open_stream("GET", f"/runs/{run_id}/events?after={seq}") as frames:
+            rest = [event for _, event in frames]
+        missed = {event["id"] for number, event in whole if (number or 0) > (seq or 0)}
+        assert missed <= {event["id"] for event in rest}
+        assert any(event["longRunningToolIds"] for event in rest if "longRunningToolIds" in event)
+    with server.open_stream("GET", f"/runs/{run_id}/events") as frames:
+        last = [seq for seq, _ in frames][-1]
+    with server.open_stream("GET", f"/runs/{run_id}/events?after={last}") as frames:
+        assert list(frames) == [], "it has seen all of this story"
+
+
 def test_b27_nothing_lives_on_after_disconnects(server: ServerProcess) -> None:
     for number in range(10):
         session = f"b27-{number}"

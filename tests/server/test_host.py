@@ -8,23 +8,24 @@ import weakref
 
 import pytest
 
-from safepoint import Agent, Hooks, tool
+from safepoint import Agent, Hooks, ToolContext, tool
 from safepoint._core.points import SafePoint
-from safepoint._core.reasons import Reason
+from safepoint._core.reasons import Reason, Source
 from safepoint.errors import SessionBusy
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
+from safepoint.server.elsewhere import cancel_records
 from safepoint.server.finding import Finder
-from safepoint.server.host import Host
+from safepoint.server.host import Draining, Host
 from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
-from safepoint.server.principal import LOCAL, Principal
-from safepoint.server.requests import RunRequest
+from safepoint.server.principal import LOCAL, NotYours, Principal
+from safepoint.server.requests import CancelRequest, RunRequest
 from safepoint.server.telling import AnyRun
 from safepoint.sessions import MemoryStore, Session
 from safepoint.sessions.records import MemoryRunBook, RunRecord, RunState
 from safepoint.sessions.shelf import MemoryShelf
-from safepoint.testing import ScriptedModel, call, say
+from safepoint.testing import ScriptedModel, call, say, stall
 from tests.server.server_process import message
 from tests.virtual import virtual
 
@@ -98,8 +99,89 @@ async def test_a_run_whose_session_is_gone_is_told_as_failed() -> None:
     assert hosted.feed.whole[-1]["errorCode"] == "SessionNotFound"
 
 
+class TellsTakes(MemoryRunBook):
+    def __init__(self) -> None:
+        super().__init__()
+        self.was_taken = asyncio.Event()
+
+    async def take(self, run_id: str, owner: str, *, epoch: int, at: float) -> RunRecord:
+        """Cancellation: there is nothing to wait for."""
+        self.was_taken.set()
+        return await super().take(run_id, owner, epoch=epoch, at=at)
+
+
+@virtual
+async def test_a_run_that_waits_for_a_person_is_cancelled_for_all_who_want_it_but_not_for_a_node_of_it() -> None:
+    @tool
+    async def ask(ctx: ToolContext[None]) -> str:
+        """Ask a person."""
+        return str(await ctx.interrupt("why?"))
+
+    agent = Agent("worker", model=ScriptedModel(call("ask"), say("done")), tools=[ask])
+    book = TellsTakes()
+    host = Host(Catalog.of({"worker": agent}), MemoryStore(), book, MemoryShelf(), ServerConfig())
+    await host.create(KEY, None)
+    hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
+    assert isinstance(hosted, HostedRun)
+    await hosted.over.wait()
+
+    async def cancel(**body: object) -> list[str | None]:
+        found = await host.book.still_open(KEY.stored_as)
+        request = CancelRequest.model_validate(body)
+        return [each.outcome for each in await cancel_records(host, found, request, Reason("enough"))]
+
+    with pytest.raises(NotYours):
+        await cancel(node="worker/ask")
+    assert [record.state for record in await host.book.still_open()] == [RunState.PAUSED]
+    first = asyncio.create_task(cancel())
+    await book.was_taken.wait()
+    assert list(await asyncio.gather(first, cancel(), cancel())) == [["stopped"]] * 3
+    record = await host.book.get(hosted.id)
+    assert record is not None
+    assert (record.state, record.outcome) == (RunState.ENDED, "cancelled")
+
+
 class DurableBook(MemoryRunBook):
     durable = True
+
+
+class DrainsMeanwhile(MemoryRunBook):
+    """Its host begins to drain while the first record is stored."""
+
+    host: Host | None = None
+
+    async def accept(self, record: RunRecord, *, since: float) -> RunRecord:
+        """Cancellation: there is nothing to wait for."""
+        accepted = await super().accept(record, since=since)
+        if self.host is not None:
+            self.host.draining = True
+        return accepted
+
+
+@virtual
+async def test_a_message_that_was_refused_runs_when_it_is_sent_again_with_the_same_key() -> None:
+    book = DrainsMeanwhile()
+    host = host_of(book)
+    await host.create(KEY, None)
+    request = RunRequest.model_validate(message("s", "hello", idempotencyKey="k"))
+
+    await host.store.claim(KEY.stored_as, "another process")
+    busy = await host.submit(LOCAL, KEY, request)
+    assert isinstance(busy, HostedRun)
+    await busy.over.wait()
+    assert busy.outcome == "refused"
+    await host.store.release(KEY.stored_as, "another process")
+
+    book.host = host
+    with pytest.raises(Draining):
+        await host.submit(LOCAL, KEY, request)
+    book.host, host.draining = None, False
+
+    ran = await host.submit(LOCAL, KEY, request)
+    assert isinstance(ran, HostedRun)
+    await ran.over.wait()
+    assert ran.outcome == "end_turn"
+    assert await host.submit(LOCAL, KEY, request) is ran
 
 
 @virtual
@@ -120,6 +202,76 @@ async def test_a_message_that_waits_for_another_process_is_recorded_as_that_and_
     assert await host.shut_down()
     states = {record.run_id: record.state for record in await book.find()}
     assert states == {"theirs": RunState.LIVE, first.id: RunState.ENDED, second.id: RunState.SUSPENDED}
+
+
+class Overtaken(DurableBook):
+    """Another process is always a moment faster than this one, which did not see it come."""
+
+    async def accept(self, record: RunRecord, *, since: float) -> RunRecord:
+        """Cancellation: there is nothing to wait for."""
+        if "theirs" not in self._records:
+            theirs = RunRecord("theirs", record.session, RunState.QUEUED, record.created_at + 1, "another")
+            await super().accept(theirs, since=since)
+        return await super().accept(record, since=since)
+
+
+@virtual
+async def test_of_two_messages_that_come_to_two_processes_at_once_the_later_one_waits() -> None:
+    book = Overtaken()
+    host = host_of(book)
+    await host.create(KEY, None)
+    hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "hello", ifBusy="queue")))
+    assert isinstance(hosted, HostedRun)
+    await asyncio.sleep(1)
+    assert hosted.state is RunState.QUEUED
+    await book.move("theirs", RunState.LIVE, epoch=0)
+    await asyncio.sleep(1)
+    assert hosted.state is RunState.QUEUED
+    await book.move("theirs", RunState.ENDED, epoch=0)
+    await hosted.over.wait()
+    assert hosted.outcome == "end_turn"
+
+
+@virtual
+async def test_a_message_that_interrupts_stops_the_live_run_also_if_it_waits_for_another_process() -> None:
+    book = DurableBook()
+    agent = Agent("worker", model=ScriptedModel(stall(), say("done")))
+    host = Host(Catalog.of({"worker": agent}), MemoryStore(), book, MemoryShelf(), ServerConfig())
+    await host.create(KEY, None)
+    live = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
+    assert isinstance(live, HostedRun)
+    await asyncio.sleep(1)
+    await book.accept(RunRecord("theirs", KEY.stored_as, RunState.QUEUED, 1.0, "another"), since=0)
+    hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "now", ifBusy="interrupt")))
+    assert isinstance(hosted, HostedRun)
+    await live.over.wait()
+    assert live.reason is not None
+    assert (live.outcome, live.reason.source, hosted.state) == ("cancelled", Source.PREEMPT, RunState.QUEUED)
+    await book.move("theirs", RunState.ENDED, epoch=0)
+    await hosted.over.wait()
+    assert hosted.outcome == "end_turn"
+
+
+@virtual
+async def test_who_deletes_a_session_also_stops_what_comes_while_its_run_ends() -> None:
+    @tool(on_cancel="finish", grace=5)
+    async def finish() -> str:
+        """Take a while to end."""
+        await asyncio.sleep(2)
+        return "done"
+
+    model = ScriptedModel(call("finish"), say("done"), repeat=True)
+    agent = Agent("worker", model=model, tools=[finish])
+    host = Host(Catalog.of({"worker": agent}), MemoryStore(), MemoryRunBook(), MemoryShelf(), ServerConfig())
+    await host.create(KEY, None)
+    await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
+    await asyncio.sleep(1)
+    deleting = asyncio.create_task(host.delete(KEY))
+    await asyncio.sleep(0.5)
+    waits = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "more", ifBusy="queue")))
+    assert isinstance(waits, HostedRun)
+    await deleting
+    assert (waits.outcome, model.calls, host.live()) == ("cancelled", 1, [])
 
 
 @virtual

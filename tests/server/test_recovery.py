@@ -25,7 +25,7 @@ from safepoint.server.recovery import Recovery
 from safepoint.server.requests import CancelRequest, RunRequest
 from safepoint.server.wish import Wish
 from safepoint.sessions import MemoryStore
-from safepoint.sessions.records import MemoryRunBook, RunRecord, RunState
+from safepoint.sessions.records import Intent, MemoryRunBook, RunRecord, RunState
 from safepoint.sessions.shelf import MemoryShelf
 from safepoint.testing import RuleModel, call, say
 from tests.server.server_process import message
@@ -45,6 +45,7 @@ async def ask(ctx: ToolContext) -> str:
 class Book(MemoryRunBook):
     durable = True
     broken = False
+    others_reach = False
     before_move: Callable[[], Awaitable[None]] | None = None
 
     async def move(self, run_id: str, state: RunState, *, epoch: int, **changes: Any) -> RunRecord:  # Any: its fields
@@ -52,6 +53,10 @@ class Book(MemoryRunBook):
         if first is not None:
             await first()
         return await super().move(run_id, state, epoch=epoch, **changes)
+
+    async def beat(self, owner: str, *, at: float, after: int) -> list[Intent]:
+        known = [intent for intents in self._intents.values() for intent in intents] if self.others_reach else []
+        return [intent for intent in known if intent.number > after]
 
     async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
         if self.broken:
@@ -105,9 +110,9 @@ async def world(**config: Any) -> World:  # Any: fields of it
 @virtual
 async def test_messages_of_one_session_are_run_in_the_order_in_which_they_came() -> None:
     there = await world()
-    await there.left("third", created_at=3.0, state=RunState.QUEUED)
-    await there.left("first", created_at=1.0)
+    await there.left("first", created_at=3.0)  # the clocks of two processes need not agree
     await there.left("second", created_at=2.0, state=RunState.SUSPENDED)
+    await there.left("third", created_at=1.0, state=RunState.QUEUED)
     assert await there.look() == dict.fromkeys(("first", "second", "third"), "end_turn")
     assert await there.said() == ["first", "second", "third"]
 
@@ -140,13 +145,15 @@ async def test_one_that_nobody_has_started_for_a_minute_is_started() -> None:
 
 
 @virtual
-async def test_a_run_of_a_deleted_session_or_of_an_app_that_is_gone_does_no_harm() -> None:
+async def test_a_run_of_a_deleted_session_or_a_gone_app_or_that_nobody_can_read_does_no_harm() -> None:
     there = await world()
     await there.left("homeless", session="worker/ann/deleted")
     await there.left("appless", session="other/ann/s")
+    await there.left("spoilt", owner="nobody", session="worker/ann/t")
     await there.left("fine", created_at=2.0)
-    assert await there.look() == {"homeless": "cancelled", "appless": None, "fine": "end_turn"}
-    assert await there.look() == {"homeless": "cancelled", "appless": None, "fine": "end_turn"}
+    for _ in range(2):
+        ends = {"homeless": "cancelled", "appless": None, "spoilt": None, "fine": "end_turn"}
+        assert await there.look() == ends
 
 
 @virtual
@@ -157,6 +164,22 @@ async def test_what_somebody_wanted_stopped_is_never_started_and_a_wish_for_a_pa
         await there.book.intend(run_id, Wish(request, Reason("enough"), GONE).to_json())
     assert await there.look() == {"whole": "cancelled", "part": "end_turn"}
     assert await there.said() == ["part"]
+
+
+@virtual
+async def test_a_wish_that_makes_no_sense_does_not_keep_others_from_being_heard(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    there = await world()
+    paused = await there.paused()
+    there.book.others_reach = True
+    await there.book.intend(paused.run_id, {"reason": "no reason as we write it"})
+    await there.book.intend(paused.run_id, Wish(CancelRequest(), Reason("enough"), "another").to_json())
+    await there.recovery.once()
+    assert "could not be done" in caplog.text
+    known = await there.book.get(paused.run_id)
+    assert known is not None
+    assert known.outcome == "cancelled"
 
 
 @virtual

@@ -65,6 +65,9 @@ def test_a_cancel_that_nobody_waits_for_is_told_as_asked_and_happens(
     here.create("asked")
     here.run_in_thread("asked", "nap 30")
     run = here.run_of("asked", "live")
+    for server in servers:
+        impossible = server.post(f"/runs/{run}:cancel", {"withinSeconds": 5, "waitSeconds": 0})
+        assert (impossible.status, "leave it out" in impossible.body["detail"][0]["msg"]) == (422, True)
     answer = there.post(f"/runs/{run}:cancel", {"waitSeconds": 0})
     assert (answer.body["status"], answer.body["runs"][0]["durable"]) == ("cancelling", True)
     assert ended(here, run)["outcome"] == "cancelled"
@@ -96,6 +99,7 @@ def test_queued_and_paused_runs_of_the_other_process_are_cancelled_too(
     assert there.cancel("paused").body["runs"][0]["outcome"] == "stopped"
     for server in servers:
         assert server.get(f"/runs/{paused}").body["outcome"] == "cancelled"
+        assert paused not in [run["runId"] for run in server.get("/runs?state=paused").body]
         assert server.cancel("paused").status == 404
 
 
@@ -148,18 +152,63 @@ def test_a_message_that_interrupts_stops_the_run_of_the_other_process(
     assert (last["errorCode"], "a new message came" in last["errorMessage"]) == ("INVOCATION_ABORTED", True)
 
 
+def test_what_two_processes_do_to_the_state_of_a_session_is_all_there(
+    servers: tuple[ServerProcess, ServerProcess],
+) -> None:
+    here, there = servers
+    here.create("state")
+    path = session_path("state")
+    for server, name in ((here, "a"), (there, "b"), (here, "c")):
+        assert server.http("PATCH", path, {"stateDelta": {name: 1, "user:last": name}}).body["state"][name] == 1
+    for server, name in ((there, "d"), (here, "e"), (there, "f")):
+        assert server.run("state", "say fine", stateDelta={name: 1, "user:last": name}).status == 200
+    for server in servers:
+        assert server.get(path).body["state"] == {**dict.fromkeys("abcdef", 1), "user:last": "f"}
+
+
+def test_a_run_is_taken_back_or_goes_on_wherever_one_asks_and_never_another_in_its_place(
+    servers: tuple[ServerProcess, ServerProcess],
+) -> None:
+    here, there = servers
+    here.create("back")
+    here.run("back", "say one")
+    one = here.run_of("back", "ended")
+    there.run("back", "say two")
+    assert here.post(f"/runs/{one}:rewind").status == 409, "a later turn is not taken back for it"
+    assert texts(there.events("back")) == ["say one", "one ", "say two", "two "]
+    two = next(run["runId"] for run in there.get("/runs").body if run["sessionId"] == "back")
+    assert here.post(f"/runs/{two}:rewind").body["messages"] == 2
+    assert texts(there.events("back")) == ["say one", "one "]
+
+    there.run("back", "ask why")
+    paused = there.run_of("back", "paused")
+    question = there.events("back")[-3]["longRunningToolIds"][0]
+    said = {"functionResponse": {"id": question, "name": "ask", "response": {"result": "so"}}}
+    answered = here.run("back", "", newMessage={"role": "user", "parts": [said]})
+    assert (answered.status, texts(answered.body)) == (200, ["done "])
+    assert there.post(f"/runs/{paused}:resume").status == 400
+    there.run("back", "say after")
+    here.cancel("back")
+    assert here.post(f"/runs/{paused}:resume").status == 409
+
+
 def test_who_deletes_a_session_stops_its_run_in_the_other_process_first(
     servers: tuple[ServerProcess, ServerProcess],
 ) -> None:
     here, there = servers
     here.create("deleted")
+    here.run("deleted", "say secret")
+    run = here.run_of("deleted", "ended")
     caller = here.run_in_thread("deleted", "note to-delete; nap 30")
     here.until_did("note to-delete")
     assert there.http("DELETE", session_path("deleted")).status == 200
     last = caller.answer().body[-1]
     assert (last["errorCode"], "its session is deleted" in last["errorMessage"]) == ("INVOCATION_ABORTED", True)
     for server in servers:
-        assert server.get(session_path("deleted")).status == 404
+        for gone in (session_path("deleted"), f"/runs/{run}", f"/runs/{run}/events", f"/runs/{run}/why"):
+            assert server.get(gone).status == 404
+        assert "deleted" not in [each["sessionId"] for each in server.get("/runs").body]
+    assert here.run("deleted", "say nothing").status == 404
 
 
 def test_a_run_of_the_other_process_is_watched_to_its_end(servers: tuple[ServerProcess, ServerProcess]) -> None:
@@ -225,6 +274,8 @@ def test_the_run_of_a_killed_process_goes_on_in_the_other_under_its_own_id(
     assert list(dict.fromkeys(again)) == list(dict.fromkeys(event["id"] for event in events))
     assert texts(there.events("orphan"))[-1] == "done "
     assert there.did().count("note once") == 1
+    env = {"SAFEPOINT_URL": f"http://127.0.0.1:{there.port}", "SAFEPOINT_KEY": ""}
+    assert "done" in CliRunner().invoke(app, ["logs", run], env=env).stdout
     here.start()
     assert here.get(f"/runs/{unwanted}").body["outcome"] == "cancelled"
 

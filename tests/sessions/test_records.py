@@ -104,7 +104,7 @@ def test_a_live_run_leaves_behind_what_was_stopped_but_no_message_that_never_had
         await book.accept(record("next", created_at=2.0), since=0)
         assert {each.run_id for each in await book.still_open("s")} >= {"paused", "suspended", "message"}
         await book.move("next", LIVE, epoch=0, started_at=2.0)
-        assert [each.run_id for each in await book.still_open("s")] == ["message", "next", "newer"]
+        assert [each.run_id for each in await book.still_open("s")] == ["message", "newer", "next"], "as accepted"
         assert [each.run_id for each in await book.still_open("t")] == ["other session"]
         with pytest.raises(RecordMoved):  # whoever was about to go on with it
             await book.move("suspended", QUEUED, epoch=0)
@@ -165,7 +165,9 @@ CALLS: st.SearchStrategy[tuple[str, tuple[Any, ...], dict[str, Any]]] = st.one_o
     st.tuples(
         st.just("move"),
         st.tuples(RUNS, STATES),
-        st.fixed_dictionaries({"epoch": EPOCHS, "outcome": st.sampled_from([None, "cancelled"])}),
+        st.fixed_dictionaries(
+            {"epoch": EPOCHS, "outcome": st.sampled_from([None, "cancelled"])}, optional={"key": st.none()}
+        ),
     ),
     st.tuples(
         st.just("take"),

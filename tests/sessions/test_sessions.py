@@ -128,6 +128,27 @@ def test_state_is_written_by_tools_saved_with_the_run_and_taken_back_by_a_rewind
 
 
 @both_stores
+def test_two_who_change_the_state_change_their_own_values_and_keep_the_others(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as store:
+            here = await Session.create(store, "s", state={"same": 0, "goes": 0, "both": 0})
+            there = await Session.load(store, "s")
+            there.state |= {"theirs": 1, "both": 1}
+            await there.save_state()
+            here.state |= {"mine": 2, "both": 2, "temp:x": 3}
+            del here.state["goes"]
+            await here.save_state()
+            assert here.state == {"same": 0, "theirs": 1, "mine": 2, "both": 2, "temp:x": 3}
+            assert (await Session.load(store, "s")).state == {"same": 0, "theirs": 1, "mine": 2, "both": 2}
+            there.state["asked"] = 4
+            await agent(call("remember", key="told", value=5), say("ok")).run("go", session=there)
+            stored = (await Session.load(store, "s")).state
+            assert stored == {"same": 0, "theirs": 1, "mine": 2, "both": 2, "asked": 4, "told": 5}
+
+    run_virtual(main)
+
+
+@both_stores
 def test_a_state_that_cannot_be_stored_costs_only_itself(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(kind, tmp_path) as store:
@@ -159,9 +180,34 @@ def test_a_rewind_takes_back_what_another_object_has_added(kind: str, tmp_path: 
         async with opened(kind, tmp_path) as store:
             session = await Session.create(store, "s")
             await agent(say("1")).run("one", session=session)
+            turn = session.runs[-1].run_id
             await agent(say("2")).run("two", session=await Session.load(store, "s"))
+            assert (await session.rewind(turn=turn)).messages == (), "it is not the last any more"
+            assert [m.text for m in session.messages] == ["one", "1", "two", "2"]
             assert [m.text for m in (await session.rewind()).messages] == ["two", "2"]
             assert [m.text for m in session.messages] == ["one", "1"]
+
+    run_virtual(main)
+
+
+@both_stores
+def test_a_refresh_shows_what_others_have_written_and_writes_nothing(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as store:
+            session = await Session.create(store, "s")
+            await agent(say("1")).run("one", session=session)
+            there = await Session.load(store, "s")
+            there.state["theirs"] = 1
+            await agent(say("2")).run("two", session=there)
+            session.state["mine"] = 2
+            stored = await store.load("s")
+            await session.refresh()
+            assert [m.text for m in session.messages] == ["one", "1", "two", "2"]
+            assert session.state == {"theirs": 1, "mine": 2}
+            assert await store.load("s") == stored
+            await agent(say("3")).run("three", session=session)
+            assert session.messages == (await Session.load(store, "s")).messages
+            assert (await Session.load(store, "s")).state == {"theirs": 1, "mine": 2}
 
     run_virtual(main)
 
@@ -261,6 +307,33 @@ def test_a_fork_has_what_is_true_now_and_never_half_a_turn(kind: str, tmp_path: 
             fork = await elsewhere.fork("late")
             assert [m.role for m in fork.messages] == ["user", "assistant", "tool", "assistant"]
             assert await store.list_ids() == ["late", "s"]
+
+    run_virtual(main)
+
+
+@both_stores
+def test_who_only_changes_a_session_is_waited_for_but_not_for_ever(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as store:
+            session = await Session.create(store, "s")
+            changing = await Session.load(store, "s")
+            hung = Wrapped(store)
+            changing.store = hung
+            changing.state["theirs"] = 1
+            hung.hangs_at = ("append", 1)
+            change = asyncio.create_task(changing.save_state())
+            await hung.reached.wait()
+            session.state["mine"] = 2
+            with pytest.raises(SessionBusy):
+                await session.save_state()
+            again = asyncio.Event()
+            session.store = Wrapped(store, lambda name, number: again.set() if (name, number) == ("claim", 3) else None)
+            waiting = asyncio.create_task(agent(say("ok")).run("go", session=session))
+            await asyncio.wait({waiting, asyncio.ensure_future(again.wait())}, return_when=asyncio.FIRST_COMPLETED)
+            change.cancel()
+            await asyncio.wait({change})
+            assert (await waiting).text == "ok"
+            assert (await Session.load(store, "s")).state == {"mine": 2}
 
     run_virtual(main)
 

@@ -233,11 +233,12 @@ def logs(options: Logs) -> None:
     if known == 0 and not options.follow:
         typer.echo("it has told nothing yet", err=True)
         return
-    under_way = False
+    under_way, told = False, 0
     # Of a run that another process has, the server does not know how much it has told.
     silence = _SILENCE if known is None and not options.follow else None
-    for number, event in client.events(options.run, silence=silence):
+    for _, event in client.events(options.run, silence=silence):
         partial = bool(event.get("partial"))
+        told += not partial
         if options.json and (options.follow or not partial):
             typer.echo(json.dumps(event, ensure_ascii=False))
         elif partial and options.follow:
@@ -246,7 +247,7 @@ def logs(options: Logs) -> None:
         elif not partial and "id" in event:
             typer.echo(("\n" if under_way else "") + event_line(event))
             under_way = False
-        if not options.follow and known is not None and (number or 0) >= known:
+        if not options.follow and known is not None and told >= known:
             return
 
 

@@ -48,7 +48,7 @@ async def cancel_all(host: Host, runs: list[HostedRun], request: CancelRequest, 
     """Each of them, at once. Raises `NotYours` if none has the node. Cancellation: the asks stand."""
     meant = [hosted for hosted in runs if _node(hosted, request) is not None]
     if not meant and runs:
-        raise _no_node(request)
+        raise no_node(request)
     asked = [(hosted, ask(hosted, request, reason)) for hosted in meant]
     return list(await asyncio.gather(*(_settle(host, run, receipt, request, reason) for run, receipt in asked)))
 
@@ -61,7 +61,8 @@ def _node(hosted: HostedRun, request: CancelRequest) -> Node | None:
     return next((node for node in nodes if node.path == request.node), None)
 
 
-def _no_node(request: CancelRequest) -> NotYours:
+def no_node(request: CancelRequest) -> NotYours:
+    """What names a node that is not there, or is there no more."""
     return NotYours(f"no live node has the path {request.node!r}")
 
 
@@ -127,7 +128,7 @@ def ask(hosted: HostedRun, request: CancelRequest, reason: Reason) -> Receipt | 
         return None
     node = _node(hosted, request)
     if node is None:
-        raise _no_node(request)
+        raise no_node(request)
     if hosted.state is RunState.QUEUED:
         hosted.withdraw(reason)
         return None
@@ -150,8 +151,19 @@ async def store_wish(host: Host, run_id: str, wish: Wish) -> bool:
 async def clear_pause(host: Host, key: SessionKey, paused: RunRecord, reason: Reason) -> Cancelled | None:
     """Cancel a run that waits for a person: its questions are closed truthfully and it can't be resumed.
 
-    None if it does not wait any more. Cancellation: the pause is cleared or it is not.
+    It is done once, for all who want it. None if it can't be done now, or if the run does not wait any more.
+    Cancellation: only the waiting ends.
     """
+    run_id = paused.run_id
+    if run_id not in host.clearing:
+        clearing = host.clearing[run_id] = asyncio.create_task(_clear_pause(host, key, paused, reason))
+        clearing.add_done_callback(lambda _: host.clearing.pop(run_id))
+    durable = await asyncio.shield(host.clearing[run_id])
+    return None if durable is None else Cancelled(run_id, True, str(Outcome.STOPPED), durable)
+
+
+async def _clear_pause(host: Host, key: SessionKey, paused: RunRecord, reason: Reason) -> bool | None:
+    """Whether the wish outlives the process; None as above. Cancellation: the pause is cleared or it is not."""
     sender = await host.sender(key)
     session = sender.session
     try:
@@ -171,6 +183,4 @@ async def clear_pause(host: Host, key: SessionKey, paused: RunRecord, reason: Re
     hosted.queued = True
     host.serve(hosted, sender, "reject")
     await hosted.over.wait()
-    if hosted.outcome != StopReason.CANCELLED:  # a new message came first, which closes the pause too
-        return None
-    return Cancelled(paused.run_id, True, str(Outcome.STOPPED), durable)
+    return durable if hosted.outcome == StopReason.CANCELLED else None  # a new message that came first closes it too

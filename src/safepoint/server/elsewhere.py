@@ -16,7 +16,7 @@ from safepoint._core.reasons import Reason
 from safepoint._core.receipts import Outcome
 from safepoint.agent.result import StopReason
 from safepoint.errors import SessionNotFound
-from safepoint.server.cancelling import Cancelled, cancel_all, clear_pause, store_wish
+from safepoint.server.cancelling import Cancelled, cancel_all, clear_pause, no_node, store_wish
 from safepoint.server.host import Host
 from safepoint.server.ids import SessionKey
 from safepoint.server.requests import CancelRequest
@@ -30,24 +30,34 @@ _LOOK = 0.05
 async def cancel_records(
     host: Host, records: Iterable[RunRecord], request: CancelRequest, reason: Reason
 ) -> list[Cancelled]:
-    """Each of them that has not ended, at once. Cancellation: the wishes stand, once they are stored."""
-    found = [(key, record) for record in records if (key := SessionKey.parse(record.session)) is not None]
-    asked = [_cancel(host, key, record, request, reason) for key, record in found if not record.ended]
+    """Each of them that has not ended, at once. A node is a part of a live run: raises `NotYours` if none is live.
+
+    Cancellation: the wishes stand, once they are stored.
+    """
+    still = [record for record in records if not record.ended]
+    meant = [record for record in still if request.node is None or record.state is RunState.LIVE]
+    if still and not meant:
+        raise no_node(request)
+    found = [(key, record) for record in meant if (key := SessionKey.parse(record.session)) is not None]
+    asked = [_cancel(host, key, record, request, reason) for key, record in found]
     return [cancelled for cancelled in await asyncio.gather(*asked) if cancelled is not None]
 
 
 async def _cancel(
     host: Host, key: SessionKey, record: RunRecord, request: CancelRequest, reason: Reason
 ) -> Cancelled | None:
-    """None if it waits for a person no more. Cancellation: the wish stands, once it is stored."""
+    """None if its session is gone. Cancellation: the wish stands, once it is stored."""
     if record.state is RunState.PAUSED:
         try:
-            return await clear_pause(host, key, record, reason)
+            cleared = await clear_pause(host, key, record, reason)
         except SessionNotFound:
             return None
+        if cleared is not None:
+            return cleared
     durable = await store_wish(host, record.run_id, Wish(request, reason, host.owner))
     outcome, until = None, time.monotonic() + request.wait_seconds
-    while durable and request.node is None:
+    looks = request.node is None and durable is host.book.durable  # else the store has failed
+    while looks:
         hosted = host.runs.get(record.run_id)
         if hosted is not None and hosted.live:  # it has come to us meanwhile
             return (await cancel_all(host, [hosted], request, reason))[0]

@@ -38,8 +38,9 @@ class Frame:
 class Feed:
     """The events of one run. `closed`: no more will come.
 
-    `first`: the number before its first event. A run that another process picks up is numbered further up, so a place
-    in what the first process told is recognised; from there everything is told again, with the same event ids.
+    `first`: the number before its first event. A run that another process picks up, or that is told from what is
+    stored, is numbered further up: an event may have been told in two forms, and is stored in one. So a place in
+    another story is recognised; from there everything is told again, with the same event ids.
     `watched` is called when the first viewer comes (True) and when the last one has left (False).
     """
 
@@ -126,7 +127,9 @@ class Feed:
         """
         if self.joined is not None:
             return self.joined.view(after, partials=partials, several=several)
-        viewer = Viewer(self, min(max(after - self._first, 0), len(self.whole)), partials=partials, several=several)
+        seen = after - self._first
+        start = seen if 0 <= seen <= len(self.whole) else 0
+        viewer = Viewer(self, start, partials=partials, several=several)
         self.enter(viewer)
         return viewer
 

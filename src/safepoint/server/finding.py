@@ -14,7 +14,7 @@ from safepoint.errors import SessionNotFound, StoreError
 from safepoint.server.answers import Beside, listed_json, session_json, stored_run_events
 from safepoint.server.feed import Feed
 from safepoint.server.host import Host
-from safepoint.server.hosted import HostedRun, first_event
+from safepoint.server.hosted import HostedRun, first_stored
 from safepoint.server.ids import SessionKey, check_id
 from safepoint.server.principal import NotYours, Principal
 from safepoint.server.shared_state import places
@@ -36,10 +36,23 @@ class Finder:
 
     async def run(self, who: Principal, run_id: str) -> HostedRun | RunRecord:
         """Raises `BadId`, `NotYours`. Cancellation: nothing has changed."""
-        hosted = self._host.runs.get(check_id("run", run_id))
-        if hosted is not None and who.owns(hosted.key.user) and not (hosted.paused and hosted.over.is_set):
-            return hosted  # but for a pause, which another process may have ended
-        return (await self.record(who, run_id))[1]
+        hosted = self.live(who, run_id)
+        if hosted is not None:
+            return hosted
+        record = (await self.record(who, run_id))[1]  # not there if its session was deleted, here or elsewhere
+        return self._as_known_here(record) or record
+
+    async def runs(self, who: Principal, app: str | None, user: str | None) -> list[HostedRun | RunRecord]:
+        """All that are open, and of the others the newest: those that `run` would find. Cancellation: no change."""
+        records = await self.records(who, app, user)
+        live = {run.id: run for run in self._host.live() if who.owns(run.key.user)}
+        others = (record for record in records if record.run_id not in live)
+        return [*live.values(), *(self._as_known_here(record) or record for record in others)]
+
+    def _as_known_here(self, record: RunRecord) -> HostedRun | None:
+        """This process knows more of its own runs; but another may have ended a pause, or have the run by now."""
+        hosted = self._host.runs.get(record.run_id)
+        return None if hosted is None or hosted.paused or hosted.epoch != record.epoch else hosted
 
     async def record(self, who: Principal, run_id: str) -> tuple[SessionKey, RunRecord]:
         """Raises `BadId`, `NotYours`. Cancellation: nothing has changed."""
@@ -79,7 +92,7 @@ class Finder:
 
         Cancellation: nothing has changed.
         """
-        feed = Feed(Scene(record.run_id, ""), first_event(record.epoch))
+        feed = Feed(Scene(record.run_id, ""), first_stored(record.epoch))
         if record.state in _UNDER_WAY:
             Supervisor.current().spawn(self._follow(record, feed), f"watch {record.run_id}", None)
         else:

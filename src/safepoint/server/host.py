@@ -12,6 +12,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from safepoint.errors import SafepointError, SessionBusy, StoreError
 from safepoint.history.parts import Message
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
-from safepoint.server.hosted import HostedRun
+from safepoint.server.hosted import REFUSED, HostedRun
 from safepoint.server.ids import SessionKey
 from safepoint.server.operations import Operations
 from safepoint.server.others import Others
@@ -72,7 +73,9 @@ class Host:
         self.runs: OrderedDict[str, HostedRun] = OrderedDict()
         # Those of them that have a task: few, where `runs` has many that are over.
         self._led: dict[str, HostedRun] = {}
-        self._others = Others(book, self.owner, self._led.__contains__)
+        self._others = Others(book, self.owner, self._led.get)
+        # Pauses that are being cleared, by run id: whether that is durable, or None if there was none to clear.
+        self.clearing: dict[str, asyncio.Task[bool | None]] = {}
         # Messages whose record is not stored yet: by which key, and whether they are to wait for their turn.
         self._arriving: list[tuple[str, bool]] = []
         self._senders: OrderedDict[SessionKey, Sender] = OrderedDict()
@@ -111,6 +114,16 @@ class Host:
         session = await Session.load(self.store, key.stored_as)
         return self._senders.get(key) or self._keep(key, Sender(session))
 
+    async def up_to_date(self, key: SessionKey) -> Sender:
+        """As `sender`, and its session knows what other processes have said. For whoever goes on from there.
+
+        Raises `SessionNotFound`. Cancellation: nothing has changed.
+        """
+        sender = await self.sender(key)
+        if self.book.durable and not sender.busy:
+            await sender.between(sender.session.refresh)
+        return sender
+
     async def view(self, key: SessionKey) -> Session:
         """The session as it is now, to look at, also if another process has changed it since.
 
@@ -135,11 +148,12 @@ class Host:
         return stored if known is None else known.session.state
 
     async def delete(self, key: SessionKey) -> None:
-        """A live run of it is stopped first. Cancellation: the session may still be there."""
-        for hosted in self.live_of(key):
-            hosted.ask(SafePoint.NOW, Reason("its session is deleted"))
-        for hosted in self.live_of(key):
-            await hosted.over.wait()
+        """Its runs are stopped first, also those that come meanwhile. Cancellation: the session may still be there."""
+        while live := self.live_of(key):
+            for hosted in live:
+                hosted.ask(SafePoint.NOW, Reason("its session is deleted"))
+            for hosted in live:
+                await hosted.over.wait()
         self._senders.pop(key, None)
         await self.store.delete(key.stored_as)
         await self.book.forget(key.stored_as)
@@ -148,7 +162,6 @@ class Host:
     async def patch(self, key: SessionKey, delta: Mapping[str, Any]) -> None:  # Any: JSON values
         """Change the state, also under a live run, which goes on. Cancellation: changed or not."""
         sender, kept = await self.sender(key), lasting(delta)
-        before = dict(sender.session.state)
         merge(sender.session.state, kept)
         if sender.busy:
             self._patched.add(key)  # a live run writes it with its next step; one that has written its last, nobody
@@ -158,7 +171,8 @@ class Host:
             try:
                 await sender.between(sender.session.save_state)
             except (SessionBusy, StoreError):  # whoever is told that it failed must not find it done by the next run
-                sender.session.state = before
+                stored = sender.session.stored_state
+                merge(sender.session.state, {name: deepcopy(stored.get(name)) for name in kept})
                 raise
         await self._share(key, kept)
         now = time.time()
@@ -181,6 +195,8 @@ class Host:
         agent, sender = self.agent(key.app), await self.sender(key)
         if (known := await self._repeated(key, request)) is not None:
             return known
+        if request.continues:
+            sender = await self.up_to_date(key)
         others = await self._others.of(key.stored_as, request.if_busy)
         waits = sender.busy or bool(others)
         self._admit(who, request.if_busy, waits=waits)
@@ -196,9 +212,9 @@ class Host:
                 raise
             hosted = HostedRun(key, begun.run, begun.prompt, scene, by=who.name)
             hosted.leaving.policy = request.on_disconnect
-            if others:
+            if self._others.matter(request.if_busy):
                 hosted.queued = True
-                hosted.others_over = partial(self._others.make_way, others, request.if_busy, key.stored_as, hosted.id)
+                hosted.others_over = partial(self._others.make_way, request.if_busy, key.stored_as, hosted.id)
             return await self.accept(hosted, sender, request)
         finally:
             self._arriving.remove(place)
@@ -239,7 +255,7 @@ class Host:
             return self.runs.get(known.run_id) or known
         if self.draining:  # it began to, while the record was stored
             hosted.run.discard()
-            await self.book.move(hosted.id, RunState.ENDED, epoch=0, ended_at=now, outcome="refused")
+            await self.book.move(hosted.id, RunState.ENDED, epoch=0, ended_at=now, **REFUSED)
             self._refuse_if_draining()
         hosted.state_delta = request.state_delta or {}
         self.serve(hosted, sender, request.if_busy)

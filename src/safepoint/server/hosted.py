@@ -19,7 +19,7 @@ from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import Receipt
 from safepoint.agent.result import StopReason
-from safepoint.errors import SessionBusy, StoreError
+from safepoint.errors import SessionBusy, SessionNotFound, StoreError
 from safepoint.history.parts import Prompt
 from safepoint.server.feed import Feed
 from safepoint.server.ids import SessionKey
@@ -33,8 +33,10 @@ from safepoint.sessions.session import Session
 _log = logging.getLogger("safepoint.server")
 
 _PATIENCE = 10.0
-# More events than a run tells in one process.
+# More events, twice, than a run tells in one process.
 _LIFE = 1_000_000
+# How the record of a message ends that was not taken: its idempotency key is free, for whoever sends it again.
+REFUSED: Mapping[str, str | None] = {"outcome": "refused", "key": None, "digest": None}
 
 
 class HostedRun:
@@ -60,7 +62,7 @@ class HostedRun:
         # The beginning of its run is stored, or there is none.
         self.begun = Latch()
         self.telling = Telling(run, self.feed, self._on_begin, again=epoch > 0)
-        self.refused: SessionBusy | None = None
+        self.refused: SessionBusy | SessionNotFound | None = None
         # Its turn could not begin, or another process has it now.
         self.failed: StoreError | None = None
         # How it ended is known and could not be recorded yet.
@@ -78,7 +80,7 @@ class HostedRun:
         self.shared_before: Mapping[str, Any] | None = None  # Any: as above
         self.bring_state: Callable[[], Awaitable[None]] | None = None
         self.keep_state: Callable[[], Awaitable[None]] | None = None
-        # Runs of its session in other processes come before it.
+        # Waits for runs of its session in other processes that come before it; None once they are over.
         self.others_over: Callable[[], Awaitable[None]] | None = None
         self._session: Session | None = None
         self._has_turn = False
@@ -188,6 +190,7 @@ class HostedRun:
         try:
             if self.others_over is not None:
                 await self.others_over()
+                self.others_over = None
         except BaseException:
             self.run.discard()
             raise
@@ -212,8 +215,8 @@ class HostedRun:
     async def _record_over(self, book: RunBook) -> None:
         """Cancellation: as of `record_end`."""
         error = self.run.result.error
-        if isinstance(error, SessionBusy):  # of a run in another process
-            self.refused = error
+        if isinstance(error, SessionBusy) or (isinstance(error, SessionNotFound) and not self.begun.is_set):
+            self.refused = error  # another process has a run of it, or has deleted it
         if self.run.result.save_error is not None:
             await self._look_again()
         await self._leave_state()
@@ -244,6 +247,8 @@ class HostedRun:
         if error is not None and why is None:
             why = {"error": type(error).__name__, "text": str(error)}
         left = {"ended_at": time.time(), "outcome": self.outcome, "reason": why, "usage": usage}
+        if self.refused is not None:
+            left |= REFUSED
         self.owed = True
         try:
             async with asyncio.timeout(_PATIENCE):
@@ -285,6 +290,11 @@ class HostedRun:
 def first_event(epoch: int) -> int:
     """The number before the first event of a run that was taken over so often."""
     return epoch * _LIFE
+
+
+def first_stored(epoch: int) -> int:
+    """As `first_event`, where its events are told as they are stored."""
+    return epoch * _LIFE + _LIFE // 2
 
 
 def reason_json(reason: Reason) -> dict[str, str | None]:

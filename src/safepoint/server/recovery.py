@@ -16,7 +16,7 @@ import logging
 import time
 from contextlib import suppress
 
-from safepoint.errors import StoreError
+from safepoint.errors import StoreCorrupt, StoreError
 from safepoint.server.cancelling import ask, clear_pause
 from safepoint.server.host import Host, NoSuchApp
 from safepoint.server.ids import SessionKey
@@ -78,7 +78,10 @@ class Recovery:
         host = self._host
         for intent in await host.book.beat(host.owner, at=time.time(), after=self._heard):
             self._heard = intent.number
-            await self._deliver(intent)
+            try:
+                await self._deliver(intent)
+            except Exception:  # whatever is wrong with one wish, the others are heard, and this process goes on living
+                _log.exception("what somebody wants of the run %s could not be done", intent.run_id)
         for hosted in [each for each in host.runs.values() if each.owed and each.over.is_set]:
             await hosted.record_end(host.book)
 
@@ -111,15 +114,19 @@ class Recovery:
         for record in found:
             if self._host.draining:
                 return
-            if not await self._has_somebody(record):
-                await self._pick_up(record)
+            try:
+                if not await self._has_somebody(record):
+                    await self._pick_up(record)
+            except StoreCorrupt as error:
+                _log.error("the run %s is left alone: %s", record.run_id, error)
+                self._left_alone[record.run_id] = record.epoch
 
     async def _has_somebody(self, record: RunRecord) -> bool:
         """Is it somebody's to run, or nobody's to touch? Cancellation: nothing has changed."""
         host, run_id = self._host, record.run_id
         if record.owner == host.owner:
             return run_id not in self._pending and not self._is_dropped(record)
-        if not record.is_orphan or self._left_alone.get(run_id) == record.epoch:
+        if self._left_alone.get(run_id) == record.epoch or not record.is_orphan:
             return True
         stays = record.state is RunState.SUSPENDED and not host.config.resume_on_start
         if record.state is RunState.PAUSED or stays:

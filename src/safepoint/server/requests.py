@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
-from safepoint._core.points import SafePoint
+from safepoint._core.points import Level, SafePoint
 from safepoint.history.parts import File, Image, Text, UserPart
 from safepoint.server.ids import SessionKey
 from safepoint.sessions.busy import IfBusy
@@ -190,6 +190,11 @@ class RunRequest(_Wire):
             return None
         return {name: value for name, value in metadata.items() if not name.startswith(_OURS)}
 
+    @property
+    def continues(self) -> bool:
+        """Is it about a run that was stopped, and no new turn?"""
+        return self.new_message is None or bool(self.new_message.answers) or self.invocation_id is not None
+
 
 class NewSession(_Wire):
     session_id: str | None = None
@@ -218,6 +223,13 @@ class CancelRequest(_Wire):
     def _known(cls, at: str | list[str]) -> str | list[str]:
         safe_point(at)
         return at
+
+    @model_validator(mode="after")
+    def _can_be_asked(self) -> CancelRequest:
+        """Whoever has the run can do it: a wish is kept for other processes, and nobody there could refuse it."""
+        if self.within_seconds is not None and self.point().level is not Level.SAFE:
+            raise ValueError(f"withinSeconds is for a safe point, and {self.at} is immediate already: leave it out")
+        return self
 
     def point(self) -> SafePoint:
         return safe_point(self.at)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from safepoint.errors import SessionBusy, SessionExists, SessionNotFound, StoreError, Superseded
+from safepoint.errors import SessionExists, SessionNotFound, StoreError, Superseded
 from safepoint.sessions.applying import apply
-from safepoint.sessions.store import Change, LateResult, Released, StateSet, Stored
+from safepoint.sessions.store import Change, LateResult, Released, StateSet, Stored, taken_by
 
 
 class MemoryStore:
@@ -35,8 +35,9 @@ class MemoryStore:
 
     async def claim(self, session_id: str, claimant: str) -> int:
         stored = self._get(session_id)
-        if self._claimed.setdefault(session_id, claimant) != claimant:
-            raise SessionBusy(f"a run of the session {session_id!r} is live")
+        holder = self._claimed.setdefault(session_id, claimant)
+        if holder != claimant:
+            raise taken_by(holder, f"a run of the session {session_id!r} is live")
         self._sessions[session_id] = stored.claimed(stored.epoch + 1)
         return stored.epoch + 1
 

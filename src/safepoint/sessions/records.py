@@ -24,7 +24,7 @@ from enum import StrEnum
 from itertools import count
 from typing import Any, Protocol
 
-from safepoint.errors import StoreError
+from safepoint.errors import StoreCorrupt, StoreError
 from safepoint.sessions.owners import Owner
 
 
@@ -86,8 +86,11 @@ class RunRecord:
 
     @property
     def is_orphan(self) -> bool:
-        """Not ended, and whoever ran it is gone."""
-        return not self.ended and Owner.parse(self.owner).is_gone(max(self.renewed, self.created_at))
+        """Not ended, and whoever ran it is gone. Raises `StoreCorrupt` if nobody can read who that was."""
+        try:
+            return not self.ended and Owner.parse(self.owner).is_gone(max(self.renewed, self.created_at))
+        except ValueError as error:
+            raise StoreCorrupt(f"the owner of the run {self.run_id} can't be read: {self.owner!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,10 @@ class RunBook(Protocol):
         ...
 
     async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
-        """Records that have not ended, oldest first: of one session, or of all. `waiting`: also those for a person."""
+        """Records that have not ended, in the order in which they were accepted: of one session, or of all.
+
+        `waiting`: also those that wait for a person.
+        """
         ...
 
     async def intend(self, run_id: str, ask: Mapping[str, Any]) -> None:  # Any: JSON values
@@ -222,7 +228,11 @@ class MemoryRunBook:
         return self._put(record)
 
     async def move(self, run_id: str, state: RunState, *, epoch: int, **changes: Any) -> RunRecord:  # Any: its fields
-        return self._put(moved(self._known(run_id), state, epoch, changes))
+        known = self._known(run_id)
+        record = moved(known, state, epoch, changes)
+        if known.key is not None and record.key is None and self._by_key.get((known.session, known.key)) == run_id:
+            del self._by_key[known.session, known.key]
+        return self._put(record)
 
     async def take(self, run_id: str, owner: str, *, epoch: int, at: float) -> RunRecord:
         record = self._records[run_id] = taken(self._known(run_id), owner, epoch, at)
@@ -266,7 +276,7 @@ class MemoryRunBook:
     async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
         known = self._records.values() if session is None else map(self._known, self._of_session.get(session, ()))
         closed = {RunState.ENDED} if waiting else {RunState.ENDED, RunState.PAUSED}
-        return sorted((record for record in known if record.state not in closed), key=lambda record: record.created_at)
+        return [record for record in known if record.state not in closed]
 
     async def intend(self, run_id: str, ask: Mapping[str, Any]) -> None:  # Any: JSON values
         self._intents.setdefault(run_id, []).append(Intent(next(self._numbers), run_id, dict(ask)))

@@ -30,10 +30,11 @@ class Rewound:
     effects: tuple[LedgerEntry, ...]
 
 
-def last_turn_taken_back(stored: Stored) -> tuple[Rewound, list[Change]]:
-    if not stored.runs:
+def last_turn_taken_back(stored: Stored, turn: str | None) -> tuple[Rewound, list[Change]]:
+    """`turn`: the run that has to have made it, or begun it."""
+    last = stored.runs[-1] if stored.runs else None
+    if last is None or turn not in (None, last.run_id, last.origin):
         return Rewound((), ()), []
-    last = stored.runs[-1]
     rewound = Rewound(stored.messages[last.index :], tuple(filter(_has_effect, last.ledger)))
     return rewound, [Truncated(last.index), StateSet(last.state_before)]
 

@@ -30,10 +30,12 @@ from safepoint.sessions.late import completed, late_change, late_result, with_la
 from safepoint.sessions.recovery import sealed
 from safepoint.sessions.rewinding import Rewound, last_turn_taken_back
 from safepoint.sessions.store import (
+    CHANGE,
     Change,
     LateResult,
     LateSet,
     Released,
+    SessionChanging,
     StateSet,
     Store,
     Stored,
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from safepoint.agent.run import Run
 
 _PATIENCE = 10.0  # seconds for a release
+_A_MOMENT = 2.0  # for which others may have a session to change it
+_LOOK = 0.01
 
 
 class Session:
@@ -114,7 +118,7 @@ class Session:
         session._glimpsed = True
         if session._has_open_run():
             try:
-                await session._claim()
+                await session._claim(CHANGE)
             except SessionBusy:
                 return session  # nobody died: a run of it is live somewhere
             finally:
@@ -134,9 +138,10 @@ class Session:
         other._call_ids = set(self._call_ids)
         return other
 
-    async def rewind(self) -> Rewound:
+    async def rewind(self, *, turn: str | None = None) -> Rewound:
         """Take the last turn back: its messages and its changes of state. What tools did stays done, and is listed.
 
+        `turn`: the id of the run that is meant; if another one came after it, nothing is taken back.
         Cancellation: it happens whole or not at all.
         """
         self._refuse_live("rewind")
@@ -144,7 +149,7 @@ class Session:
 
         def take_back() -> list[Change]:
             nonlocal rewound
-            rewound, changes = last_turn_taken_back(self._stored)
+            rewound, changes = last_turn_taken_back(self._stored, turn)
             return changes
 
         await self._change(take_back)
@@ -163,6 +168,15 @@ class Session:
         """Make changes of `state` durable that were made outside a run. Cancellation: saved or not."""
         self._refuse_live("save the state of")
         await self._change(self._state_change)
+
+    async def refresh(self) -> None:
+        """Learn what others have written since; nothing is stored. Cancellation: nothing has changed.
+
+        Raises `SessionBusy` if a run of this object is live, which has written it all.
+        """
+        self._refuse_live("refresh")
+        self._see(await self.store.load(self.id))
+        self._glimpsed = True
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -280,13 +294,13 @@ class Session:
 
     # -- the store -----------------------------------------------------------------------------------------------------
 
-    async def _claim(self) -> None:
+    async def _claim(self, kind: str = "") -> None:
         """Take the session, learn what others have written meanwhile, and seal a run that nobody will end."""
         await self._give_back()
         # What could not be given back is still ours, under the name it was claimed with.
-        claimant = self._claimant = self._claimant or uuid.uuid4().hex
+        claimant = self._claimant = self._claimant or f"{kind}{uuid.uuid4().hex}"
         try:
-            epoch = await self.store.claim(self.id, claimant)
+            epoch = await self._after_changes(claimant)
         except (SessionBusy, SessionNotFound):
             self._claimant = None  # certainly not ours; after any other error it may be
             raise
@@ -297,6 +311,17 @@ class Session:
             run, owed = self._stored.runs[-1], self._owed
             await self._append(owed if owed is not None and owed.run_id == run.run_id else sealed(self._stored, run))
         self._owed = None
+
+    async def _after_changes(self, claimant: str) -> int:
+        """The epoch of the claim. Whoever only changes something is waited for; nobody tells when, so we look again."""
+        until = asyncio.get_running_loop().time() + _A_MOMENT
+        while True:
+            try:
+                return await self.store.claim(self.id, claimant)
+            except SessionChanging:
+                if asyncio.get_running_loop().time() >= until:
+                    raise
+            await asyncio.sleep(_LOOK)
 
     async def _give_back(self) -> None:
         """Release what a claim has taken, or may have. Cancellation: put off until that is done, within limits."""
@@ -321,7 +346,7 @@ class Session:
             raise SessionBusy(f"another change of the session {self.id!r} is under way: wait for it")
         self._changing = True
         try:
-            await self._claim()
+            await self._claim(CHANGE)
             if changes := make():
                 await self._append(*changes)
         finally:
@@ -341,9 +366,9 @@ class Session:
                 self._claimant = None
 
     def _see(self, stored: Stored, *, keep_state: bool = False) -> None:
-        """Take over what is stored. Changes of state that were not saved yet stay, unless somebody else changed it."""
+        """Take over what is stored. Values of the state that were changed here and not saved yet stay as they are."""
         if not keep_state and dict(stored.state) != dict(self._stored.state):
-            self.state = _plain(stored.state)
+            self.state = _rebased(self.state, self._stored.state, stored.state)
         self._stored = stored.claimed(self._stored.epoch)
         self._open.clear()
         self._glimpsed = False
@@ -407,6 +432,20 @@ def _plain(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of the us
 
 def _lasting(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above
     return _plain({name: value for name, value in state.items() if not str(name).startswith("temp:")})
+
+
+def _rebased(
+    state: Mapping[str, Any],
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],  # Any: as above
+) -> dict[str, Any]:
+    """What is stored now, with what was done to the state since it was as `before`: two may change two values."""
+    kept, found = _lasting(state), _plain(now)
+    for name in before:
+        if name not in kept:
+            found.pop(name, None)
+    mine = {name: value for name, value in state.items() if name not in before or kept.get(name) != before[name]}
+    return {**found, **mine}
 
 
 def _call_ids(messages: tuple[Message, ...]) -> set[str]:

@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from safepoint.errors import SessionBusy, SessionNotFound, StoreCorrupt, Superseded
+from safepoint.errors import SessionNotFound, StoreCorrupt, Superseded
 from safepoint.sessions.owners import Owner
+from safepoint.sessions.store import taken_by
 
 
 class Row(NamedTuple):
@@ -51,7 +52,7 @@ class Claims:
         holder = _owner(session_id, row.owner) if row.owner is not None else None
         if holder is not None and row.claimant != claimant and not holder.is_gone(row.renewed or 0.0):
             where = "in this process" if row.owner == self._owner else f"in process {holder.pid}"
-            raise SessionBusy(f"a run of the session {session_id!r} is live {where}")
+            raise taken_by(row.claimant, f"a run of the session {session_id!r} is live {where}")
         change = (self._owner, claimant, time.time(), row.epoch + 1, session_id)
         db.execute("UPDATE sessions SET owner = ?, claimant = ?, renewed = ?, epoch = ? WHERE id = ?", change)
         self._held[claimant] = session_id

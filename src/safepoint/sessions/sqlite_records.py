@@ -101,7 +101,7 @@ class SqliteRunBook:
     async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
         wanted = _OPEN if waiting else f"{_OPEN} AND state != 'paused'"
         where, given = (f"session = ? AND {wanted}", (session,)) if session is not None else (wanted, ())
-        return await self._tables.call(lambda db: _select(db, f"{where} ORDER BY created_at, rowid", given))
+        return await self._tables.call(lambda db: _select(db, f"{where} ORDER BY rowid", given))
 
     async def intend(self, run_id: str, ask: Mapping[str, Any]) -> None:  # Any: JSON values
         row = (run_id, json.dumps(dict(ask)))

@@ -13,8 +13,21 @@ from typing import Any, Protocol
 from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.journal import Fact
 from safepoint.agent.ledger import LedgerEntry
+from safepoint.errors import SessionBusy
 from safepoint.history.parts import Message
 from safepoint.tools.memory import CallMemory
+
+# How the name of a claimant begins that is no run, and has the session for a moment.
+CHANGE = "change-"
+
+
+class SessionChanging(SessionBusy):
+    """Somebody has it for a moment, to change it: claim it again. A store that can't tell says `SessionBusy`."""
+
+
+def taken_by(claimant: str | None, message: str) -> SessionBusy:
+    """What a claim raises while that one has the session."""
+    return (SessionChanging if (claimant or "").startswith(CHANGE) else SessionBusy)(message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import APIRouter, HTTPException
 
 from safepoint.errors import SessionBusy, SessionNotFound
@@ -15,7 +17,7 @@ from safepoint.server.principal import Principal, Who
 from safepoint.server.requests import Answer, CancelRequest, Content, ResumeRequest, RewindRequest, RunRequest, SaidPart
 from safepoint.server.served import Served
 from safepoint.server.wire_events import Json, Scene
-from safepoint.sessions.session import Session
+from safepoint.sessions.busy import Sender
 from safepoint.sessions.store import StoredRun
 
 routes = APIRouter()
@@ -54,15 +56,18 @@ def _message(given: ResumeRequest) -> Content | None:
 @routes.post("/runs/{run}:rewind")
 async def rewind(host: Served, who: Who, run: str, body: RewindRequest | None = None) -> Json:
     """Take the turn back. What tools did stays done, and is listed. A live run is stopped NOW first."""
-    key, session, _ = await _last_turn(host, who, run)
+    key, sender, _ = await _last_turn(host, who, run)
     hosted = Finder(host).live(who, run)
     if hosted is not None:
         reason = who.reason((body or RewindRequest()).reason or "its turn is taken back", user=key.user)
         await cancel_all(host, [hosted], CancelRequest(wait_seconds=0), reason)
         await hosted.over.wait()
-    elif (await host.sender(key)).busy:
+    elif sender.busy:
         raise SessionBusy("another run of this session is live: stop that first")
-    return rewound_json(run, await session.rewind())
+    rewound = await sender.between(partial(sender.session.rewind, turn=run))
+    if not rewound.messages:
+        raise _not_the_last(run)
+    return rewound_json(run, rewound)
 
 
 @routes.post("/runs/{run}/asks/{ask}:withdraw")
@@ -76,14 +81,18 @@ async def withdraw_ask(host: Served, who: Who, run: str, ask: str) -> Json:
     return {"runId": run, "askId": ask, "outcome": "too_late", "reason": why}
 
 
-async def _last_turn(host: Host, who: Principal, run: str) -> tuple[SessionKey, Session, StoredRun]:
+async def _last_turn(host: Host, who: Principal, run: str) -> tuple[SessionKey, Sender, StoredRun]:
     """The session of that run, and its turn, which has to be the last one. Cancellation: nothing has changed."""
     key, _ = await Finder(host).record(who, run)
     try:
-        session = (await host.sender(key)).session
+        sender = await host.up_to_date(key)
     except SessionNotFound:
         raise HTTPException(404, f"Run not found: {run}") from None
-    last = session.runs[-1] if session.runs else None
+    last = sender.session.runs[-1] if sender.session.runs else None
     if last is None or run not in (last.run_id, last.origin):
-        raise HTTPException(409, f"the run {run} is not the last of its session, or was taken back: it stays as it is")
-    return key, session, last
+        raise _not_the_last(run)
+    return key, sender, last
+
+
+def _not_the_last(run: str) -> HTTPException:
+    return HTTPException(409, f"the run {run} is not the last of its session, or was taken back: it stays as it is")

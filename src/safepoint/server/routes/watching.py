@@ -19,7 +19,7 @@ from safepoint.server.principal import Who
 from safepoint.server.requests import SteerRequest
 from safepoint.server.served import Served
 from safepoint.server.wire_events import Json
-from safepoint.sessions.records import RunState
+from safepoint.sessions.records import RunRecord, RunState
 
 routes = APIRouter()
 
@@ -29,22 +29,22 @@ async def list_runs(
     host: Served, who: Who, app: str | None = None, user: str | None = None, state: RunState | None = None
 ) -> list[Json]:
     check_ids(app=app, user=user)
-    found = {run.id: run_json(run) for run in host.runs.values() if who.owns(run.key.user)}
-    for record in await Finder(host).records(who, app, user):
-        found.setdefault(record.run_id, record_json(record))
+    found = [_shown(run) for run in await Finder(host).runs(who, app, user)]
     wanted = {"appName": app, "userId": user, "state": None if state is None else str(state)}
     return [
         without_nulls(run)
-        for run in sorted(found.values(), key=lambda run: run["createdAt"], reverse=True)
+        for run in sorted(found, key=lambda run: run["createdAt"], reverse=True)
         if all(value is None or run.get(name) == value for name, value in wanted.items())
     ]
 
 
 @routes.get("/runs/{run}")
 async def get_run(host: Served, who: Who, run: str) -> Json:
-    found = await Finder(host).run(who, run)
-    shown: Json = without_nulls(run_json(found) if isinstance(found, HostedRun) else record_json(found))
-    return shown
+    return without_nulls(_shown(await Finder(host).run(who, run)))
+
+
+def _shown(run: HostedRun | RunRecord) -> Json:
+    return run_json(run) if isinstance(run, HostedRun) else record_json(run)
 
 
 @routes.get("/runs/{run}/events")
@@ -58,8 +58,7 @@ async def watch_run(host: Served, who: Who, run: str, request: Request, after: i
 @routes.get("/runs/{run}/why")
 async def why(host: Served, who: Who, run: str) -> Json:
     """`asked`: where it is to stop, empty if nobody wants that; not there for a run that this process does not have."""
-    found = await Finder(host).run(who, run)
-    shown = run_json(found) if isinstance(found, HostedRun) else record_json(found)
+    shown = _shown(await Finder(host).run(who, run))
     answer: Json = {"runId": run, "state": shown["state"], "outcome": shown["outcome"], "holding": []}
     hosted = Finder(host).live(who, run)
     if hosted is not None:
