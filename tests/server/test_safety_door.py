@@ -11,8 +11,9 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 from typer.testing import CliRunner
 
+from safepoint import Ladder
 from safepoint.cli.main import app as command_line
-from safepoint.cli.settings import limits_of
+from safepoint.cli.settings import ladder_of, limits_of
 from safepoint.server import Limits, ServerConfig, create_app
 from safepoint.server.cookies import Logins
 from safepoint.server.door import check_exposed
@@ -126,6 +127,11 @@ def test_keys_are_made_listed_and_revoked_by_command(tmp_path: Path) -> None:
 
 def test_every_limit_can_be_set_by_its_name() -> None:
     assert limits_of(["viewers=7", "run_seconds=1.5"]) == Limits(viewers=7, run_seconds=1.5)
+    assert ladder_of(["task=3", "cap=20"]) == Ladder(task=3, cap=20)
+    assert ladder_of([]) is None
+    for change in ("taks=3", "task", "task=soon"):
+        with pytest.raises(ValueError, match=f"--ladder {change}: "):
+            ladder_of([change])
 
 
 # -- the guard by itself -----------------------------------------------------------------------------------------------

@@ -55,6 +55,9 @@ class ServeOptions:
     limit: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="Change a limit.")] = field(
         default_factory=list[str]
     )
+    ladder: Annotated[
+        list[str], typer.Option(metavar="NAME=SECONDS", help="Change how long a rung of the ladder lasts.")
+    ] = field(default_factory=list[str])
     default_app: Annotated[
         str | None,
         typer.Option(envvar="ADK_DEFAULT_APP_NAME", help="The app of requests that name none, as ADK has it."),

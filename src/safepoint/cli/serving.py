@@ -16,9 +16,9 @@ from safepoint.agent.agent import Agent
 from safepoint.cli.chat import ready
 from safepoint.cli.demo import NAME, demo_agent
 from safepoint.cli.keys import KEY_FILE
-from safepoint.cli.limits import limits_of
 from safepoint.cli.options import fail
 from safepoint.cli.serve_options import DATA, LogFormat, ServeOptions, StoreKind
+from safepoint.cli.settings import ladder_of, limits_of
 from safepoint.errors import ModelNotReady, StoreError
 from safepoint.server.app import create_app
 from safepoint.server.apps import Catalog
@@ -63,6 +63,7 @@ def _config(options: ServeOptions) -> ServerConfig:
         resume_on_start=options.resume_on_start,
         on_crash=OnCrash(options.on_crash),
         limits=limits_of(options.limit),
+        ladder=ladder_of(options.ladder),
         allowed_hosts=tuple(options.allowed_host),
         allowed_origins=tuple(options.allow_origin),
         insecure=options.insecure,

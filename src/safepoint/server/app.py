@@ -14,7 +14,9 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
+from safepoint._core.ladder import Ladder
 from safepoint.agent.base import BaseAgent
+from safepoint.agent.inputs import checked_ladder
 from safepoint.errors import HistoryError, SessionBusy, SessionNotFound, StoreError
 from safepoint.server.access import Access
 from safepoint.server.apps import Catalog
@@ -73,13 +75,14 @@ def create_app(
 
     `book`: the records of runs; without one they are kept where a `SqliteStore` keeps its sessions, or in memory.
     `keys`: who may call. Without any, it serves this machine only. Raises ValueError for a configuration that would
-    let others in unknown.
+    let others in unknown, and for a ladder that a tool of an app does not fit.
     """
     catalog = agents if isinstance(agents, Catalog) else Catalog.of(agents)
     kept = store or MemoryStore()
     shelf = SqliteShelf(kept) if isinstance(kept, SqliteStore) else MemoryShelf()
     book = book or (SqliteRunBook(kept) if isinstance(kept, SqliteStore) else MemoryRunBook())
     host = Host(catalog, kept, book, shelf, config or ServerConfig())
+    _check_ladder(catalog, host.config.ladder)
 
     recovery = Recovery(host)
 
@@ -117,6 +120,14 @@ def _known_app(catalog: Catalog, name: str) -> str:
     if catalog.get(name) is None:
         raise ValueError(f"default_app={name!r}: write one of {', '.join(app.name for app in catalog)}")
     return name
+
+
+def _check_ladder(catalog: Catalog, ladder: Ladder | None) -> None:
+    for app in catalog:
+        try:
+            checked_ladder(ladder, app.agent.tools.values() if app.agent is not None else ())
+        except ValueError as error:
+            raise ValueError(f"the server's ladder does not suit the app {app.name}: {error}") from error
 
 
 def check_routes(app: FastAPI) -> None:

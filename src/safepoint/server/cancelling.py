@@ -149,7 +149,7 @@ async def store_wish(host: Host, run_id: str, wish: Wish) -> bool:
 
 
 async def clear_pause(host: Host, key: SessionKey, paused: RunRecord, reason: Reason) -> Cancelled | None:
-    """Cancel a run that waits for a person: its questions are closed truthfully and it can't be resumed.
+    """Cancel a run that waits for a person: its questions are closed truthfully, and asked again if it is resumed.
 
     It is done once, for all who want it. None if it can't be done now, or if the run does not wait any more.
     Cancellation: only the waiting ends.
@@ -175,7 +175,8 @@ async def _clear_pause(host: Host, key: SessionKey, paused: RunRecord, reason: R
     if checkpoint is None or not checkpoint.questions or session.runs[-1].run_id != paused.run_id:
         return None
     durable = await store_wish(host, paused.run_id, Wish(CancelRequest(), reason, host.owner))
-    run = host.agent(key.app).start(checkpoint=Unanswered(checkpoint), session=session)
+    agent = host.agent(key.app)
+    run = agent.start(checkpoint=Unanswered(checkpoint), session=session, ladder=host.config.ladder)
     run = run.under(paused.run_id)
     run.cancel(SafePoint.NOW, reason=reason)
     scene = Scene.of(session.runs[-1].origin, run.agent)

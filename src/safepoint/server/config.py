@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from safepoint._core.asks import is_seconds
+from safepoint._core.ladder import Ladder
 
 
 class OnCrash(StrEnum):
@@ -58,6 +59,7 @@ class ServerConfig:
     `allowed_origins`: pages of other servers that may call it, with a key: `https://app.example.com` or `regex:…`.
     `default_app`: the app of requests that name none: `/run` without `appName`, and addresses from `/users/` on.
     `insecure`: serve others than this machine without keys.
+    `ladder`: how runs of this server are stopped, instead of by the ladders of their agents. A tool's own stays.
     """
 
     limits: Limits = Limits()
@@ -71,6 +73,7 @@ class ServerConfig:
     allowed_origins: tuple[str, ...] = ()
     insecure: bool = False
     default_app: str | None = None
+    ladder: Ladder | None = None
 
     def __post_init__(self) -> None:
         if self.on_crash not in tuple(OnCrash):

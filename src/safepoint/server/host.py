@@ -204,7 +204,7 @@ class Host:
         place = (who.name, waits)
         self._arriving.append(place)
         try:
-            begun = start(agent, sender.session, request)
+            begun = start(agent, sender.session, request, self.config.ladder)
             try:
                 scene = await self.scene(begun, sender.session, request)
             except BaseException:
@@ -387,7 +387,8 @@ class Host:
                 hosted.withdraw(reason)
             else:
                 hosted.run.cancel(SafePoint.ANY, within=self.config.shutdown_seconds, recursive=True, reason=reason)
-        cap = max((hosted.run.agent.ladder.cap for hosted in self.live()), default=0.0)
+        ladders = [self.config.ladder or hosted.run.agent.ladder for hosted in self.live()]
+        cap = max((ladder.cap for ladder in ladders), default=0.0)
         if await self._all_over(self.config.shutdown_seconds + cap + _WRITING):
             return True
         self.force()

@@ -1,4 +1,8 @@
-"""What clients send. Names in camelCase or snake_case; unknown fields at the top are ignored, as ADK does."""
+"""What clients send. Names in camelCase or snake_case.
+
+Unknown fields at the top of ADK's requests are ignored, as ADK does; in what is ours they are refused: a cancel whose
+`at` is misspelt would else stop at once.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ class _Wire(BaseModel):
 
 
 class _Strict(_Wire):
-    """Inside a message an unknown field would be content that is silently lost."""
+    """An unknown field would be content, or a wish, that is silently lost."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
 
@@ -207,7 +211,7 @@ class StatePatch(_Wire):
     state_delta: State
 
 
-class CancelRequest(_Wire):
+class CancelRequest(_Strict):
     """The body of every cancel; all of it may be left out."""
 
     at: str | Annotated[list[str], Field(max_length=20)] = "now"
@@ -249,7 +253,7 @@ class CancelMany(CancelRequest):
         return all(want in (None, each) for want, each in zip(wanted, has, strict=True))
 
 
-class SteerRequest(_Wire):
+class SteerRequest(_Strict):
     new_message: Content
     wait_seconds: Patience = 5.0
 
@@ -261,7 +265,7 @@ class SteerRequest(_Wire):
         return message
 
 
-class ResumeRequest(_Wire):
+class ResumeRequest(_Strict):
     """How a stopped run goes on: with answers by the id of their question, or with a message, or as it was."""
 
     new_message: Content | None = None
@@ -269,7 +273,7 @@ class ResumeRequest(_Wire):
     custom_metadata: State | None = None
 
 
-class RewindRequest(_Wire):
+class RewindRequest(_Strict):
     """A live run is stopped first; then its turn is taken back."""
 
     reason: Annotated[str, Field(max_length=500)] | None = None

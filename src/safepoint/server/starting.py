@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from safepoint._core.ladder import Ladder
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.resume import Resume
@@ -35,8 +36,13 @@ class Start:
     continued: bool
 
 
-def start(agent: BaseAgent[Any, Any], session: Session, request: RunRequest) -> Start:  # Any: agents of every kind
-    """Raises `NothingToAnswer`, `CheckpointError`, `ValueError`."""
+def start(
+    agent: BaseAgent[Any, Any],  # Any: agents of every kind
+    session: Session,
+    request: RunRequest,
+    ladder: Ladder | None = None,
+) -> Start:
+    """`ladder`: instead of the agent's. Raises `NothingToAnswer`, `CheckpointError`, `ValueError`."""
     message = request.new_message
     prompt = message.prompt() if message is not None else []
     if message is not None and message.answers:
@@ -46,10 +52,10 @@ def start(agent: BaseAgent[Any, Any], session: Session, request: RunRequest) -> 
     elif message is not None and not prompt:
         raise ValueError("newMessage: write at least one part with text, inlineData or functionResponse")
     elif message is not None and request.invocation_id is None:
-        return Start(agent.start(prompt, session=session), prompt, continued=False)
+        return Start(agent.start(prompt, session=session, ladder=ladder), prompt, continued=False)
     else:
         resume = going_on(session, prompt or None, request.invocation_id)
-    return Start(agent.start(checkpoint=resume, session=session), "", continued=True)
+    return Start(agent.start(checkpoint=resume, session=session, ladder=ladder), "", continued=True)
 
 
 def stopped(session: Session, invocation_id: str | None) -> Checkpoint:

@@ -196,6 +196,7 @@ async def _adopt(host: Host, key: SessionKey, sender: Sender, record: RunRecord,
 def _make(host: Host, key: SessionKey, session: Session, request: RunRequest, move: Move) -> Start:
     agent = host.agent(key.app)
     if move is Move.START:
-        return start(agent, session, request)
+        return start(agent, session, request, host.config.ladder)
     assert session.checkpoint is not None
-    return Start(agent.start(checkpoint=session.checkpoint, session=session), "", continued=True)
+    run = agent.start(checkpoint=session.checkpoint, session=session, ladder=host.config.ladder)
+    return Start(run, "", continued=True)
