@@ -13,7 +13,7 @@ from safepoint import Agent, SafePoint, TurnLoop
 from safepoint.agent.stream import Reader
 from safepoint.errors import UsageError, WaitInsideRun
 from safepoint.testing import ScriptedModel, call, pass_time, say, stall
-from safepoint.turns import Plan, PlanContext, PushOptions, PushReceipt, Turn
+from safepoint.turns import ItemCodec, Plan, PlanContext, PushOptions, PushReceipt, Turn
 from tests.turns.parts import Gate, all_at_once, in_a_thread, talker, until
 from tests.virtual import now, virtual
 
@@ -437,6 +437,8 @@ def test_the_arguments_of_a_loop_are_checked() -> None:
         {"agent": agent, "on_interrupt": "stop"},
         {"agent": agent, "checkpoint_id": "x"},
         {"agent": agent, "store": object(), "checkpoint_id": "x"},
+        {"agent": agent, "codec": ItemCodec.plain()},
+        {"agent": agent, "plan_resume": prepare},
     ]
     for kwargs in wrong:
         with pytest.raises(ValueError, match=r"write|needs|go together"):

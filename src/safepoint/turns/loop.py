@@ -108,7 +108,7 @@ class TurnLoop(Generic[T]):
         _check_choice("carry", carry, get_args(Carry))
         _check_choice("on_turn_error", on_turn_error, get_args(OnTurnError))
         _check_choice("on_interrupt", on_interrupt, get_args(OnInterrupt))
-        _check_store(store, checkpoint_id)
+        _check_store(store, checkpoint_id, codec=codec, plan_resume=plan_resume)
         config: LoopConfig[T] = LoopConfig(
             plan or one_message,
             prepare or (lambda _ctx, _consumed: cast("BaseAgent[Any, Any]", agent)),
@@ -313,10 +313,13 @@ def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{option}={value!r}: write {' or '.join(map(repr, choices))}")
 
 
-def _check_store(store: object, checkpoint_id: str | None) -> None:
+def _check_store(store: object, checkpoint_id: str | None, **needing_it: object) -> None:
     if (store is None) != (checkpoint_id is None):
         raise ValueError("store=… and checkpoint_id=… go together: the id names this loop's record in the store")
     if store is not None and not isinstance(store, TurnStore):
         raise ValueError(f"{store!r} is no store for a loop: it needs load, save and delete")
     if checkpoint_id is not None and not checkpoint_id:
         raise ValueError("checkpoint_id='' names no record: write a name for this loop")
+    idle = next((name for name, given in needing_it.items() if given is not None), None)
+    if store is None and idle is not None:
+        raise ValueError(f"{idle}=… without a store is never used: write store=… and checkpoint_id=…, or leave it out")
