@@ -313,6 +313,9 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     missing = shell("ps", PYTHONPATH=str(tmp_path))
     assert missing.returncode == 2
     assert missing.stderr == "safepoint: the command line needs typer: install safepoint[server]\n"
+    server = "import sys; sys.modules['fastapi'] = None; import safepoint.server"
+    missing = subprocess.run([sys.executable, "-c", server], capture_output=True, text=True)
+    assert missing.stderr.endswith("ModuleNotFoundError: the server needs fastapi: install safepoint[server]\n")
 
 
 def test_a_broken_app_is_reported_and_the_others_are_served(tmp_path: Path) -> None:

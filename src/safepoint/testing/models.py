@@ -154,9 +154,10 @@ def _split(text: str, pieces: int) -> list[str]:
 
 
 def _acts(reply: Reply) -> Sequence[Act]:
-    acts = reply if isinstance(reply, Sequence) and not isinstance(reply, str) else (reply,)
-    for act in acts:
-        if not isinstance(act, Act):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+    acts = reply if isinstance(reply, Sequence) else (reply,)
+    given: list[object] = [reply] if isinstance(reply, str) else [*acts]  # a str is a sequence of letters
+    for act in given:
+        if not isinstance(act, Act):
             right = f"say({act!r})" if isinstance(act, str) else "say(…), call(…), think(…), stall(), fail(…) or raw(…)"
             raise ValueError(f"{act!r} is nothing that a model does: write {right}")
     return acts
