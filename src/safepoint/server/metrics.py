@@ -2,7 +2,7 @@
 
 | name | kind | labels | |
 |---|---|---|---|
-| `safepoint_stop_seconds` | histogram | `at`: now, force, safe_point | from the ask that stopped a run to its outcome |
+| `safepoint_stop_seconds` | histogram | `at`: now, force, safe_point | from the first ask for a stop to its outcome |
 | `safepoint_runs` | gauge | `state`: queued, live | runs of this process that are not over |
 | `safepoint_runs_total` | counter | `outcome` | runs that are over, by how they ended |
 | `safepoint_asks_total` | counter | `source` | asks to stop a run |
@@ -74,7 +74,7 @@ class Metrics:
         return "\n".join([*self._lines(now), ""])
 
     def _lines(self, now: Gauges) -> Iterable[str]:
-        yield from _head("safepoint_stop_seconds", "histogram", "From the ask that stopped a run to its outcome.")
+        yield from _head("safepoint_stop_seconds", "histogram", "From the first ask for a stop to its outcome.")
         for at, histogram in self.stops.items():
             for bound, count in histogram.cumulative():
                 yield _line("safepoint_stop_seconds_bucket", count, at=at, le=bound)
