@@ -72,6 +72,17 @@ async def two_views_of_one_session(store: Store) -> None:
     await one.run("first", session=here)
     await one.run("second", session=there)
     await one.run("third", session=here)
+    await there.refresh()
+
+
+async def changed_by_another_while_a_run_begins(store: Store) -> None:
+    one = agent(say("done"))
+    here = await Session.create(store, "s")
+    there = await Session.load(store, "s")
+    there.state["by hand"] = True
+    async with asyncio.TaskGroup() as group:
+        group.create_task(there.save_state())
+        await one.run("go", session=here)
 
 
 async def resumed_in_its_session(store: Store) -> None:

@@ -160,6 +160,7 @@ def test_a_call_is_allowed_with_yes_and_refused_with_no(page: Page, server: Serv
     page.get_by_role("button", name="Yes").click()
     expect(page.locator(".said.agent .words").last).to_have_text("done ")
     assert "sign the lease" in server.did()
+    expect(page.locator("#stop-now")).to_be_hidden()
     say(page, "sign the cheque")
     page.locator(".question input").fill("too much")
     page.get_by_role("button", name="No", exact=True).click()

@@ -136,7 +136,7 @@ def test_the_source_of_a_cancel_is_the_servers_own_word(world: Guarded) -> None:
         begun = world.server.did().count("nap begins")
         with world.server.open_stream("POST", "/run_sse", body, world.bearer("ann")):
             world.server.until_did("nap begins", begun + 1)
-        claim = {"reason": "enough", "source": "shutdown", "by": "somebody", "requestedBy": "x"}
+        claim = {"reason": "enough", "source": "shutdown", "by": "somebody"}
         answer = world.ask(who, "POST", f"{session_path(session)}:cancel", claim)
         assert answer.status == 200, answer
         run = world.ask("ann", "GET", f"/runs/{answer.body['runs'][0]['runId']}").body

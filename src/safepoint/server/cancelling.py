@@ -156,8 +156,14 @@ async def clear_pause(host: Host, key: SessionKey, paused: RunRecord, reason: Re
     """
     run_id = paused.run_id
     if run_id not in host.clearing:
+
+        def forget(task: asyncio.Task[bool | None]) -> None:
+            del host.clearing[run_id]
+            if not task.cancelled():
+                task.exception()  # whoever waits is told; perhaps nobody does any more
+
         clearing = host.clearing[run_id] = asyncio.create_task(_clear_pause(host, key, paused, reason))
-        clearing.add_done_callback(lambda _: host.clearing.pop(run_id))
+        clearing.add_done_callback(forget)
     durable = await asyncio.shield(host.clearing[run_id])
     return None if durable is None else Cancelled(run_id, True, str(Outcome.STOPPED), durable)
 

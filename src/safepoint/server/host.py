@@ -402,6 +402,8 @@ class Host:
         """Wait for that, so long. Cancellation: only the waiting ends."""
         try:
             async with asyncio.timeout(seconds):
+                if self.clearing:
+                    await asyncio.wait(self.clearing.values())
                 for hosted in self.live():
                     await hosted.over.wait()
         except TimeoutError:

@@ -10,7 +10,7 @@ import base64
 import binascii
 import hashlib
 import json
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.alias_generators import to_camel
@@ -221,6 +221,14 @@ class CancelRequest(_Strict):
     wait_seconds: Patience = 5.0
     run_id: str | None = None
     node: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_claims(cls, given: Any) -> Any:  # Any: whatever was sent
+        """Who asks, and by which way, is the server's own word; a stop does not fail because somebody claims it."""
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in cast("State", given).items() if name not in ("source", "by")}
 
     @field_validator("at")
     @classmethod
