@@ -6,9 +6,11 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from safepoint.cli.options import fail
 
 if TYPE_CHECKING:
     from safepoint.server.keys import Key, KeyFile
@@ -48,12 +50,6 @@ def revoke(name: Annotated[str, typer.Argument(help="as `safepoint keys list` sh
     """Refuse a key from now on, and all who logged in with it."""
     with _keys(data) as keys:
         typer.echo(_line(keys.revoke(name)))
-
-
-def fail(message: str) -> NoReturn:
-    """One line on stderr, and exit code 2."""
-    typer.echo(f"safepoint: {message}", err=True)
-    raise typer.Exit(2)
 
 
 @contextmanager
