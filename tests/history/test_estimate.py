@@ -258,3 +258,29 @@ def test_the_prices_of_messages_add_up_exactly(some: list[str], others: list[str
 def test_arguments_that_are_no_plain_json_are_estimated_all_the_same() -> None:
     odd = Message("assistant", (ToolCall("id", "tool", {"odd": {1, 2, 3}}),))
     assert estimate_messages([odd]) > 4 + 8
+
+
+@pytest.mark.parametrize("number", [127, 128, 129, 256, 1000, 20_000])
+def test_of_a_long_conversation_pieces_tell_what_the_whole_costs(number: int) -> None:
+    """Also where dear and cheap texts take turns, as often as pieces are looked at."""
+    size = 1_000_000 // number
+    dear, cheap = ("漢" * size), ("word " * size)[:size]
+    messages = [Message("user", (Text(dear if place % 2 else cheap),)) for place in range(number)]
+    exact = price_messages(messages) / 100
+    assert exact / 1.25 <= estimate_messages(messages) <= exact * 1.25
+
+
+@pytest.mark.parametrize("kind", sorted({entry["kind"] for entry in DATA["texts"]}))
+def test_pieces_of_a_long_text_of_any_kind_tell_what_the_whole_costs(kind: str) -> None:
+    text = "\n".join(entry["text"] for entry in DATA["texts"] if entry["kind"] == kind)
+    text *= 1 + 100_000 // len(text)
+    exact = price_messages([Message("user", (Text(text),))]) / 100
+    assert exact / 1.1 <= estimate_tokens(text) <= exact * 1.1
+
+
+def test_a_text_is_looked_at_whole_as_long_as_it_is_short() -> None:
+    hidden = "word " * 3000 + "漢" * 100
+    assert (
+        estimate_messages([Message("user", (Text(hidden),))])
+        == (price_messages([Message("user", (Text(hidden),))]) + 50) // 100
+    )

@@ -30,7 +30,7 @@ class Crew:
         for child in self.children:
             if child.queued and self._has_room() and self._may_start():
                 child.start()
-        return not self._running()
+        return not any(child.running for child in self.children)
 
     def push(self, *, force: bool) -> None:
         for child in self.children:
@@ -64,7 +64,4 @@ class Crew:
         return node.judge_now() is None
 
     def _has_room(self) -> bool:
-        return self._limit is None or self._running() < self._limit
-
-    def _running(self) -> int:
-        return sum([child.running for child in self.children])
+        return self._limit is None or sum([child.running for child in self.children]) < self._limit
