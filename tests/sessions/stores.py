@@ -31,7 +31,7 @@ class Wrapped:
 
     def __init__(self, inner: Store, before: Callable[[str, int], object] = lambda name, number: None) -> None:
         self.inner = inner
-        self.before = before
+        self.before: Callable[[str, int], object] = before
         self.counts: dict[str, int] = {}
         self.hangs_at: tuple[str, int] | None = None
         self.reached = asyncio.Event()

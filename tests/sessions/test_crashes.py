@@ -219,14 +219,14 @@ def test_a_tool_that_outlived_its_run_stores_nothing_any_more() -> None:
             await ctx.once("late", lambda: "value")
             return "late"
 
-        session = await Session.create(inner, "s")
+        store = Wrapped(inner)
+        session = await Session.create(store, "s")
         agent = Agent("a", model=StepModel(call("deaf"), say("done")), tools=[deaf])
         async with agent.start("go", session=session) as run:
             await world.waiting.wait()
             run.cancel()
         stored = await inner.load("s")
-        store = Wrapped(inner)
-        session.store = store
+        store.counts.clear()
         [orphan] = run.result.orphans
         assert orphan.still_running
         world.gate.set()

@@ -67,8 +67,8 @@ def test_a_write_that_fails_ends_the_run_with_that_error_and_leaves_the_session_
     async def main() -> None:
         async with opened(kind, tmp_path) as inner:
             store = Wrapped(inner)
-            session = await with_a_past(inner) if past else await Session.create(inner, "s")
-            session.store = store
+            session = await with_a_past(store) if past else await Session.create(store, "s")
+            store.counts.clear()
             store.fail_at("append", number)
             done: list[int] = []
             with pytest.raises(StoreError, match=f"append {number} failed"):
@@ -84,9 +84,8 @@ def test_calls_that_run_side_by_side_are_written_without_reading_the_session_aga
     async def main() -> None:
         async with opened(kind, tmp_path) as inner:
             store = Wrapped(SlowStore(inner))
-            session = await Session.create(inner, "s")
-            await Agent("past", model=ScriptedModel(say("earlier"))).run("before", session=session)
-            session.store = store
+            session = await with_a_past(store)
+            store.counts.clear()
 
             @tool
             async def act(x: int) -> str:
@@ -249,8 +248,8 @@ def test_now_and_force_cut_a_write_that_hangs_and_the_end_is_recorded(
     async def main() -> None:
         async with opened(kind, tmp_path) as inner:
             store = Wrapped(inner)
-            session = await with_a_past(inner) if past else await Session.create(inner, "s")
-            session.store = store
+            session = await with_a_past(store) if past else await Session.create(store, "s")
+            store.counts.clear()
             store.hangs_at = where
             loop = asyncio.get_running_loop()
             async with worker([]).start("work", session=session) as run:
@@ -334,7 +333,7 @@ def test_a_run_whose_session_was_taken_over_is_refused_and_changes_nothing(kind:
 
 async def _take_over(store: Store, session: Session) -> int:
     """What a process does that takes the owner for dead."""
-    claimant = session._claimant  # pyright: ignore[reportPrivateUsage]  # as if its lease had run out
+    claimant = session._hold.claimant  # pyright: ignore[reportPrivateUsage]  # as if its lease had run out
     assert claimant is not None
     await store.release("s", claimant)
     return await store.claim("s", "somebody else")

@@ -315,10 +315,9 @@ def test_a_fork_has_what_is_true_now_and_never_half_a_turn(kind: str, tmp_path: 
 def test_who_only_changes_a_session_is_waited_for_but_not_for_ever(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(kind, tmp_path) as store:
-            session = await Session.create(store, "s")
-            changing = await Session.load(store, "s")
-            hung = Wrapped(store)
-            changing.store = hung
+            watched, hung = Wrapped(store), Wrapped(store)
+            session = await Session.create(watched, "s")
+            changing = await Session.load(hung, "s")
             changing.state["theirs"] = 1
             hung.hangs_at = ("append", 1)
             change = asyncio.create_task(changing.save_state())
@@ -327,7 +326,8 @@ def test_who_only_changes_a_session_is_waited_for_but_not_for_ever(kind: str, tm
             with pytest.raises(SessionBusy):
                 await session.save_state()
             again = asyncio.Event()
-            session.store = Wrapped(store, lambda name, number: again.set() if (name, number) == ("claim", 3) else None)
+            watched.counts.clear()
+            watched.before = lambda name, number: again.set() if (name, number) == ("claim", 3) else None
             waiting = asyncio.create_task(agent(say("ok")).run("go", session=session))
             await asyncio.wait({waiting, asyncio.ensure_future(again.wait())}, return_when=asyncio.FIRST_COMPLETED)
             change.cancel()

@@ -8,7 +8,6 @@ that breaks the protocol is closed without harm to the answer under way.
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 from http import HTTPStatus
 from typing import Any, ClassVar
@@ -32,11 +31,6 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        # asyncio does so too, but only for sockets that name their protocol, and a listener of `socket` names none.
-        # Without it the end of each answer waits some 40 ms until its beginning is acknowledged.
-        taken: socket.socket | None = transport.get_extra_info("socket")
-        if taken is not None and taken.family in (socket.AF_INET, socket.AF_INET6):
-            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -29,13 +29,14 @@ from safepoint.server.operations import Operations
 from safepoint.server.others import Others
 from safepoint.server.principal import Principal
 from safepoint.server.requests import RunRequest, digest_of
-from safepoint.server.shared_state import bring, changed, drop_temporary, lasting, merge, own, places, shared
+from safepoint.server.shared_state import lasting, merge, own
 from safepoint.server.starting import Start, start
 from safepoint.server.telling import AnyRun
+from safepoint.server.turn_state import TurnState, share
 from safepoint.server.wire_events import Scene
 from safepoint.sessions.busy import IfBusy, Sender
 from safepoint.sessions.owners import Owner
-from safepoint.sessions.records import RecordMoved, RunBook, RunRecord, RunState, same_request
+from safepoint.sessions.records import RunBook, RunRecord, RunState, same_request
 from safepoint.sessions.session import Session
 from safepoint.sessions.shelf import Note, Shelf
 from safepoint.sessions.store import Store
@@ -100,7 +101,7 @@ class Host:
     ) -> Session:
         """Raises `SessionExists`, `HistoryError`. Cancellation: it is made or it is not."""
         session = await Session.create(self.store, key.stored_as, state=own(state or {}), history=history)
-        await self._share(key, state or {})
+        await share(self.shelf, key, state or {})
         await self.book.touch(key.stored_as, time.time())
         self._keep(key, Sender(session))
         return session
@@ -174,15 +175,10 @@ class Host:
                 stored = sender.session.stored_state
                 merge(sender.session.state, {name: deepcopy(stored.get(name)) for name in kept})
                 raise
-        await self._share(key, kept)
+        await share(self.shelf, key, kept)
         now = time.time()
         await self.shelf.note(key.stored_as, Note(now, {"id": f"p-{uuid.uuid4()}", "stateDelta": kept}))
         await self.book.touch(key.stored_as, now)
-
-    async def _share(self, key: SessionKey, delta: Mapping[str, Any]) -> None:  # Any: JSON values
-        """What others have too. Cancellation: each place has all of it or nothing."""
-        for place, part in shared(key, delta).items():
-            await self.shelf.share(place, part)
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -290,8 +286,8 @@ class Host:
 
     def serve(self, hosted: HostedRun, sender: Sender, if_busy: IfBusy) -> None:
         """Give an accepted run its task."""
-        hosted.bring_state = partial(self._bring_state, hosted, sender.session)
-        hosted.keep_state = partial(self._keep_state, hosted, sender.session)
+        turn = TurnState(self.book, self.shelf, hosted, sender.session)
+        hosted.bring_state, hosted.keep_state = turn.bring, turn.keep
         self.runs[hosted.id] = self._led[hosted.id] = hosted
         self.operations.accepted(hosted)
         body = self._lead(hosted, sender, if_busy)
@@ -331,38 +327,6 @@ class Host:
             if oldest is None:
                 return
             del self.runs[oldest]
-
-    # -- what a turn brings and leaves ---------------------------------------------------------------------------------
-
-    async def _bring_state(self, hosted: HostedRun, session: Session) -> None:
-        """Its turn has come: the state is as its sessions share it now, with what came with the message.
-
-        Cancellation: some of it is there.
-        """
-        await self._close_pause(session)
-        await self._share(hosted.key, hosted.state_delta)
-        hosted.shared_before = await self.shelf.shared(places(hosted.key).values())
-        merge(session.state, hosted.state_delta)
-        bring(session.state, hosted.shared_before)
-
-    async def _close_pause(self, session: Session) -> None:
-        """A run that waited goes on under another id, or never will. Cancellation: its record says so or does not."""
-        checkpoint = session.checkpoint
-        if checkpoint is None or not checkpoint.questions:
-            return
-        record = await self.book.get(session.runs[-1].run_id)
-        if record is not None and record.state is RunState.PAUSED:
-            with suppress(RecordMoved):
-                await self.book.move(record.run_id, RunState.ENDED, epoch=record.epoch)
-
-    async def _keep_state(self, hosted: HostedRun, session: Session) -> None:
-        """It is over: what it did to shared values is for all. Cancellation: not all of it may be."""
-        drop_temporary(session.state)
-        now = time.time()
-        for event, delta in hosted.telling.state.deltas.items():
-            await self.shelf.note(hosted.key.stored_as, Note(now, {"event": event, "stateDelta": delta}))
-        if hosted.shared_before is not None:
-            await self._share(hosted.key, changed(hosted.shared_before, session.state))
 
     # -- finding -------------------------------------------------------------------------------------------------------
 

@@ -75,9 +75,8 @@ class HostedRun:
         self.over = Latch()
         self.task: asyncio.Task[None] | None = None
         self.asks: dict[str, Receipt] = {}
-        # What came with the message, what sessions shared when its turn came, and who brings and keeps that.
+        # What came with the message, and who brings that, and what sessions share, into its turn and out of it.
         self.state_delta: Mapping[str, Any] = {}  # Any: JSON values
-        self.shared_before: Mapping[str, Any] | None = None  # Any: as above
         self.bring_state: Callable[[], Awaitable[None]] | None = None
         self.keep_state: Callable[[], Awaitable[None]] | None = None
         # Waits for runs of its session in other processes that come before it; None once they are over.

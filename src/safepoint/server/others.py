@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint.errors import SessionBusy
 from safepoint.server.hosted import HostedRun
@@ -21,7 +20,7 @@ from safepoint.sessions.busy import IfBusy
 from safepoint.sessions.records import RunBook, RunRecord, RunState
 
 _LOOK = 0.25
-_STOPS = {"preempt": ("any", SafePoint.ANY), "interrupt": ("now", SafePoint.NOW)}
+_STOPS = {"preempt": "any", "interrupt": "now"}
 
 
 class Others:
@@ -76,15 +75,18 @@ class Others:
         """Cancellation: some were asked."""
         if if_busy not in _STOPS:
             return
-        name, point = _STOPS[if_busy]
-        reason = Reason("a new message came", Source.PREEMPT)
-        wish = Wish(CancelRequest(at=name, recursive=True), reason, self._owner)
+        request, reason = (
+            CancelRequest(at=_STOPS[if_busy], recursive=True),
+            Reason("a new message came", Source.PREEMPT),
+        )
         for record in found:
+            if record.state is not RunState.LIVE:
+                continue
             hosted = self._here(record.run_id)
-            if record.state is RunState.LIVE and hosted is not None:
-                hosted.ask(point, reason)
-            elif record.state is RunState.LIVE:
-                await self._book.intend(record.run_id, wish.to_json())
+            if hosted is not None:
+                hosted.ask(request.point(), reason)
+            else:
+                await self._book.intend(record.run_id, Wish(request, reason, self._owner).to_json())
 
     async def _open(self, session: str) -> list[RunRecord]:
         """Live and queued, as they were accepted. Cancellation: nothing has changed."""

@@ -40,9 +40,9 @@ def start(
     agent: BaseAgent[Any, Any],  # Any: agents of every kind
     session: Session,
     request: RunRequest,
-    ladder: Ladder | None = None,
+    ladder: Ladder | None,
 ) -> Start:
-    """`ladder`: instead of the agent's. Raises `NothingToAnswer`, `CheckpointError`, `ValueError`."""
+    """`ladder`: instead of the agent's, if there is one. Raises `NothingToAnswer`, `CheckpointError`, `ValueError`."""
     message = request.new_message
     prompt = message.prompt() if message is not None else []
     if message is not None and message.answers:

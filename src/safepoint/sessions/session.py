@@ -7,35 +7,33 @@ the store decides who may write.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from safepoint._core.border import outlast
 from safepoint._core.clock import current_clock
 from safepoint._core.orphans import Orphan
 from safepoint._core.supervisor import Supervisor
 from safepoint.agent.conversation import Entered
 from safepoint.agent.journal import Ended, Fact, Opened, Said
-from safepoint.errors import SessionBusy, SessionNotFound
+from safepoint.errors import SessionBusy
 from safepoint.history.check import check_history
-from safepoint.history.encoding import decode_value, encode_values
 from safepoint.history.parts import Message
 from safepoint.sessions.applying import apply
+from safepoint.sessions.hold import Hold
 from safepoint.sessions.late import completed, late_change, late_result, with_late_notes
 from safepoint.sessions.recovery import sealed
 from safepoint.sessions.rewinding import Rewound, last_turn_taken_back
+from safepoint.sessions.state import lasting, plain, rebased
 from safepoint.sessions.store import (
     CHANGE,
     Change,
     LateResult,
     LateSet,
     Released,
-    SessionChanging,
     StateSet,
     Store,
     Stored,
@@ -45,10 +43,6 @@ from safepoint.sessions.store import (
 if TYPE_CHECKING:
     from safepoint.agent.checkpoint import Checkpoint
     from safepoint.agent.run import Run
-
-_PATIENCE = 10.0  # seconds for a release
-_A_MOMENT = 2.0  # for which others may have a session to change it
-_LOOK = 0.01
 
 
 class Session:
@@ -60,14 +54,12 @@ class Session:
 
     def __init__(self, store: Store, id: str, stored: Stored) -> None:
         self.id = id
-        self.store = store
-        self.state: dict[str, Any] = _plain(stored.state)  # Any: JSON values
+        self._store = store
+        self.state: dict[str, Any] = plain(stored.state)  # Any: JSON values
         self.live: Run[Any, Any] | None = None
         self._stored = stored
         self._call_ids = _call_ids(stored.messages)
-        # Who has claimed it for us, set before a claim and cleared after a release: in between we may hold it. Each
-        # claim has a name of its own, so that a release that comes late can't give away the next one.
-        self._claimant: str | None = None
+        self._hold = Hold(store, id)
         self._changing = False
         # Appends that were begun and of which nobody knows yet whether they happened. Calls that run side by side write
         # side by side; but a claim, and the beginning and the end of a run, ask the store first.
@@ -99,9 +91,9 @@ class Session:
             id = f"session_{uuid.uuid4().hex}"
         elif not isinstance(id, str) or not id:  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
             raise ValueError(f"id={id!r}: write a str that is not empty, or leave it out")
-        plain = _lasting(state or {})
-        await store.create(id, plain)
-        session = Session(store, id, Stored((), plain))
+        kept = lasting(state or {})
+        await store.create(id, kept)
+        session = Session(store, id, Stored((), kept))
         if history:
             now = current_clock().wall()
             await session._change(lambda: [Said(place, message, now) for place, message in enumerate(history)])
@@ -122,7 +114,7 @@ class Session:
             except SessionBusy:
                 return session  # nobody died: a run of it is live somewhere
             finally:
-                await session._give_back()
+                await session._hold.give_back()
         return session
 
     async def fork(self, id: str | None = None) -> Session:
@@ -132,7 +124,7 @@ class Session:
         """
         self._refuse_live("fork")
         await self._change(list)  # changes nothing: what others have said meanwhile is known, and all of it closed
-        other = await Session.create(self.store, id, state=self.state)
+        other = await Session.create(self._store, id, state=self.state)
         said = [Said(place, *each) for place, each in enumerate(zip(self.messages, self._stored.times, strict=True))]
         await other._change(lambda: [*said])
         other._call_ids = set(self._call_ids)
@@ -154,7 +146,7 @@ class Session:
 
         await self._change(take_back)
         if rewound.messages:
-            self.state = _plain(self._stored.state)
+            self.state = plain(self._stored.state)
             self._call_ids -= _call_ids(rewound.messages)
         return rewound
 
@@ -162,7 +154,7 @@ class Session:
         """Forget it; a live run is cancelled first. Cancellation: the session may still be there."""
         if self.live is not None:
             await self.live.cancel(reason="its session is deleted").wait()
-        await self.store.delete(self.id)
+        await self._store.delete(self.id)
 
     async def save_state(self) -> None:
         """Make changes of `state` durable that were made outside a run. Cancellation: saved or not."""
@@ -175,10 +167,15 @@ class Session:
         Raises `SessionBusy` if a run of this object is live, which has written it all.
         """
         self._refuse_live("refresh")
-        self._see(await self.store.load(self.id))
+        self._see(await self._store.load(self.id))
         self._glimpsed = True
 
     # -- looking -------------------------------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> Store:
+        """Where it lives, for as long as this object does."""
+        return self._store
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -225,11 +222,11 @@ class Session:
             await self._claim()
         except BaseException:
             self.live = None
-            await self._give_back()
+            await self._hold.give_back()
             raise
         resumed = continues is not None and bool(self._stored.runs)
         index = self._stored.runs[-1].index if resumed else len(self.messages)
-        return Entered(with_late_notes(self._stored), SessionJournal(self), index, self._call_ids)
+        return Entered(with_late_notes(self._stored), self, index, self._call_ids)
 
     async def write(self, *facts: Fact) -> None:
         """The facts of the live run, with the state as it is now. Cancellation: written whole or not at all."""
@@ -241,22 +238,22 @@ class Session:
         last = facts[-1]
         if isinstance(last, Ended):
             changes += self._back_already()
-            changes += [Released(self._claimant)] if self._claimant is not None else []
+            changes += [Released(self._hold.claimant)] if self._hold.claimant is not None else []
         if self._open and (isinstance(facts[0], Opened) or isinstance(last, Ended)):
-            self._see(await self.store.load(self.id), keep_state=True)
+            self._see(await self._store.load(self.id), keep_state=True)
             changes = self._still_needed(changes)
         try:
             await self._append(*changes)
         except Exception:
             if isinstance(facts[0], Opened):  # the run ends without ever having begun here, and writes nothing more
-                await self._give_back()
+                await self._hold.give_back()
             raise
         else:
             for listener in self._listeners:
                 listener(facts)
         finally:
             if isinstance(last, Ended):
-                await self._give_back()
+                await self._hold.give_back()
 
     def listen(self, listener: Callable[[tuple[Fact, ...]], object]) -> Callable[[], None]:
         """Call it with the facts of every run of this session, once they are stored. Call what it returns to end that.
@@ -281,9 +278,8 @@ class Session:
             self.live = None
             if run.result.save_error is not None and self._has_open_run():
                 self._owed = Ended.of(run.result, self._stored.runs[-1].index, current_clock().wall())
-        if self.live is None and not self._changing and self._claimant is not None:
-            # The store did not answer in time.
-            self._releasing(self._claimant)
+        if self.live is None and not self._changing:
+            self._hold.begin_release()  # nothing, unless the store did not answer in time
         known = {late.call_id for late in self.late}
         for orphan in run.result.orphans:
             if orphan.still_running:
@@ -296,49 +292,14 @@ class Session:
 
     async def _claim(self, kind: str = "") -> None:
         """Take the session, learn what others have written meanwhile, and seal a run that nobody will end."""
-        await self._give_back()
-        # What could not be given back is still ours, under the name it was claimed with.
-        claimant = self._claimant = self._claimant or f"{kind}{uuid.uuid4().hex}"
-        try:
-            epoch = await self._after_changes(claimant)
-        except (SessionBusy, SessionNotFound):
-            self._claimant = None  # certainly not ours; after any other error it may be
-            raise
+        epoch = await self._hold.take(kind)
         if epoch != self._stored.epoch + 1 or self._open or self._glimpsed:
-            self._see(await self.store.load(self.id))
+            self._see(await self._store.load(self.id))
         self._stored = self._stored.claimed(epoch)
         if self._has_open_run():
             run, owed = self._stored.runs[-1], self._owed
             await self._append(owed if owed is not None and owed.run_id == run.run_id else sealed(self._stored, run))
         self._owed = None
-
-    async def _after_changes(self, claimant: str) -> int:
-        """The epoch of the claim. Whoever only changes something is waited for; nobody tells when, so we look again."""
-        until = asyncio.get_running_loop().time() + _A_MOMENT
-        while True:
-            try:
-                return await self.store.claim(self.id, claimant)
-            except SessionChanging:
-                if asyncio.get_running_loop().time() >= until:
-                    raise
-            await asyncio.sleep(_LOOK)
-
-    async def _give_back(self) -> None:
-        """Release what a claim has taken, or may have. Cancellation: put off until that is done, within limits."""
-        if self._claimant is not None:
-            await outlast(self._releasing(self._claimant))
-
-    def _releasing(self, claimant: str) -> asyncio.Task[None]:
-        """In a task of its own: whoever is cancelled in the middle of a change still owes this."""
-        return Supervisor.current().spawn(self._release(claimant), f"release of {self.id}", copy_context())
-
-    async def _release(self, claimant: str) -> None:
-        """Bounded. If it fails, this process keeps the session and may use it. Cancellation: likewise."""
-        with suppress(Exception):  # whatever a store may raise
-            async with asyncio.timeout(_PATIENCE):
-                await self.store.release(self.id, claimant)
-            if self._claimant == claimant:  # not claimed again meanwhile
-                self._claimant = None
 
     async def _change(self, make: Callable[[], list[Change]]) -> None:
         """Changes from outside any run, made from what is stored once the session is ours."""
@@ -351,24 +312,24 @@ class Session:
                 await self._append(*changes)
         finally:
             self._changing = False
-            await self._give_back()
+            await self._hold.give_back()
 
     async def _append(self, *changes: Change) -> None:
         mine = object()
         self._open.add(mine)
-        await self.store.append(self.id, self._stored.epoch, changes)
+        await self._store.append(self.id, self._stored.epoch, changes)
         if mine not in self._open:
             return  # given up long ago; whoever came after has looked for itself
         self._open.remove(mine)
         for change in changes:
             self._stored = apply(self._stored, change)
-            if isinstance(change, Released) and self._claimant == change.claimant:  # not claimed again meanwhile
-                self._claimant = None
+            if isinstance(change, Released):
+                self._hold.released(change.claimant)
 
     def _see(self, stored: Stored, *, keep_state: bool = False) -> None:
         """Take over what is stored. Values of the state that were changed here and not saved yet stay as they are."""
         if not keep_state and dict(stored.state) != dict(self._stored.state):
-            self.state = _rebased(self.state, self._stored.state, stored.state)
+            self.state = rebased(self.state, self._stored.state, stored.state)
         self._stored = stored.claimed(self._stored.epoch)
         self._open.clear()
         self._glimpsed = False
@@ -378,7 +339,7 @@ class Session:
         return bool(self._stored.runs) and not self._stored.runs[-1].ended
 
     def _state_change(self) -> list[Change]:
-        state = _lasting(self.state)
+        state = lasting(self.state)
         return [StateSet(state)] if self._open or state != dict(self._stored.state) else []
 
     def _refuse_live(self, what: str) -> None:
@@ -408,44 +369,10 @@ class Session:
 
     async def _store_late(self, late: LateResult) -> None:
         with suppress(Exception):  # then it waits in memory for the next run; or the session was deleted
-            await self.store.add_late(self.id, late)
+            await self._store.add_late(self.id, late)
 
     def __repr__(self) -> str:
         return f"<Session {self.id!r}, {len(self.messages)} messages>"
-
-
-class SessionJournal:
-    """A session, as the journal of its live run."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    async def write(self, *facts: Fact) -> None:
-        """Cancellation: written whole or not at all."""
-        await self._session.write(*facts)
-
-
-def _plain(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of the user's own
-    """A copy, in values that every store can keep; what has no such form becomes its description."""
-    return cast("dict[str, Any]", decode_value(encode_values(state)))
-
-
-def _lasting(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above
-    return _plain({name: value for name, value in state.items() if not str(name).startswith("temp:")})
-
-
-def _rebased(
-    state: Mapping[str, Any],
-    before: Mapping[str, Any],
-    now: Mapping[str, Any],  # Any: as above
-) -> dict[str, Any]:
-    """What is stored now, with what was done to the state since it was as `before`: two may change two values."""
-    kept, found = _lasting(state), _plain(now)
-    for name in before:
-        if name not in kept:
-            found.pop(name, None)
-    mine = {name: value for name, value in state.items() if name not in before or kept.get(name) != before[name]}
-    return {**found, **mine}
 
 
 def _call_ids(messages: tuple[Message, ...]) -> set[str]:
