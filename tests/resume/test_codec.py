@@ -31,7 +31,7 @@ from safepoint import (
     Usage,
 )
 from safepoint.agent.checkpoint import OpenCall
-from safepoint.agent.codec import MAGIC
+from safepoint.agent.codec import MAGIC, decode, decode_dropped, encode
 from safepoint.errors import CheckpointError
 from safepoint.history.encoding import Lost, decode_message, decode_value, encode_message, encode_value
 from safepoint.tools.memory import CallMemory
@@ -112,6 +112,28 @@ def checkpoints(child: st.SearchStrategy[Checkpoint | None]) -> st.SearchStrateg
 @settings(max_examples=80, deadline=None)
 def test_a_checkpoint_comes_back_as_it_was(checkpoint: Checkpoint) -> None:
     assert Checkpoint.from_bytes(checkpoint.to_bytes()) == checkpoint
+
+
+@given(checkpoints(st.none()), few, few, st.integers(0, 6))
+@settings(max_examples=80, deadline=None)
+def test_messages_that_stand_in_a_session_are_left_out_and_put_back(
+    made: Checkpoint, before: tuple[Message, ...], own: tuple[Message, ...], known: int
+) -> None:
+    closed, open_view = (*before, *own, *made.messages), (*before, *own, *made.open_messages)
+    checkpoint, known = replace(made, messages=closed, open_messages=open_view), min(known, len(closed))
+    data = encode(checkpoint, known=known)
+    assert decode(data, closed) == decode(data, closed[:known]) == checkpoint
+    assert decode_dropped(data) == checkpoint.drop()
+    if known:
+        with pytest.raises(CheckpointError, match=f"stored in a session, without the {known} messages"):
+            decode(data, closed[: known - 1])
+
+
+def test_the_two_views_of_a_stop_are_written_once_as_far_as_they_are_the_same() -> None:
+    long = Message("user", (Text("word " * 10_000),))
+    alike = plain(messages=(long, long), open_messages=(long,))
+    assert len(alike.to_bytes()) < 2.1 * 50_000
+    assert Checkpoint.from_bytes(alike.to_bytes()) == alike
 
 
 @given(messages)
@@ -206,7 +228,7 @@ def test_every_cut_and_every_flipped_bit_is_found() -> None:
         (b"\x80\x04\x95pickle.", "not a checkpoint"),
         (b"{}\n", "not a checkpoint"),
         (b"safepoint-checkpoint 1\n{}", "not a checkpoint"),
-        (b"safepoint-checkpoint 2 abc\n{}", "version 2, this Safepoint reads 1"),
+        (b"safepoint-checkpoint 3 abc\n{}", "version 3, this Safepoint reads 2"),
         (b"safepoint-checkpoint " + b"9" * 5000 + b" abc\n{}", "version 999"),
         (b"safepoint-checkpoint 1 abc\n{}", "damaged"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import stat
@@ -11,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from safepoint import Agent
+from safepoint import Agent, Message, Resume, Text, tool
 from safepoint.errors import SessionBusy, StoreCorrupt, StoreError
 from safepoint.sessions import Session, SqliteStore
-from safepoint.testing import ScriptedModel, run_virtual, say
+from safepoint.testing import ScriptedModel, call, run_virtual, say
 
 HOLDER = """
 import asyncio, sys
@@ -215,6 +216,49 @@ def test_a_file_of_a_later_version_is_refused_and_stays_what_it_is(tmp_path: Pat
         store = SqliteStore(path)
         with pytest.raises(StoreError, match="version 99"):
             await store.list_ids()
+        await store.aclose()
+
+    run_virtual(main)
+
+
+def test_a_stop_writes_its_own_turn_and_not_the_conversation_again(tmp_path: Path) -> None:
+    def written() -> int:
+        with sqlite3.connect(tmp_path / "a.db") as db:
+            ((size,),) = db.execute("SELECT length(checkpoint) FROM runs")
+        db.close()
+        return int(size)
+
+    async def main() -> None:
+        store = SqliteStore(tmp_path / "a.db")
+        reached = asyncio.Event()
+
+        @tool
+        async def wait() -> str:
+            """Wait for ever."""
+            reached.set()
+            await asyncio.Event().wait()
+            return "never"
+
+        words = Text("word " * 2000)
+        past = [Message("user" if place % 2 == 0 else "assistant", (words,)) for place in range(20)]
+        session = await Session.create(store, "s", history=past)
+        agent = Agent("a", model=ScriptedModel(call("wait"), say("done")), tools=[wait])
+        async with agent.start("go", session=session) as first:
+            await reached.wait()
+            first.cancel()
+        stopped = session.checkpoint
+        assert stopped is not None
+        assert len(stopped.to_bytes()) > 20 * 10_000
+        assert written() < 10_000
+        assert (await store.load("s")).runs[-1].checkpoint == stopped
+        reached.clear()
+        async with agent.start(checkpoint=Resume(stopped, on_unknown="rerun"), session=session) as again:
+            await reached.wait()
+            assert written() < 10_000
+            assert (await store.load("s")).runs[-1].continued == stopped
+            again.cancel()
+        assert written() < 10_000
+        assert (await store.load("s")).runs == session.runs
         await store.aclose()
 
     run_virtual(main)

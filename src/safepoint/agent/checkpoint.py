@@ -19,8 +19,6 @@ from safepoint.agent.usage import Usage
 from safepoint.history.parts import Message
 from safepoint.tools.memory import CallMemory
 
-VERSION = 1
-
 # A tool asked; a check before a tool asked; a call was cut and its outcome is not known.
 QuestionKind: TypeAlias = Literal["interrupt", "check", "unknown"]
 

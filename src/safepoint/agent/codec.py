@@ -3,49 +3,74 @@
 Every field is written and read by name, by the functions below and nothing else. Reading is strict: a wrong digest, a
 later version or an unknown kind is a `CheckpointError`, and the bytes stay what they are. A value of the user's own
 (saved, answered, asked) that has no JSON form degrades to its description; the checkpoint itself is never lost for it.
+
+The two views of a stop begin with the same messages, which are written once. A session has them, too: in its store the
+messages that stand there anyway are left out, so that a stop costs what its own turn is long and no more.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Sequence
 
 from safepoint._core.reasons import Reason, Source
-from safepoint.agent.checkpoint import VERSION, Checkpoint, OpenCall, Question
+from safepoint.agent.checkpoint import Checkpoint, OpenCall, Question
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.result import StopReason
 from safepoint.agent.usage import Usage
 from safepoint.errors import CheckpointError
 from safepoint.history.encoding import Json, decode_message, decode_value, encode_message, encode_value, encode_values
+from safepoint.history.parts import Message
 from safepoint.history.states import LedgerState
 from safepoint.tools.memory import CallMemory
 from safepoint.tools.options import Effect
 
 MAGIC = "safepoint-checkpoint"
+VERSION = 2  # since then messages that were written already are left out
+_READS = ("1", "2")
+_NO_MESSAGES: Json = {"known": 0, "messages": [], "shared": 0, "open_messages": []}
 
 
-def encode(checkpoint: Checkpoint) -> bytes:
-    body = json.dumps(_checkpoint(checkpoint), ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
+def encode(checkpoint: Checkpoint, *, known: int = 0) -> bytes:
+    """`known`: so many messages of the closed view, from the first, are left out; whoever decodes it has them."""
+    plain = _checkpoint(checkpoint, known)
+    body = json.dumps(plain, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
     return f"{MAGIC} {VERSION} {digest(body)}\n".encode() + body
 
 
-def decode(data: bytes) -> Checkpoint:
+def decode(data: bytes, conversation: Sequence[Message] = ()) -> Checkpoint:
+    """`conversation`: where the messages are that were left out."""
+    return _decoded(data, lambda body: _read_checkpoint(body, conversation))
+
+
+def decode_dropped(data: bytes) -> Checkpoint:
+    """What is left of it once it is dropped, for which no message is needed."""
+    return _decoded(data, lambda body: _read_checkpoint({**body, **_NO_MESSAGES})).drop()
+
+
+def _decoded(data: bytes, read: Callable[[Json], Checkpoint]) -> Checkpoint:
+    body = _body(data)
+    try:
+        return read(json.loads(body))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"the checkpoint can't be read: {error!r}") from error
+
+
+def _body(data: bytes) -> bytes:
     if not isinstance(data, bytes | bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
         raise CheckpointError(f"a checkpoint is read from bytes, not from {type(data).__name__}")
     head, newline, body = bytes(data).partition(b"\n")
     words = head.decode("ascii", "replace").split(" ")
     if not newline or len(words) != 3 or words[0] != MAGIC or not words[1].isdecimal():
         raise CheckpointError("these bytes are not a checkpoint: they do not begin with its header")
-    if words[1] != str(VERSION):
+    if words[1] not in _READS:
         raise CheckpointError(
             f"the checkpoint has version {words[1][:20]}, this Safepoint reads {VERSION}: use the one that wrote it"
         )
     if words[2] != digest(body):
         raise CheckpointError("the checkpoint is damaged: its digest does not fit, perhaps it was cut short")
-    try:
-        return _read_checkpoint(json.loads(body))
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"the checkpoint can't be read: {error!r}") from error
+    return body
 
 
 def digest(body: bytes) -> str:
@@ -55,14 +80,18 @@ def digest(body: bytes) -> str:
 # -- writing and reading, field by field -----------------------------------------------------------------------------
 
 
-def _checkpoint(checkpoint: Checkpoint) -> Json:
+def _checkpoint(checkpoint: Checkpoint, known: int = 0) -> Json:
+    closed, open_view = checkpoint.messages, checkpoint.open_messages
+    shared = _common(closed, open_view)
     return {
         "id": checkpoint.id,
         "agent": checkpoint.agent,
         "run_id": checkpoint.run_id,
         "stop_reason": str(checkpoint.stop_reason),
-        "messages": [encode_message(message) for message in checkpoint.messages],
-        "open_messages": [encode_message(message) for message in checkpoint.open_messages],
+        "known": known,
+        "messages": [encode_message(message) for message in closed[known:]],
+        "shared": shared,
+        "open_messages": [encode_message(message) for message in open_view[shared:]],
         "ledger": [encode_entry(entry) for entry in checkpoint.ledger],
         "calls": [_open_call(call) for call in checkpoint.calls.values()],
         "pending": [encode_message(message) for message in checkpoint.pending],
@@ -74,7 +103,19 @@ def _checkpoint(checkpoint: Checkpoint) -> Json:
     }
 
 
-def _read_checkpoint(data: Json) -> Checkpoint:
+def _common(one: Sequence[Message], other: Sequence[Message]) -> int:
+    """With how many messages both begin."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a is not b and a != b), min(len(one), len(other)))
+
+
+def _read_checkpoint(data: Json, conversation: Sequence[Message] = ()) -> Checkpoint:
+    known, shared = int(data.get("known", 0)), int(data.get("shared", 0))  # version 1 has all messages twice
+    if not 0 <= known <= len(conversation):
+        raise ValueError(f"it was stored in a session, without the {known} messages that are there")
+    closed = (*conversation[:known], *(decode_message(message) for message in data["messages"]))
+    if not 0 <= shared <= len(closed):
+        raise ValueError("it is shorter than it says")
     calls = [_read_open_call(call) for call in data["calls"]]
     hooks = [_read_open_call(call) for call in data.get("hooks", ())]  # the first files have none
     return Checkpoint(
@@ -82,8 +123,8 @@ def _read_checkpoint(data: Json) -> Checkpoint:
         str(data["agent"]),
         str(data["run_id"]),
         StopReason(data["stop_reason"]),
-        tuple(decode_message(message) for message in data["messages"]),
-        tuple(decode_message(message) for message in data["open_messages"]),
+        closed,
+        (*closed[:shared], *(decode_message(message) for message in data["open_messages"])),
         tuple(decode_entry(entry) for entry in data["ledger"]),
         {call.call_id: call for call in calls},
         int(data["step"]),

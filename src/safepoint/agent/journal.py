@@ -31,6 +31,8 @@ class Opened:
 
     `continues`: the id of the checkpoint it goes on from, with the calls that are settled already. `at`: when, in
     seconds since 1970, as in every fact. `base`: that checkpoint, with the answers and the messages that it brings.
+    `known`: with how many messages it begins that the conversation has before `index`, so that a store may leave them
+    out.
     """
 
     run_id: str
@@ -41,6 +43,7 @@ class Opened:
     ledger: tuple[LedgerEntry, ...] = ()
     at: float = 0.0
     base: Checkpoint | None = None
+    known: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,10 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The run is over: from `index` on the conversation is this, and nothing else."""
+    """The run is over: from `index` on the conversation is this, and nothing else.
+
+    `known`: with how many messages of the conversation, as it is now, the checkpoint begins.
+    """
 
     run_id: str
     stop_reason: StopReason
@@ -72,6 +78,7 @@ class Ended:
     usage: Usage
     checkpoint: Checkpoint | None
     at: float = 0.0
+    known: int = 0
 
     @staticmethod
     def of(result: RunResult[Any], index: int, at: float) -> Ended:  # Any: of every output type

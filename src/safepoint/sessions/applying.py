@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice, zip_longest
 
+from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.journal import Called, Ended, Opened, Said
 from safepoint.errors import CheckpointError
 from safepoint.history.parts import Message
@@ -36,6 +38,28 @@ def apply(stored: Stored, change: Change) -> Stored:
             return replace(stored, late=late)
         case Released():
             return stored
+
+
+def knowing(stored: Stored, changes: Sequence[Change]) -> Sequence[Change]:
+    """The changes, and of their checkpoint with how many messages it begins that are stored anyway.
+
+    None are, if several changes of the conversation come at once: they would have to be applied one after the other.
+    """
+    facts = [change for change in changes if isinstance(change, Opened | Said | Ended)]
+    if len(facts) != 1:
+        return changes
+    [fact] = facts
+    if isinstance(fact, Opened) and fact.base is not None and _begins(fact.base, stored, fact.index):
+        return [replace(fact, known=fact.index) if change is fact else change for change in changes]
+    if isinstance(fact, Ended) and fact.checkpoint is not None and _begins(fact.checkpoint, stored, fact.index):
+        own = fact.checkpoint.messages[fact.index :]
+        known = fact.index + (len(own) if own == fact.messages else 0)
+        return [replace(fact, known=known) if change is fact else change for change in changes]
+    return changes
+
+
+def _begins(checkpoint: Checkpoint, stored: Stored, index: int) -> bool:
+    return len(stored.messages) >= index and checkpoint.messages[:index] == stored.messages[:index]
 
 
 def _open(stored: Stored, opened: Opened) -> Stored:

@@ -22,7 +22,7 @@ from safepoint.agent.journal import Ended, Fact, Opened, Said
 from safepoint.errors import SessionBusy
 from safepoint.history.check import check_history
 from safepoint.history.parts import Message
-from safepoint.sessions.applying import apply
+from safepoint.sessions.applying import apply, knowing
 from safepoint.sessions.hold import Hold
 from safepoint.sessions.late import completed, late_change, late_result, with_late_notes
 from safepoint.sessions.recovery import sealed
@@ -317,7 +317,7 @@ class Session:
     async def _append(self, *changes: Change) -> None:
         mine = object()
         self._open.add(mine)
-        await self._store.append(self.id, self._stored.epoch, changes)
+        await self._store.append(self.id, self._stored.epoch, knowing(self._stored, changes))
         if mine not in self._open:
             return  # given up long ago; whoever came after has looked for itself
         self._open.remove(mine)

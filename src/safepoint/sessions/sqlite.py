@@ -16,8 +16,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from safepoint._core.asks import is_seconds
-from safepoint.agent.checkpoint import Checkpoint
-from safepoint.agent.codec import decode_entry, decode_memory, encode_entry, encode_memory
+from safepoint.agent.codec import (
+    decode,
+    decode_dropped,
+    decode_entry,
+    decode_memory,
+    encode,
+    encode_entry,
+    encode_memory,
+)
 from safepoint.agent.journal import Called, Ended, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import (
@@ -241,7 +248,7 @@ def _open(db: sqlite3.Connection, session_id: str, opened: Opened) -> None:
     _truncate(db, session_id, opened.index + len(opened.messages))
     # Without an id: until the run ends, this is what it goes on from and nothing that anybody else could continue.
     columns = "session, number, run_id, agent, place, ended, state_before, origin, checkpoint"
-    base = opened.base.to_bytes() if opened.base is not None else None
+    base = encode(opened.base, known=opened.known) if opened.base is not None else None
     row = (session_id, number, opened.run_id, opened.agent, opened.index, 0, state, origin, base)
     db.execute(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     for entry in opened.ledger:
@@ -249,10 +256,10 @@ def _open(db: sqlite3.Connection, session_id: str, opened: Opened) -> None:
 
 
 def _drop_checkpoint(db: sqlite3.Connection, session_id: str, run_id: str) -> None:
-    """Each has the whole conversation in it: kept as they are, many stops would fill the file."""
+    """Each may have a long turn in it: kept as they are, many stops would fill the file."""
     where = (session_id, run_id)
     (kept,) = db.execute("SELECT checkpoint FROM runs WHERE session = ? AND run_id = ?", where).fetchone()
-    left = Checkpoint.from_bytes(kept).drop().to_bytes()
+    left = decode_dropped(kept).to_bytes()
     change = "UPDATE runs SET checkpoint_id = NULL, checkpoint = ? WHERE session = ? AND run_id = ?"
     db.execute(change, (left, *where))
 
@@ -262,7 +269,7 @@ def _end(db: sqlite3.Connection, session_id: str, ended: Ended) -> None:
     _truncate(db, session_id, ended.index + len(ended.messages))
     checkpoint = ended.checkpoint
     columns = "ended = 1, stop_reason = ?, checkpoint_id = ?, checkpoint = ?"
-    id, data = (checkpoint.id, checkpoint.to_bytes()) if checkpoint is not None else (None, None)
+    id, data = (checkpoint.id, encode(checkpoint, known=ended.known)) if checkpoint is not None else (None, None)
     row = (str(ended.stop_reason), id, data, session_id, ended.run_id)
     db.execute(f"UPDATE runs SET {columns} WHERE session = ? AND run_id = ?", row)
     for entry in ended.ledger:
@@ -330,10 +337,11 @@ def _load(db: sqlite3.Connection, session_id: str) -> Stored:
     try:
         if [place for place, _, _ in rows] != list(range(len(rows))):
             raise ValueError("a message is missing")
+        messages = tuple(decode_message(json.loads(body)) for _, body, _ in rows)
         return Stored(
-            tuple(decode_message(json.loads(body)) for _, body, _ in rows),
+            messages,
             _read_state(found.state),
-            tuple(_read_run(db, session_id, row) for row in runs),
+            tuple(_read_run(db, session_id, row, messages) for row in runs),
             tuple(LateResult(*row) for row in late.fetchall()),
             found.epoch,
             tuple(float(at) for _, _, at in rows),
@@ -342,13 +350,18 @@ def _load(db: sqlite3.Connection, session_id: str) -> Stored:
         raise StoreCorrupt(f"the session {session_id!r} can't be read: {error!r}; it was left as it is") from error
 
 
-def _read_run(db: sqlite3.Connection, session_id: str, row: tuple[Any, ...]) -> StoredRun:  # Any: a row
+def _read_run(
+    db: sqlite3.Connection,
+    session_id: str,
+    row: tuple[Any, ...],  # Any: a row
+    messages: tuple[Message, ...],
+) -> StoredRun:
     run_id, agent, place, ended, stop_reason, checkpoint, state_before, origin = row
     calls = db.execute(
         "SELECT entry, memory FROM calls WHERE session = ? AND run_id = ? ORDER BY number", (session_id, run_id)
     ).fetchall()
     entries = [(decode_entry(json.loads(entry)), memory) for entry, memory in calls]
-    kept = None if checkpoint is None else Checkpoint.from_bytes(checkpoint)
+    kept = None if checkpoint is None else decode(checkpoint, messages)
     return StoredRun(
         run_id,
         agent,
