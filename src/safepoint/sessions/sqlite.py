@@ -51,13 +51,14 @@ from safepoint.sessions.store import (
 from safepoint.sessions.worker import Worker
 from safepoint.tools.memory import CallMemory
 
+# Messages have row ids: without them SQLite keeps a row inside its index, and one of 1 kB takes four.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS sessions (
     id TEXT PRIMARY KEY, state TEXT NOT NULL, epoch INTEGER NOT NULL DEFAULT 0, owner TEXT, claimant TEXT,
     renewed REAL);
 CREATE TABLE IF NOT EXISTS messages (
     session TEXT NOT NULL, place INTEGER NOT NULL, body TEXT NOT NULL, at REAL NOT NULL DEFAULT 0,
-    PRIMARY KEY (session, place)) WITHOUT ROWID;
+    PRIMARY KEY (session, place));
 CREATE TABLE IF NOT EXISTS runs (
     session TEXT NOT NULL, number INTEGER NOT NULL, run_id TEXT NOT NULL, agent TEXT NOT NULL, place INTEGER NOT NULL,
     ended INTEGER NOT NULL, stop_reason TEXT, checkpoint_id TEXT, checkpoint BLOB, state_before TEXT NOT NULL,
