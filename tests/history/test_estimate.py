@@ -284,3 +284,8 @@ def test_a_text_is_looked_at_whole_as_long_as_it_is_short() -> None:
         estimate_messages([Message("user", (Text(hidden),))])
         == (price_messages([Message("user", (Text(hidden),))]) + 50) // 100
     )
+
+
+@pytest.mark.parametrize("length", [16_384, 16_385, 20_000, 1_000_000])
+def test_every_piece_of_a_long_text_is_whole_and_counts_for_as_much_of_it(length: int) -> None:
+    assert estimate_tokens("漢" * length) == (83 * length + 50) // 100
