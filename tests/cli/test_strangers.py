@@ -27,8 +27,8 @@ COMMANDS = (
 IDS = [" ".join(words) for words in COMMANDS]
 
 
-def http(body: str, kind: str = "application/json", status: str = "200 OK") -> bytes:
-    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body.encode())}\r\n\r\n"
+def http(body: str, kind: str = "application/json", status: str = "200 OK", more: str = "") -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{more}Content-Length: {len(body.encode())}\r\n\r\n"
     return (head + body).encode()
 
 
@@ -124,6 +124,13 @@ def test_a_stream_of_something_else_is_told_in_one_line(stream: bytes, code: int
     with at([known, stream, b""]) as url:
         result = cli(url, "logs", "run_1", "--follow")
     assert is_one_line(result, code), (result.output, result.exception)
+
+
+def test_a_list_that_goes_on_without_anything_new_is_told_in_one_line() -> None:
+    link = 'Link: <?after=1.0,run_1>; rel="next"\r\n'
+    for body in ("[]", '[{"runId": "run_1", "state": "live"}]'):
+        with at(cycle([http(body, more=link)])) as url:
+            assert is_one_line(cli(url, "ps"), 1)
 
 
 def test_metadata_of_clients_does_not_hide_what_was_said() -> None:

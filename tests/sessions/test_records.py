@@ -20,6 +20,7 @@ from safepoint.sessions.records import (
     Intent,
     KeyTaken,
     MemoryRunBook,
+    Place,
     RecordMoved,
     RunBook,
     RunRecord,
@@ -199,6 +200,8 @@ async def seen(book: RunBook) -> list[Any]:  # Any: answers of every method
     found.append(await book.still_open(waiting=False))
     for home in ("a/u/s", "a/u/t", "b/u/s"):
         found += [await book.find(session=home), await book.still_open(home), await book.by_key(home, "k", since=2.0)]
+    found += [await book.over(limit=9), await book.over(prefix="a/u/", limit=1)]
+    found += [await book.over(after=Place(at, run), limit=9) for at in (2.0, 3.0) for run in ("r1", "r2")]
     for run in ("r0", "r1", "r2"):
         found += [await book.get(run), [replace(each, number=0) for each in await book.intents(run)]]
     return [*found, await book.touched("a/")]

@@ -11,19 +11,20 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
 from safepoint.cli.answers import EventTold, ResumeTold, RunTold, SessionTold, SteerTold, Stopped, StopTold, WhyTold
-from safepoint.cli.client import Answer, ServerClient, Trouble
+from safepoint.cli.client import Answer, ServerClient, Trouble, not_safepoint
 from safepoint.cli.options import NOT_YET, REFUSED, T, fail, takes
 from safepoint.cli.plain import plain
 from safepoint.cli.showing import age, event_line, show_table
 
 _SILENCE = 2.0
+_OPEN = ("queued", "live", "paused", "suspended")
+_MANY = "1000"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +61,17 @@ class Ps(Common):
 
 def ps(options: Ps) -> None:
     """List runs: those that are queued, live, paused or suspended."""
-    answer = options.client().get("runs", app=options.app, user=options.user)
-    told = answer.read(list[RunTold])
-    shown = [options.all or run.state != "ended" for run in told]
+    state = None if options.all else _OPEN
+    found: dict[str, tuple[RunTold, object]] = {}
+    for answer in options.client().pages("runs", app=options.app, user=options.user, state=state, limit=_MANY):
+        told = zip(answer.read(list[RunTold]), answer.json, strict=True)
+        page = {run.run_id: (run, as_told) for run, as_told in told}
+        if answer.link and page.keys() <= found.keys():
+            raise not_safepoint(answer.address)  # it would go on like that for ever
+        found |= page
     if options.json:
-        return _print_json(list(compress(cast("list[object]", answer.json), shown)))
-    runs = list(compress(told, shown))
+        return _print_json([as_told for _, as_told in found.values()])
+    runs = [run for run, _ in found.values()]
     if not runs:
         nothing = "no run is there" if options.all else "no run is under way; --all lists those that are over"
         typer.echo(nothing, err=True)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Generator, Iterator, Mapping
+import re
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -45,10 +46,11 @@ def checked_url(url: str) -> SplitResult:
 
 @dataclass(frozen=True)
 class Answer:
-    """`json`: as it came, of whatever shape."""
+    """`json`: as it came, of whatever shape. `link`: the header of that name, where a list tells how it goes on."""
 
     json: Any  # Any: JSON
     address: str
+    link: str = ""
 
     def read(self, shape: type[T]) -> T:
         """As one of the shapes in `answers`. Raises `Trouble` if it is something else."""
@@ -71,10 +73,17 @@ class ServerClient:
         self._url = checked_url(url)
         self._key = key
 
-    def get(self, *path: str, **query: str | None) -> Answer:
+    def get(self, *path: str) -> Answer:
         """The answer. The parts of the path are quoted. Raises `Trouble`."""
-        given = {name: value for name, value in query.items() if value is not None}
-        return self._ask("GET", _join(path) + (f"?{urlencode(given)}" if given else ""), None, 0.0)
+        return self._ask("GET", _join(path), None, 0.0)
+
+    def pages(self, *path: str, **query: str | Sequence[str] | None) -> Generator[Answer]:
+        """A list, page by page, as far as the server says that there is more. Raises `Trouble`."""
+        following: str | None = urlencode({name: value for name, value in query.items() if value}, doseq=True)
+        while following is not None:
+            answer = self._ask("GET", f"{_join(path)}?{following}", None, 0.0)
+            yield answer
+            following = _following(answer.link)
 
     def post(self, *path: str, action: str = "", body: Mapping[str, object], wait: float = 0.0) -> Answer:
         """`action`: the word after the colon. `wait`: for how long the server may take, besides. Raises `Trouble`."""
@@ -96,11 +105,11 @@ class ServerClient:
     def _ask(self, method: str, path: str, body: Mapping[str, object] | None, wait: float) -> Answer:
         with self._request(method, path, body, _PATIENCE + wait) as response:
             text = response.read()
-        return self._answer(text)
+        return self._answer(text, response.getheader("Link") or "")
 
-    def _answer(self, text: str | bytes) -> Answer:
+    def _answer(self, text: str | bytes, link: str = "") -> Answer:
         try:
-            return Answer(json.loads(text), self._url.geturl())
+            return Answer(json.loads(text), self._url.geturl(), link)
         except (ValueError, RecursionError):
             raise not_safepoint(self._url.geturl()) from None
 
@@ -145,6 +154,12 @@ class ServerClient:
 
 def _join(path: tuple[str, ...]) -> str:
     return "".join(f"/{quote(part, safe='')}" for part in path)
+
+
+def _following(link: str) -> str | None:
+    """The query of the next page."""
+    found = re.search(r'<\?([!-=?-~]*)>; rel="next"', link)
+    return None if found is None else found[1]
 
 
 def _words(detail: Any) -> str:  # Any: JSON

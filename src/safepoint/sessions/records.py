@@ -53,6 +53,14 @@ class KeyTaken(StoreError):
     """The idempotency key belongs to another request."""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where a record is among all others, which are in the order in which they were accepted."""
+
+    created_at: float
+    run_id: str
+
+
 @dataclass(frozen=True, slots=True)
 class RunRecord:
     """One accepted run. `session` is the store's id of its session; `owner` the process that runs it.
@@ -79,6 +87,10 @@ class RunRecord:
     epoch: int = 0
     by: str = ""
     usage: Mapping[str, Any] | None = None  # Any: as above
+
+    @property
+    def place(self) -> Place:
+        return Place(self.created_at, self.run_id)
 
     @property
     def ended(self) -> bool:
@@ -171,6 +183,10 @@ class RunBook(Protocol):
 
     async def find(self, *, session: str | None = None, prefix: str = "", limit: int = 1000) -> list[RunRecord]:
         """Records, newest first: of one session, or of all sessions whose id begins so."""
+        ...
+
+    async def over(self, *, prefix: str = "", after: Place | None = None, limit: int) -> list[RunRecord]:
+        """Records that have ended, newest first: of all sessions whose id begins so, from below a place on."""
         ...
 
     async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
@@ -272,6 +288,11 @@ class MemoryRunBook:
         known = self._records.values() if session is None else map(self._known, self._of_session.get(session, ()))
         found = [record for record in known if session is not None or record.session.startswith(prefix)]
         return sorted(found, key=lambda record: record.created_at)[: -limit - 1 : -1]
+
+    async def over(self, *, prefix: str = "", after: Place | None = None, limit: int) -> list[RunRecord]:
+        ended = (each for each in self._records.values() if each.ended and each.session.startswith(prefix))
+        found = [record for record in ended if after is None or record.place < after]
+        return sorted(found, key=lambda record: record.place, reverse=True)[:limit]
 
     async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
         known = self._records.values() if session is None else map(self._known, self._of_session.get(session, ()))

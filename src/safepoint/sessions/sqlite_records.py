@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
+from dataclasses import astuple
 from typing import Any
 
 from safepoint.sessions.records import (
     Intent,
+    Place,
     RecordMoved,
     RunRecord,
     RunState,
@@ -98,6 +100,12 @@ class SqliteRunBook:
             lambda db: _select(db, f"{where} ORDER BY created_at DESC, rowid DESC LIMIT ?", (*given, limit))
         )
 
+    async def over(self, *, prefix: str = "", after: Place | None = None, limit: int) -> list[RunRecord]:
+        where, given = _begins_with(prefix)
+        below, place = ("", ()) if after is None else (" AND (created_at, run_id) < (?, ?)", astuple(after))
+        query = f"{where} AND state = 'ended'{below} ORDER BY created_at DESC, run_id DESC LIMIT ?"
+        return await self._tables.call(lambda db: _select(db, query, (*given, *place, limit)))
+
     async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
         wanted = _OPEN if waiting else f"{_OPEN} AND state != 'paused'"
         where, given = (f"session = ? AND {wanted}", (session,)) if session is not None else (wanted, ())
@@ -136,8 +144,13 @@ class SqliteRunBook:
         await self._tables.call(work)
 
 
-def _begins_with(prefix: str) -> tuple[str, tuple[str, str]]:
-    """Ids have no character above this one, so the range is all that begin so, and an index can find it."""
+def _begins_with(prefix: str) -> tuple[str, tuple[str, ...]]:
+    """Ids have no character above this one, so the range is all that begin so, and an index can find it.
+
+    Of all sessions there is no range: the index by age is the one that helps then.
+    """
+    if not prefix:
+        return "TRUE", ()
     return "session >= ? AND session < ?", (prefix, prefix + "\U0010ffff")
 
 
