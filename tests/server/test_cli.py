@@ -318,6 +318,14 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     assert missing.stderr.endswith("ModuleNotFoundError: the server needs fastapi: install safepoint[server]\n")
 
 
+def test_a_module_of_our_own_that_is_missing_is_a_bug_and_no_extra() -> None:
+    for module, start in (("cli.admin", "safepoint.__main__ as it; it.main()"), ("server.host", "safepoint.server")):
+        program = f"import sys; sys.modules['safepoint.{module}'] = None; import {start}"
+        broken = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert "Traceback" in broken.stderr
+        assert "install" not in broken.stderr.splitlines()[-1]
+
+
 def test_the_version_is_the_installed_one_for_the_command_line_and_for_clients(tmp_path: Path) -> None:
     installed = tmp_path / "safepoint-9.8.7.dist-info"
     installed.mkdir()
