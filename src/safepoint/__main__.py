@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from safepoint._extras import missing
+
 
 def main() -> None:
     try:
@@ -11,9 +13,7 @@ def main() -> None:
 
         app(prog_name="safepoint")
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "safepoint":
-            raise
-        sys.stderr.write(f"safepoint: the command line needs {error.name}: install safepoint[server]\n")
+        sys.stderr.write(f"safepoint: {missing('the command line', 'server', error)}\n")
         sys.exit(2)
 
 

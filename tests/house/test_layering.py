@@ -11,6 +11,7 @@ RINGS = {
     "_core": 1,
     "errors": 1,
     "__main__": 3,
+    "_extras": 3,
     "history": 2,
     "agent": 2,
     "tools": 2,

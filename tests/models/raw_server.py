@@ -21,6 +21,7 @@ class RawServer:
     port: int = 0
     requests: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])  # Any: JSON
     heads: list[str] = field(default_factory=list[str])
+    bodies: list[bytes] = field(default_factory=list[bytes])
     open: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -46,6 +47,7 @@ class RawServer:
         body = await reader.readexactly(length)
         act = self.acts[min(len(self.requests), len(self.acts) - 1)]
         self.heads.append(head)
+        self.bodies.append(body)
         self.requests.append(json.loads(body))
         await act(reader, writer)
 

@@ -7,10 +7,13 @@ import sys
 
 import pytest
 
-from safepoint import Agent
+from safepoint import Agent, ModelSettings
+from safepoint.agent.model import ModelRequest, ToolSpec
 from safepoint.errors import ModelNotReady
-from safepoint.models.choosing import PROVIDERS, choose_model, ollama_address
+from safepoint.history.parts import user_message
+from safepoint.models.choosing import PROVIDERS, choose_model
 from safepoint.models.extras import check_installed, sdk
+from safepoint.models.ollama import OllamaModel, ollama_address
 from safepoint.models.openai import OpenAIModel
 from safepoint.testing import ScriptedModel
 
@@ -58,6 +61,20 @@ def test_fallback_models_are_chosen_in_the_same_way() -> None:
 )
 def test_ollama_is_where_its_own_variable_says(host: str, address: str) -> None:
     assert ollama_address(host) == address
+
+
+def test_ollama_does_without_a_choice_of_tools_what_it_can_and_refuses_the_rest() -> None:
+    look, model = ToolSpec("look", "Look.", {"type": "object"}), OllamaModel("m")
+
+    def payload(choice: str | None) -> dict[str, object]:
+        return model.payload(ModelRequest((user_message("go"),), None, (look,), ModelSettings(tool_choice=choice)))
+
+    assert payload("auto") == payload(None)
+    assert "tools" in payload(None)
+    assert not {"tools", "tool_choice"} & set(payload("none"))
+    for choice in ("required", "look"):
+        with pytest.raises(ValueError, match=f"tool_choice='{choice}': Ollama can't be made to call a tool"):
+            payload(choice)
 
 
 def test_a_missing_package_is_said_in_words_to_type() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from safepoint import File, Image, Message, ModelSettings, Notice, Reasoning, Te
 from safepoint.errors import HistoryError, ModelMisbehaved
 from safepoint.models import CallDelta, Chunk, Finish, ModelRequest, ReasoningDelta, TextDelta, ToolSpec
 from safepoint.models.extras import sdk
-from safepoint.models.gemini_wire import SKIP_CHECK, Reader, check_payload, to_contents, to_payload
+from safepoint.models.gemini_wire import SKIP_CHECK, Reader, check_payload, to_contents, to_payload, wire_name
 from tests.models.gemini_stream import ANSWER, CALLS, Event, response
 
 types: Any = sdk("google.genai.types", "gemini")  # Any: loaded as the model loads it
@@ -205,3 +207,19 @@ def test_odd_events_are_passed_over_and_nonsense_is_an_error() -> None:
     assert reader.finish() is None
     with pytest.raises(ModelMisbehaved):
         reader.read("x")
+
+
+def test_no_two_tools_have_one_name_on_the_wire() -> None:
+    short = ["".join(letters) for length in range(1, 6) for letters in product("_1-a", repeat=length)]
+    long = [f"{start}{'x' * (64 - len(start) - 1)}{end}" for start in ("1", "_1", "__1", "-", "a") for end in "yz"]
+    names = [*short, *long, *(name[:63] for name in long)]
+    wired = {name: wire_name(name) for name in dict.fromkeys(names)}
+    assert len(set(wired.values())) == len(wired)
+    assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}", name) for name in wired.values())
+    assert (wired["a1"], wired["_a1"], wired["1a"], wired["_1a"]) == ("a1", "_a1", "_1a", "__1a")
+
+
+@pytest.mark.parametrize("name", ["1a", "_1a"])
+def test_each_of_two_names_that_look_alike_comes_back_as_itself(name: str) -> None:
+    chunks, _ = read([response({"functionCall": {"name": wire_name(name), "args": {}}})], "1a", "_1a")
+    assert chunks == [CallDelta(0, None, name, "{}")]

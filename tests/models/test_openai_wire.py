@@ -70,7 +70,7 @@ def test_every_setting_is_sent() -> None:
     assert payload["seed"] == 3
     assert payload["tools"][0]["function"]["name"] == "look"
     assert payload["stream"] is True
-    assert to_payload("m", ModelRequest((USER,), settings=settings), limit="max_tokens")["max_tokens"] == 7
+    assert to_payload("m", ModelRequest((USER,), None, (LOOK,), settings), limit="max_tokens")["max_tokens"] == 7
 
 
 @pytest.mark.parametrize("choice", ["auto", "none", "required"])

@@ -318,6 +318,26 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     assert missing.stderr.endswith("ModuleNotFoundError: the server needs fastapi: install safepoint[server]\n")
 
 
+def test_a_module_of_our_own_that_is_missing_is_a_bug_and_no_extra() -> None:
+    for module, start in (("cli.admin", "safepoint.__main__ as it; it.main()"), ("server.host", "safepoint.server")):
+        program = f"import sys; sys.modules['safepoint.{module}'] = None; import {start}"
+        broken = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert "Traceback" in broken.stderr
+        assert "install" not in broken.stderr.splitlines()[-1]
+
+
+def test_the_version_is_the_installed_one_for_the_command_line_and_for_clients(tmp_path: Path) -> None:
+    installed = tmp_path / "safepoint-9.8.7.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: safepoint\nVersion: 9.8.7\n")
+    shown = shell("--version", PYTHONPATH=str(tmp_path))
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, "safepoint 9.8.7\n", "")
+    schema = "from safepoint.server import create_app; print(create_app({}).openapi()['info']['version'])"
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    told = subprocess.run([sys.executable, "-c", schema], capture_output=True, text=True, env=env, check=True)
+    assert told.stdout == "9.8.7\n"
+
+
 def test_a_broken_app_is_reported_and_the_others_are_served(tmp_path: Path) -> None:
     for name, text in (
         ("good", "from safepoint.cli.demo import demo_agent\nagent = demo_agent()"),

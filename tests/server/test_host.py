@@ -19,6 +19,7 @@ from safepoint.server.finding import Finder
 from safepoint.server.host import Draining, Host
 from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
+from safepoint.server.pages import Wanted
 from safepoint.server.principal import LOCAL, NotYours, Principal
 from safepoint.server.requests import CancelRequest, RunRequest
 from safepoint.server.telling import AnyRun
@@ -56,7 +57,7 @@ async def test_what_is_open_is_found_however_many_runs_others_have_had_since() -
     finder = Finder(host_of(book))
 
     async def found(who: Principal, app: str | None = None, user: str | None = None) -> set[str]:
-        return {record.run_id for record in await finder.records(who, app, user)}
+        return {place.run_id for place, _ in await finder.runs(who, Wanted(app, user))}
 
     ann = Principal("ann-laptop", user="ann")
     assert await found(ann) == await found(ann, "worker") == {"waits", "over"}

@@ -36,6 +36,40 @@ def ended(server: ServerProcess, run: str) -> dict[str, Any]:  # Any: JSON
     return dict(found)
 
 
+def test_a_node_of_a_run_of_the_other_process_is_stopped_or_is_not_there(
+    servers: tuple[ServerProcess, ServerProcess],
+) -> None:
+    here, there = servers
+    naps = here.did().count("nap begins")
+    here.create("part")
+    caller = here.run_in_thread("part", "nap 30")
+    here.until_did("nap begins", naps + 1)
+    run = here.run_of("part", "live")
+    for cancel in (there.cancel("part", node="worker/nowhere"), there.post(f"/runs/{run}:cancel", {"node": "nap"})):
+        assert (cancel.status, "no live node has the path" in cancel.body["detail"]) == (404, True), cancel.body
+    unheard = there.cancel("part", node="worker/nowhere", waitSeconds=0)
+    assert (unheard.status, unheard.body["status"]) == (200, "cancelling")
+    [call] = calls_and_results(here.events("part"))[0]
+    stopped = there.cancel("part", node=f"worker/nap:{call}")
+    assert (stopped.status, stopped.body["status"]) == (200, "cancelled"), stopped.body
+    assert [each["outcome"] for each in stopped.body["runs"]] == ["stopped"]
+    last = caller.answer().body[-1]  # the run goes on without it
+    assert (texts([last]), "errorCode" in last) == (["done "], False)
+
+
+def test_a_run_of_the_other_process_can_be_named_by_the_path_of_its_root(
+    servers: tuple[ServerProcess, ServerProcess],
+) -> None:
+    here, there = servers
+    naps = here.did().count("nap begins")
+    here.create("root")
+    caller = here.run_in_thread("root", "nap 30")
+    here.until_did("nap begins", naps + 1)
+    stopped = there.cancel("root", node="worker")
+    assert [each["outcome"] for each in stopped.body["runs"]] == ["stopped"]
+    assert caller.answer().body[-1]["errorCode"] == "INVOCATION_ABORTED"
+
+
 def test_a_cancel_reaches_a_run_of_the_other_process(servers: tuple[ServerProcess, ServerProcess]) -> None:
     here, there = servers
     here.create("live")

@@ -20,6 +20,7 @@ from safepoint.sessions.records import (
     Intent,
     KeyTaken,
     MemoryRunBook,
+    Place,
     RecordMoved,
     RunBook,
     RunRecord,
@@ -176,6 +177,7 @@ CALLS: st.SearchStrategy[tuple[str, tuple[Any, ...], dict[str, Any]]] = st.one_o
     ),
     st.tuples(st.just("intend"), st.tuples(RUNS, st.just({"id": "a", "reason": {"text": "t"}})), st.just({})),
     st.tuples(st.just("retract"), st.tuples(RUNS, st.sampled_from(["a", "b"])), st.just({})),
+    st.tuples(st.just("answer"), st.tuples(st.integers(1, 4), st.just({"outcome": "stopped"})), st.just({})),
     st.tuples(st.just("touch"), st.tuples(HOMES, st.just(4.0)), st.just({})),
     st.tuples(st.just("forget"), st.tuples(HOMES), st.just({})),
 )
@@ -199,6 +201,9 @@ async def seen(book: RunBook) -> list[Any]:  # Any: answers of every method
     found.append(await book.still_open(waiting=False))
     for home in ("a/u/s", "a/u/t", "b/u/s"):
         found += [await book.find(session=home), await book.still_open(home), await book.by_key(home, "k", since=2.0)]
+    found += [await book.over(limit=9), await book.over(prefix="a/u/", limit=1)]
+    found += [await book.over(after=Place(at, run), limit=9) for at in (2.0, 3.0) for run in ("r1", "r2")]
+    found += [await book.answer_to(number) for number in range(1, 5)]
     for run in ("r0", "r1", "r2"):
         found += [await book.get(run), [replace(each, number=0) for each in await book.intents(run)]]
     return [*found, await book.touched("a/")]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from mcp import Client, MCPError
+from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ListToolsResult, PaginatedRequestParams, Tool
 
 from safepoint import Agent, LedgerEntry
 from safepoint.errors import McpFailed
 from safepoint.testing import ScriptedModel, call, pass_time, say
 from safepoint.tools import McpTools, mcp_tools
-from safepoint.tools.mcp_connection import Connection
+from safepoint.tools.mcp_connection import PAGES, Connection
 from safepoint.tools.options import ToolOptions
 from tests.virtual import virtual
 
@@ -77,6 +80,49 @@ async def test_the_schema_is_the_servers_own_and_only_says_which_tools() -> None
     assert (add.options.effect, add.remote) == ("pure", True)
     with pytest.raises(ValueError, match=r"the server has no tool 'subtract', it has \['add'"):
         await mcp_tools(made, only=["subtract"]).__aenter__()
+
+
+def paged(next_cursor: Callable[[str | None], str | None], asked: list[str | None]) -> Server[Any]:  # Any: its lifespan
+    """A server with one tool on each page."""
+
+    async def list_tools(_: object, params: PaginatedRequestParams | None) -> ListToolsResult:
+        cursor = None if params is None else params.cursor
+        asked.append(cursor)
+        tool = Tool(name=f"tool{len(asked)}", input_schema={"type": "object"})
+        return ListToolsResult(tools=[tool], next_cursor=next_cursor(cursor))
+
+    return Server("paged", on_list_tools=list_tools)
+
+
+@virtual
+async def test_all_pages_of_a_list_are_asked_for() -> None:
+    def following(cursor: str | None) -> str | None:
+        return {None: "", "": "b", "b": "c"}.get(cursor)
+
+    async with mcp_tools(lambda: paged(following, [])) as tools:
+        assert [tool.name for tool in tools] == ["tool1", "tool2", "tool3", "tool4"]
+
+
+def grows(cursor: str | None) -> str:
+    return f"{cursor}+"
+
+
+def repeats(cursor: str | None) -> str:
+    return "same"
+
+
+@virtual
+@pytest.mark.parametrize(
+    ("following", "pages", "why"), [(grows, PAGES, "more than can be asked for"), (repeats, 2, "it names a page again")]
+)
+async def test_a_list_of_tools_without_an_end_is_refused_and_nothing_is_left(
+    following: Callable[[str | None], str], pages: int, why: str
+) -> None:
+    asked: list[str | None] = []
+    with pytest.raises(McpFailed, match=f"has no end: {pages} tools on {pages} pages, and {why}"):
+        await mcp_tools(partial(paged, following, asked)).__aenter__()
+    assert len(asked) == pages
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 @virtual

@@ -19,6 +19,7 @@ from safepoint.agent.record import Record
 from safepoint.agent.result import OutT, RunResult
 from safepoint.agent.resume import Resume
 from safepoint.agent.run import Run
+from safepoint.agent.tool_choice import check_tool_choice, comes_later
 from safepoint.agent.trim import Trim, checked_trim
 from safepoint.history.states import LedgerState
 from safepoint.tools.base import BaseTool
@@ -65,6 +66,8 @@ class Agent(BaseAgent[DepsT, OutT]):
         limit = max_parallel_tools
         self.max_parallel_tools = None if limit is None else checked_count("max_parallel_tools", limit, least=1)
         every = MappingProxyType(_by_name((*listed("tools", tools), *extra)))
+        if not comes_later(self.settings.tool_choice):
+            check_tool_choice(self.settings.tool_choice, every)
         super().__init__(name, tools=every, budget=budget, hooks=hooks, ladder=ladder)
 
     def driver(self, record: Record, resume: Resume | None) -> Driver:

@@ -10,9 +10,8 @@ recorded. `running` is recorded before the tool's first line. Everything else is
 from __future__ import annotations
 
 import asyncio
-import inspect
+from collections.abc import Mapping
 from contextvars import copy_context
-from copy import deepcopy
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any, cast
@@ -24,9 +23,10 @@ from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
 from safepoint._core.tree import Node
 from safepoint._core.work import Abandoned, Cut, Done, Failed, NeverRan, Work
+from safepoint.agent.call_hooks import Allowed, CallHooks, Unanswered, decide
 from safepoint.agent.checkpoint import Checkpoint, Question
 from safepoint.agent.events import HookFailed, RungReached, ToolCallEnded, ToolCallStarted, ToolOutputStreamed
-from safepoint.agent.hooks import AskFirst, Deny, Replace, in_context, is_its_own, leaves, overridden, told
+from safepoint.agent.hooks import Deny, Replace
 from safepoint.agent.journal import Called
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.output import OutputTool
@@ -75,6 +75,7 @@ class Execution:
             memory=restored.memory if restored is not None else None,
             child=restored.child if restored is not None else None,
         )
+        self._hooks = CallHooks(record, self._context, self._being_stopped)
         # What a person is asked, and a sub-agent's own checkpoint: both for the checkpoint of this run.
         self.question: Question | None = None
         resume = restored.child if restored is not None else None
@@ -145,7 +146,7 @@ class Execution:
         await self._make_durable()
         if not self._being_stopped():
             self.work.manner = CUT_AT_ONCE
-            await self._run_hooks("after_tool", self._entry)
+            await self._hooks.run("after_tool", self._entry)
         return value
 
     async def _make_durable(self, **changes: Any) -> None:  # Any: the entry's own fields
@@ -160,60 +161,27 @@ class Execution:
 
     async def _allowed(self) -> bool:
         """Run the checks; False if they, or the arguments, have settled what becomes of the call."""
-        args, asked = self._call.args, 0
-        for verdict in await self._run_hooks("before_tool", self._call):
-            if isinstance(verdict, AskFirst):
-                asked += 1
-                verdict = self._approval(verdict, asked)
-            if isinstance(verdict, Deny):
-                self._settle(LedgerState.FAILED, error=f"This call was not run, it was denied: {verdict.reason}")
-                return False
-            if isinstance(verdict, AskFirst):
-                self.question = Question(f"{self._call.id}:check{asked}", self._tool.name, verdict.question, "check")
+        verdicts = await self._hooks.run("before_tool", self._call)
+        match decide(verdicts, self._call.args, self.memory.approvals):
+            case Allowed(args):
+                return self._fit(args)
+            case Deny(reason):
+                self._settle(LedgerState.FAILED, error=f"This call was not run, it was denied: {reason}")
+            case Unanswered(number, question):
+                self.question = Question(f"{self._call.id}:check{number}", self._tool.name, question, "check")
                 self._settle(LedgerState.WAITING)
-                return False
-            if isinstance(verdict, Replace) and verdict.result is not None:
+            case Replace(result=result):
                 self._settle(LedgerState.RUNNING)
-                self._settle(LedgerState.FINISHED, content=render_result(verdict.result).text)
-                return False
-            if isinstance(verdict, Replace) and verdict.args is not None:
-                args = verdict.args
+                self._settle(LedgerState.FINISHED, content=render_result(result).text)
+        return False
+
+    def _fit(self, args: Mapping[str, Any]) -> bool:  # Any: decoded JSON
         try:
             self._args = self._tool.validate(args)
         except BadArguments as error:
             self._settle(LedgerState.FAILED, error=f"The arguments do not fit, the tool was not run:\n{error}")
             return False
         return True
-
-    def _approval(self, asked: AskFirst, number: int) -> AskFirst | Deny | None:
-        """The answer to the check of that number, by order, as for interrupts; the check itself if there is none."""
-        if number > len(self.memory.approvals):
-            return asked
-        answer = self.memory.approvals[number - 1]
-        return None if answer is True else Deny(answer or "a person said no")
-
-    async def _run_hooks(self, name: str, subject: object) -> list[object]:
-        """What each of them says. They see a copy: arguments are plain dicts, and what was asked for is a record."""
-        verdicts: list[object] = []
-        for hooks in self._record.agent.hooks:
-            if not overridden(hooks, name) or self._being_stopped():
-                continue
-            try:
-                with in_context(self._context):
-                    verdict: object = getattr(hooks, name)(self._record.run, deepcopy(subject))
-                    if inspect.isawaitable(verdict):
-                        verdict = await verdict
-                if name == "before_tool" and not isinstance(verdict, Deny | Replace | AskFirst | None):
-                    raise TypeError(
-                        f"before_tool returned {verdict!r}: return Deny(…), Replace(…), AskFirst(…) or None"
-                    )
-            except BaseException as error:
-                if self._being_stopped() or leaves(name, error) or not is_its_own(error):
-                    raise
-                self._record.emit(HookFailed, hook=name, error=told(name, error))
-                verdict = Deny(f"the check {type(hooks).__name__}.{name} failed") if name == "before_tool" else None
-            verdicts.append(verdict)
-        return verdicts
 
     def _being_stopped(self) -> bool:
         return self.work.rung is not None

@@ -15,6 +15,7 @@ from types import UnionType
 from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 from safepoint._core.asks import is_seconds
+from safepoint.agent.tool_choice import check_tool_choice
 from safepoint.history.parts import Message
 
 FinishReason: TypeAlias = Literal["end_turn", "tool_calls", "max_tokens", "refused"]
@@ -74,7 +75,10 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """How the model is to answer. `extra` goes to the provider as it is."""
+    """How the model is to answer. `extra` goes to the provider as it is.
+
+    `tool_choice`: `auto`, `none`, `required`, or the name of the tool that it is to call.
+    """
 
     temperature: float | None = None
     max_tokens: int | None = None
@@ -88,7 +92,7 @@ class ModelSettings:
         for option, right, fits in (
             ("temperature", "a number from 0 up", _is_number(self.temperature)),
             ("max_tokens", "a whole number from 1 up", _is_number(self.max_tokens, int) and self.max_tokens != 0),
-            ("tool_choice", "the name of a tool, or what the provider takes", _is_word(self.tool_choice)),
+            ("tool_choice", "'auto', 'none', 'required' or the name of a tool", _is_word(self.tool_choice)),
             ("stop", "a list of str", _is_list_of_words(self.stop)),
             ("extra", "a dict", isinstance(self.extra, Mapping)),  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
         ):
@@ -124,6 +128,10 @@ class ModelRequest:
     instructions: str | None = None
     tools: tuple[ToolSpec, ...] = ()
     settings: ModelSettings = ModelSettings()
+
+    def __post_init__(self) -> None:
+        if self.settings.tool_choice is not None:
+            check_tool_choice(self.settings.tool_choice, [tool.name for tool in self.tools])
 
 
 @runtime_checkable

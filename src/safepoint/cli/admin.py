@@ -9,19 +9,22 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from safepoint.cli.client import ServerClient, Trouble
+from safepoint.cli.answers import EventTold, ResumeTold, RunTold, SessionTold, SteerTold, Stopped, StopTold, WhyTold
+from safepoint.cli.client import Answer, ServerClient, Trouble, not_safepoint
 from safepoint.cli.options import NOT_YET, REFUSED, T, fail, takes
 from safepoint.cli.plain import plain
 from safepoint.cli.showing import age, event_line, show_table
 
 _SILENCE = 2.0
+_OPEN = ("queued", "live", "paused", "suspended")
+_MANY = "1000"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,20 +61,26 @@ class Ps(Common):
 
 def ps(options: Ps) -> None:
     """List runs: those that are queued, live, paused or suspended."""
-    found = options.client().get("runs", app=options.app, user=options.user)
-    runs = [run for run in found if options.all or run["state"] != "ended"]
+    state = None if options.all else _OPEN
+    found: dict[str, tuple[RunTold, object]] = {}
+    for answer in options.client().pages("runs", app=options.app, user=options.user, state=state, limit=_MANY):
+        told = zip(answer.read(list[RunTold]), answer.json, strict=True)
+        page = {run.run_id: (run, as_told) for run, as_told in told}
+        if answer.link and page.keys() <= found.keys():
+            raise not_safepoint(answer.address)  # it would go on like that for ever
+        found |= page
     if options.json:
-        return _print_json(runs)
+        return _print_json([as_told for _, as_told in found.values()])
+    runs = [run for run, _ in found.values()]
     if not runs:
         nothing = "no run is there" if options.all else "no run is under way; --all lists those that are over"
         typer.echo(nothing, err=True)
     show_table(("RUN", "STATE", "APP", "USER", "SESSION", "AGE", "OUTCOME", "REASON"), map(_run_row, runs))
 
 
-def _run_row(run: Mapping[str, Any]) -> Sequence[object]:  # Any: JSON
-    reason: Mapping[str, Any] = run.get("reason") or {}  # Any: as above
-    names = [run.get(name) for name in ("runId", "state", "appName", "userId", "sessionId")]
-    return *names, age(run.get("createdAt")), run.get("outcome"), reason.get("text")
+def _run_row(run: RunTold) -> Sequence[object]:
+    whose = (run.app_name, run.user_id, run.session_id)
+    return run.run_id, run.state, *whose, age(run.created_at), run.outcome, run.reason and run.reason.text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,19 +107,20 @@ class Stop(Common):
 def stop(options: Stop) -> None:
     """Stop a run, the runs of a session, or all. Exits with 5 if it is asked and not over when the wait ends."""
     answer = _stop(options)
+    told = answer.read(StopTold)
     if options.json:
-        _print_json(answer)
-    elif "runs" not in answer:
-        typer.echo(plain(f"{answer['runId']} is over already: {answer.get('outcome', 'ended')}"))
-    elif not answer["runs"]:
+        _print_json(answer.json)
+    elif told.runs is None:
+        typer.echo(plain(f"{options.run} is over already: {told.outcome or 'ended'}"))
+    elif not told.runs:
         typer.echo("no run is live")
     else:
-        show_table(("RUN", "OUTCOME", "DURABLE", "LEFT BEHIND"), map(_stopped_row, answer["runs"]))
-    if answer["status"] == "cancelling":
+        show_table(("RUN", "OUTCOME", "DURABLE", "LEFT BEHIND"), map(_stopped_row, told.runs))
+    if told.status == "cancelling":
         raise typer.Exit(NOT_YET)
 
 
-def _stop(options: Stop) -> Any:  # Any: JSON
+def _stop(options: Stop) -> Answer:
     if [options.run is not None, options.session is not None, options.all].count(True) != 1:
         fail("which runs? write RUN, --session APP/USER/SESSION or --all, and one of them only")
     if options.within is not None and options.at == ["now"]:
@@ -128,9 +138,9 @@ def _stop(options: Stop) -> Any:  # Any: JSON
             fail(f"--session {options.session!r}: write APP/USER/SESSION")
 
 
-def _stopped_row(run: Mapping[str, Any]) -> Sequence[object]:  # Any: JSON
-    left = ", ".join(orphan["name"] for orphan in run.get("orphans", ()))
-    return run["runId"], run.get("outcome") or "asked, not over yet", "yes" if run["durable"] else "no", left
+def _stopped_row(run: Stopped) -> Sequence[object]:
+    left = ", ".join(orphan.name for orphan in run.orphans)
+    return run.run_id, run.outcome or "asked, not over yet", "yes" if run.durable else "no", left
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,34 +154,35 @@ def steer(options: Steer) -> None:
     wait = options.wait
     body = {**_message(options.text), "waitSeconds": wait}
     answer = options.client().post("runs", options.run, action="steer", body=body, wait=wait)
+    told = answer.read(SteerTold)
     if options.json:
-        _print_json(answer)
+        _print_json(answer.json)
     else:
-        typer.echo(": ".join(answer[name] for name in ("outcome", "reason") if name in answer))
-    if answer["outcome"] != "joined":
-        raise typer.Exit(NOT_YET if answer["outcome"] == "waiting" else REFUSED)
+        typer.echo(plain(": ".join(filter(None, (told.outcome, told.reason)))))
+    if told.outcome != "joined":
+        raise typer.Exit(NOT_YET if told.outcome == "waiting" else REFUSED)
 
 
 def why(options: OfRun) -> None:
     """Tell what holds a run that was asked to stop and has not."""
     answer = options.client().get("runs", options.run, "why")
-    holding = answer["holding"]
+    told = answer.read(WhyTold)
     if options.json:
-        return _print_json(answer)
-    if not holding:
-        typer.echo(plain(_not_held(answer)))
+        return _print_json(answer.json)
+    if not told.holding:
+        typer.echo(plain(_not_held(told)))
         return
     columns = ("NAME", "PATH", "RUNG", "SECONDS")
-    show_table(columns, ([h["name"], h["path"], h.get("rung"), f"{h.get('seconds') or 0:.1f}"] for h in holding))
-    for each in holding:
-        if each.get("stack"):
-            typer.echo(plain(f"\n{each['name']}:\n{each['stack']}"))
+    show_table(columns, ([each.name, each.path, each.rung, f"{each.seconds or 0:.1f}"] for each in told.holding))
+    for each in told.holding:
+        if each.stack:
+            typer.echo(plain(f"\n{each.name}:\n{each.stack}"))
 
 
-def _not_held(answer: Mapping[str, Any]) -> str:  # Any: JSON
-    state, asked = answer["state"], answer.get("asked")
+def _not_held(told: WhyTold) -> str:
+    state, asked = told.state, told.asked
     if state not in ("queued", "live"):
-        return f"nothing holds it: it is {state}" + (f", {answer['outcome']}" if "outcome" in answer else "")
+        return f"nothing holds it: it is {state}" + (f", {told.outcome}" if told.outcome is not None else "")
     if asked is None:
         return f"it is {state} in another process: ask that one"
     if not asked:
@@ -194,24 +205,25 @@ def resume(options: Resume) -> None:
     client = options.client()
     body = _reply(client, options.run, options.text)
     answer = client.post("runs", options.run, action="resume", body=body)
+    told = answer.read(ResumeTold)
     if options.json:
-        return _print_json(answer)
-    typer.echo(plain(f"goes on as {answer['runId']}"))
+        return _print_json(answer.json)
+    typer.echo(plain(f"goes on as {told.run_id}"))
 
 
 def _reply(client: ServerClient, run: str, text: str | None) -> dict[str, object]:
-    found = client.get("runs", run)
-    if found["state"] != "paused":
+    found = client.get("runs", run).read(RunTold)
+    if found.state != "paused":
         return {} if text is None else _message(text)
     if text is None:
         fail(f"{run} waits for an answer: write it as TEXT; `safepoint logs {run}` shows what was asked")
-    names = ("apps", found["appName"], "users", found["userId"], "sessions", found["sessionId"])
-    told = (event.get("customMetadata", {}).get("safepointQuestions") for event in client.get(*names)["events"])
+    names = ("apps", found.app_name or "", "users", found.user_id or "", "sessions", found.session_id or "")
+    told = (event.custom_metadata.safepoint_questions for event in client.get(*names).read(SessionTold).events)
     asked = [questions for questions in told if questions]
-    open_ones: list[Mapping[str, Any]] = asked[-1] if asked else []  # Any: JSON
+    open_ones = asked[-1] if asked else []
     if len(open_ones) > 1:
         fail(f"{run} asks {len(open_ones)} questions: answer them on the page, or in one POST to /runs/{run}:resume")
-    return {"answers": {each["id"]: _answer(each["kind"], text) for each in open_ones}}
+    return {"answers": {each.id: _answer(each.kind, text) for each in open_ones}}
 
 
 def _answer(kind: str, text: str) -> str | bool:
@@ -229,22 +241,22 @@ class Logs(OfRun):
 def logs(options: Logs) -> None:
     """Show what a run has told so far."""
     client = options.client()
-    known = client.get("runs", options.run).get("events")
+    known = client.get("runs", options.run).read(RunTold).events
     if known == 0 and not options.follow:
         typer.echo("it has told nothing yet", err=True)
         return
     under_way, told = False, 0
     # Of a run that another process has, the server does not know how much it has told.
     silence = _SILENCE if known is None and not options.follow else None
-    for _, event in client.events(options.run, silence=silence):
-        partial = bool(event.get("partial"))
-        told += not partial
-        if options.json and (options.follow or not partial):
-            typer.echo(json.dumps(event, ensure_ascii=False))
-        elif partial and options.follow:
+    for answer in client.events(options.run, silence=silence):
+        event = answer.read(EventTold)
+        told += not event.partial
+        if options.json and (options.follow or not event.partial):
+            typer.echo(json.dumps(answer.json, ensure_ascii=False))
+        elif event.partial and options.follow:
             under_way = True
-            typer.echo(plain("".join(part.get("text", "") for part in event["content"]["parts"])), nl=False)
-        elif not partial and "id" in event:
+            typer.echo(plain("".join(part.text or "" for part in event.content.parts)), nl=False)
+        elif not event.partial and event.id is not None:
             typer.echo(("\n" if under_way else "") + event_line(event))
             under_way = False
         if not options.follow and known is not None and told >= known:

@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Generator, Iterator, Mapping
+import re
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
+from pydantic import TypeAdapter, ValidationError
+
 from safepoint.cli.options import MISUSED, NOT_ALLOWED, REFUSED, UNREACHABLE
+
+T = TypeVar("T")
 
 _PATIENCE = 10.0  # seconds for an answer, beside what the server was asked to wait
 
@@ -27,10 +33,35 @@ class Trouble(Exception):
 
 def checked_url(url: str) -> SplitResult:
     """Raises `Trouble` for an address that can't be called, or has a key in it."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
-        raise Trouble(f"{url.partition('@')[2] or url!r} is no address: write http://HOST:PORT", MISUSED)
-    return parts
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").encode("idna")
+        is_fine = parts.scheme in ("http", "https") and host and parts.port != 0 and parts.path.isascii()
+        if is_fine and not (parts.query or parts.username):
+            return parts
+    except ValueError:  # a port that is no number, a host that is no name
+        pass
+    raise Trouble(f"{url.partition('@')[2] or url!r} is no address: write http://HOST:PORT", MISUSED)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`json`: as it came, of whatever shape. `link`: the header of that name, where a list tells how it goes on."""
+
+    json: Any  # Any: JSON
+    address: str
+    link: str = ""
+
+    def read(self, shape: type[T]) -> T:
+        """As one of the shapes in `answers`. Raises `Trouble` if it is something else."""
+        try:
+            return TypeAdapter(shape).validate_python(self.json)
+        except ValidationError:
+            raise not_safepoint(self.address) from None
+
+
+def not_safepoint(address: str) -> Trouble:
+    return Trouble(f"{address} does not answer as a Safepoint server does: is it the right address?", REFUSED)
 
 
 class ServerClient:
@@ -42,35 +73,45 @@ class ServerClient:
         self._url = checked_url(url)
         self._key = key
 
-    def get(self, *path: str, **query: str | None) -> Any:  # Any: JSON
+    def get(self, *path: str) -> Answer:
         """The answer. The parts of the path are quoted. Raises `Trouble`."""
-        given = {name: value for name, value in query.items() if value is not None}
-        return self._ask("GET", _join(path) + (f"?{urlencode(given)}" if given else ""), None, 0.0)
+        return self._ask("GET", _join(path), None, 0.0)
 
-    def post(self, *path: str, action: str = "", body: Mapping[str, object], wait: float = 0.0) -> Any:  # Any: JSON
+    def pages(self, *path: str, **query: str | Sequence[str] | None) -> Generator[Answer]:
+        """A list, page by page, as far as the server says that there is more. Raises `Trouble`."""
+        following: str | None = urlencode({name: value for name, value in query.items() if value}, doseq=True)
+        while following is not None:
+            answer = self._ask("GET", f"{_join(path)}?{following}", None, 0.0)
+            yield answer
+            following = _following(answer.link)
+
+    def post(self, *path: str, action: str = "", body: Mapping[str, object], wait: float = 0.0) -> Answer:
         """`action`: the word after the colon. `wait`: for how long the server may take, besides. Raises `Trouble`."""
         return self._ask("POST", _join(path) + (f":{action}" if action else ""), body, wait)
 
-    def events(
-        self, run: str, *, silence: float | None = None
-    ) -> Generator[tuple[int | None, dict[str, Any]]]:  # Any: JSON
-        """What a run tells, from its beginning to its end: (number, event). Raises `Trouble`.
+    def events(self, run: str, *, silence: float | None = None) -> Generator[Answer]:
+        """What a run tells, event by event, from its beginning to its end. Raises `Trouble`.
 
         `silence`: after so many seconds without a word it has told what there is.
         """
         with self._request("GET", f"{_join(('runs', run))}/events", None, silence) as response:
+            if response.headers.get_content_type() != "text/event-stream":
+                raise not_safepoint(self._url.geturl())
             try:
-                yield from _frames(response)
+                yield from map(self._answer, _frames(response))
             except TimeoutError:
                 return
 
-    def _ask(self, method: str, path: str, body: Mapping[str, object] | None, wait: float) -> Any:  # Any: JSON
+    def _ask(self, method: str, path: str, body: Mapping[str, object] | None, wait: float) -> Answer:
         with self._request(method, path, body, _PATIENCE + wait) as response:
             text = response.read()
+        return self._answer(text, response.getheader("Link") or "")
+
+    def _answer(self, text: str | bytes, link: str = "") -> Answer:
         try:
-            return json.loads(text)
-        except ValueError:
-            raise Trouble(f"{self._url.geturl()} does not answer as a Safepoint server does", REFUSED) from None
+            return Answer(json.loads(text), self._url.geturl(), link)
+        except (ValueError, RecursionError):
+            raise not_safepoint(self._url.geturl()) from None
 
     @contextmanager
     def _request(
@@ -101,7 +142,7 @@ class ServerClient:
         text = response.read(65_536).decode("utf-8", "replace")
         try:
             detail = _words(json.loads(text)["detail"])
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             is_plain = (response.getheader("Content-Type") or "").startswith("text/plain")
             detail = text if is_plain and text else response.reason
         told = f"{response.status}: {detail}"
@@ -115,6 +156,12 @@ def _join(path: tuple[str, ...]) -> str:
     return "".join(f"/{quote(part, safe='')}" for part in path)
 
 
+def _following(link: str) -> str | None:
+    """The query of the next page."""
+    found = re.search(r'<\?([!-=?-~]*)>; rel="next"', link)
+    return None if found is None else found[1]
+
+
 def _words(detail: Any) -> str:  # Any: JSON
     """A sentence, also of what was wrong with which field of a request."""
     if isinstance(detail, str):
@@ -123,16 +170,13 @@ def _words(detail: Any) -> str:  # Any: JSON
     return "; ".join(msg if msg.startswith(f"{loc[-1]}:") else f"{loc[-1]}: {msg}" for loc, msg in wrong)
 
 
-def _frames(lines: Iterator[bytes]) -> Iterator[tuple[int | None, dict[str, Any]]]:  # Any: JSON
-    """The events of a stream; comments and what nobody here knows are left out."""
-    number: int | None = None
+def _frames(lines: Iterator[bytes]) -> Iterator[str]:
+    """The data of each frame of a stream; comments and what nobody here knows are left out."""
     data: list[str] = []
     for raw in lines:
         name, _, value = raw.decode("utf-8", "replace").rstrip("\r\n").partition(":")
-        if name == "id" and value.strip().isdecimal():
-            number = int(value)
-        elif name == "data":
+        if name == "data":
             data.append(value.removeprefix(" "))
         elif not name and not value and data:
-            yield number, json.loads("\n".join(data))
-            number, data = None, []
+            yield "\n".join(data)
+            data = []

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+from typing import Annotated
+
 import typer
 
 from safepoint.cli import admin
@@ -15,6 +18,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # it would show local variables, and keys among them
     help="The agent runtime you can stop.",
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"safepoint {metadata.version('safepoint')}")
+        raise typer.Exit
+
+
+@app.callback()
+def before(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version, and exit.")
+    ] = False,
+) -> None:
+    """What comes before a command."""
 
 
 @app.command()

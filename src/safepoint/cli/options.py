@@ -19,6 +19,8 @@ from typing import Any, NoReturn, TypeVar, get_type_hints
 
 import typer
 
+from safepoint.cli.plain import plain
+
 T = TypeVar("T")
 
 REFUSED = 1  # the server said no
@@ -56,6 +58,6 @@ def _default(field: dataclasses.Field[Any]) -> Any:  # Any: as above
 
 
 def fail(message: str, code: int = MISUSED) -> NoReturn:
-    """One line on stderr, and the exit code."""
-    typer.echo(f"safepoint: {' '.join(message.split())}", err=True)
+    """One line on stderr, and the exit code. Servers wrote parts of it, of whatever kind they are."""
+    typer.echo(f"safepoint: {plain(' '.join(message.split()))}", err=True)
     raise typer.Exit(code)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from safepoint.cli.answers import EventTold, Part
 from safepoint.cli.plain import plain
 
 _WIDE = 200  # columns where there is no terminal, so that ids in a pipe are whole
@@ -38,27 +38,24 @@ def age(since: float | None) -> str:
     return f"{seconds} s"
 
 
-def event_line(event: Mapping[str, Any]) -> str:  # Any: JSON
+def event_line(event: EventTold) -> str:
     """One whole event as a line: who, and what was said, called or returned."""
-    at = time.strftime("%H:%M:%S", time.localtime(event.get("timestamp", 0)))
-    content: Mapping[str, Any] = event.get("content") or {}  # Any: as above
-    said = [_part(part) for part in content.get("parts", ())]
-    if "errorCode" in event:
-        said.append(f"[{event['errorCode']}: {event.get('errorMessage', '')}]")
-    elif event.get("longRunningToolIds"):
+    at = time.strftime("%H:%M:%S", time.localtime(event.timestamp))
+    said = [_part(part) for part in event.content.parts]
+    if event.error_code is not None:
+        said.append(f"[{event.error_code}: {event.error_message or ''}]")
+    elif event.long_running_tool_ids:
         said.append("[waits for an answer]")
-    questions: Sequence[Mapping[str, Any]] = event.get("customMetadata", {}).get("safepointQuestions", ())  # Any: JSON
-    said += [f"[asks: {question.get('payload')}]" for question in questions]
-    return plain(f"{at} {event.get('author', '')}: {' '.join(said)}".rstrip())
+    said += [f"[asks: {question.payload}]" for question in event.custom_metadata.safepoint_questions]
+    return plain(f"{at} {event.author}: {' '.join(said)}".rstrip())
 
 
-def _part(part: Mapping[str, Any]) -> str:  # Any: JSON
-    if "functionCall" in part:
-        call: Mapping[str, Any] = part["functionCall"]  # Any: as above
-        given = ", ".join(f"{name}={value!r}" for name, value in call.get("args", {}).items())
-        return f"→ {call.get('name')}({given})"
-    if "functionResponse" in part:
-        result: Mapping[str, Any] = part["functionResponse"]  # Any: as above
-        response: Mapping[str, Any] = result.get("response") or {}  # Any: as above
-        return f"← {result.get('name')}: {response.get('result', response.get('error', response))}"
-    return str(part["text"]).strip() if "text" in part else f"<{', '.join(part)}>"
+def _part(part: Part) -> str:
+    call, result = part.function_call, part.function_response
+    if call is not None:
+        given = ", ".join(f"{name}={value!r}" for name, value in call.args.items())
+        return f"→ {call.name}({given})"
+    if result is not None:
+        response = result.response
+        return f"← {result.name}: {response.get('result', response.get('error', response))}"
+    return part.text.strip() if part.text is not None else f"<{', '.join(part.others)}>"

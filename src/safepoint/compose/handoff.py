@@ -20,6 +20,7 @@ from safepoint.agent.hooks import Hooks
 from safepoint.agent.inputs import checked_count, listed
 from safepoint.agent.model import ToolSpec
 from safepoint.agent.result import OutT, RunResult, StopReason
+from safepoint.agent.tool_choice import TRANSFER, check_tool_choice
 from safepoint.compose.composite import Composite, checked_member, keyed
 from safepoint.compose.moves import Answer, Child, EndAs, Move, Progress, RunChildren
 from safepoint.history.parts import Message, Notice
@@ -44,7 +45,7 @@ class TransferTool(BaseTool):
     def __init__(self, target: str, key: str) -> None:
         self.key = key
         self.options = ToolOptions(effect=Effect.PURE, final=True)
-        name = "transfer_to_" + re.sub(r"[^A-Za-z0-9_-]", "_", key)[:52]
+        name = TRANSFER + re.sub(r"[^A-Za-z0-9_-]", "_", key)[:52]
         self.spec = ToolSpec(name, f"Hand the conversation over to {target!r}, who continues it.", _NO_PARAMETERS)
 
     @property
@@ -61,7 +62,7 @@ class TransferTool(BaseTool):
 
     async def _transfer(self, context: ToolContext[Any]) -> str:  # Any: the caller's own dependencies
         """Cancellation: there is nothing to wait for."""
-        others = [entry for entry in context.run.ledger if entry.name.startswith("transfer_to_")]
+        others = [entry for entry in context.run.ledger if entry.name.startswith(TRANSFER)]
         if any(entry.state is LedgerState.FINISHED for entry in others):
             raise ValueError("this transfer did not happen: the conversation is being handed to somebody else already")
         return f"The conversation was handed over to {self.key!r}."
@@ -97,6 +98,9 @@ class Handoff(Composite[DepsT, OutT]):
         )
         self._first = first
         self._to = {agent: self._transfers(agent, targets) for agent, targets in to.items()}
+        for each in map(self._able, everybody):
+            if isinstance(each, Agent):
+                check_tool_choice(each.settings.tool_choice, each.tools)
         self._max_transfers = checked_count("max_transfers", max_transfers, least=1)
         super().__init__(name, budget=budget, hooks=hooks, ladder=ladder)
 
@@ -118,7 +122,10 @@ class Handoff(Composite[DepsT, OutT]):
 
     def member(self, key: str) -> BaseAgent[Any, Any]:  # Any: as above
         name = key.rpartition("#")[0]
-        agent = {known: agent for agent, known in self._names.items()}[name]
+        return self._able({known: agent for agent, known in self._names.items()}[name])
+
+    def _able(self, agent: BaseAgent[Any, Any]) -> BaseAgent[Any, Any]:  # Any: as above
+        """The agent, able to hand over to whom it may."""
         tools = self._to.get(agent, [])
         if not tools or not isinstance(agent, Agent):
             return agent

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from safepoint.agent.model import ModelRequest
 from safepoint.errors import ModelNotReady
 from safepoint.models.anthropic_wire import Payload, Reader, to_payload
+from safepoint.models.aws_account import AwsAccount
 from safepoint.models.extras import sdk
 from safepoint.models.openai import sdk_failure
 from safepoint.models.per_loop import PerLoop
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from anthropic.lib.bedrock import AsyncAnthropicBedrock
 
 KEY = "ANTHROPIC_API_KEY"
+BEARER = "AWS_BEARER_TOKEN_BEDROCK"
 
 
 class AnthropicModel(Upstream):
@@ -54,12 +57,16 @@ class AnthropicModel(Upstream):
 
     async def _open(self, request: ModelRequest) -> tuple[Events, Reader]:
         payload = self.payload(request)
-        client = await self._clients.get()
+        client = await self._connected()
         stream_type = self._sdk.AsyncStream[object]
         events: Events = await client.post(
             "/v1/messages", cast_to=object, body=payload, stream=True, stream_cls=stream_type
         )
         return events, Reader()
+
+    async def _connected(self) -> AsyncAnthropic | AsyncAnthropicBedrock:
+        """Cancellation: there is nothing to wait for."""
+        return await self._clients.get()
 
     def _failure(self, error: Exception) -> Exception:
         return sdk_failure(self._sdk, self.name, error, KEY)
@@ -89,29 +96,37 @@ class BedrockModel(AnthropicModel):
         base_url: str | None = None,
         cache: bool = True,
     ) -> None:
-        sdk("boto3", "bedrock")
         super().__init__(model, api_key=api_key, base_url=base_url, cache=cache)
-        self._region = region
         self._profile = profile
+        self._account = AwsAccount(self.name, region, profile)
 
     @property
     def name(self) -> str:
         return f"bedrock:{self._model}"
 
+    @cached_property
+    def _bearer(self) -> str | None:
+        return self._key or os.environ.get(BEARER) or None
+
+    async def _connected(self) -> AsyncAnthropic | AsyncAnthropicBedrock:
+        """With an account that is known to be there. Cancellation: only the waiting ends."""
+        await self._account.find(keys=self._bearer is None)
+        return await self._clients.get()
+
     def _client(self) -> AsyncAnthropic | AsyncAnthropicBedrock:
+        key = self._bearer
+        # The SDK would look for the account itself, in a pool whose threads hold the end of the loop. With a key it
+        # does not, and its client signs what it sends.
+        http = None if key is not None else self._sdk.DefaultAsyncHttpxClient(auth=self._account.sign)
         client: AsyncAnthropicBedrock = self._sdk.AsyncAnthropicBedrock(
-            aws_region=self._region,
-            aws_profile=self._profile,
-            api_key=self._key,
+            aws_region=self._account.region,
+            aws_profile=self._profile if key is not None else None,
+            api_key=key or "signed instead",
             base_url=self._base_url,
+            http_client=http,
             max_retries=0,
         )
         return client
 
     def _failure(self, error: Exception) -> Exception:
-        if isinstance(error, RuntimeError) and "credentials" in str(error).lower():
-            return ModelNotReady(
-                f"{self.name} found no AWS account: type `aws configure`, or "
-                "`export AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=… AWS_REGION=…`"
-            )
-        return sdk_failure(self._sdk, self.name, error, "AWS_BEARER_TOKEN_BEDROCK")
+        return sdk_failure(self._sdk, self.name, error, BEARER)

@@ -11,7 +11,6 @@ A string says nothing but which model. Keys, addresses and other options are arg
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Final
 
@@ -19,28 +18,15 @@ from safepoint.agent.model import Model
 from safepoint.models.anthropic import AnthropicModel, BedrockModel
 from safepoint.models.gemini import GeminiModel
 from safepoint.models.local import LocalModel
+from safepoint.models.ollama import OllamaModel
 from safepoint.models.openai import OpenAIModel
-
-
-def _ollama(name: str) -> Model:
-    return OpenAIModel(name, base_url=ollama_address(os.environ.get("OLLAMA_HOST", "")), name=f"ollama:{name}")
-
-
-def ollama_address(host: str) -> str:
-    """The address of Ollama's compatible interface, from the variable that Ollama itself reads."""
-    scheme, separator, rest = (host.strip() or "127.0.0.1:11434").rpartition("://")
-    rest = rest.rstrip("/").replace("0.0.0.0", "127.0.0.1", 1)
-    if ":" not in rest and not separator:
-        rest += ":11434"
-    return f"{scheme or 'http'}://{rest}/v1"
-
 
 PROVIDERS: Final[dict[str, Callable[[str], Model]]] = {
     "openai": OpenAIModel,
     "anthropic": AnthropicModel,
     "gemini": GeminiModel,
     "bedrock": BedrockModel,
-    "ollama": _ollama,
+    "ollama": OllamaModel,
 }
 
 

@@ -13,6 +13,7 @@ The rules, from the API's guides to function calling and thought signatures, and
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -29,8 +30,10 @@ from safepoint.models.wire_id import wire_id
 Payload: TypeAlias = dict[str, Any]  # Any: JSON, and bytes where the SDK wants them
 
 LONGEST_ID: Final = 64
+LONGEST_NAME: Final = 64
 SKIP_CHECK: Final = b"skip_thought_signature_validator"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")
+_UNFIT: Final = re.compile(r"_*[0-9-]")
 _STRICT: Final = re.compile(r"gemini-(?:[3-9]|\d\d)")
 _REFUSED: Final = frozenset(
     {
@@ -88,8 +91,17 @@ def _calling(choice: str) -> Payload:
 
 
 def wire_name(name: str) -> str:
-    """A tool's name as the service takes it; the reader maps it back."""
-    return name if _NAME.fullmatch(name) else f"_{name}"[:64]
+    """A tool's name as the service takes it, of no two tools the same; the reader maps it back.
+
+    A name that begins with a digit or `-` gets a `_`, and so does one that would look like that: `1a` is `_1a`, `_1a`
+    is `__1a`. What gets too long is told apart by its hash.
+    """
+    if not _UNFIT.match(name):
+        return name
+    if len(name) < LONGEST_NAME:
+        return f"_{name}"
+    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+    return f"_{name}"[: LONGEST_NAME - 13] + f"_{digest}"
 
 
 def to_contents(messages: Sequence[Message], *, strict: bool) -> list[Payload]:

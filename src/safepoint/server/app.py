@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from importlib.metadata import version
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -97,7 +98,7 @@ def create_app(
                     await host.store.aclose()
 
     # FastAPI's own pages of the API load scripts from other servers.
-    app = FastAPI(title="Safepoint", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(title="Safepoint", version=version("safepoint"), lifespan=lifespan, docs_url=None, redoc_url=None)
     if host.config.default_app is not None:
         app.add_middleware(DefaultApp, name=_known_app(catalog, host.config.default_app))
     app.add_middleware(Guard, config=host.config, keys=keys)

@@ -140,12 +140,16 @@ def ask(hosted: HostedRun, request: CancelRequest, reason: Reason) -> Receipt | 
 
 async def store_wish(host: Host, run_id: str, wish: Wish) -> bool:
     """Whether it outlives the process. Cancellation: stored or not."""
+    return await keep_wish(host, run_id, wish) is not None and host.book.durable
+
+
+async def keep_wish(host: Host, run_id: str, wish: Wish) -> int | None:
+    """Its number in the book; None if the book has failed. Cancellation: stored or not."""
     try:
         async with asyncio.timeout(_INTENT_PATIENCE):
-            await host.book.intend(run_id, wish.to_json())
+            return await host.book.intend(run_id, wish.to_json())
     except (StoreError, TimeoutError):
-        return False
-    return host.book.durable
+        return None
 
 
 async def clear_pause(host: Host, key: SessionKey, paused: RunRecord, reason: Reason) -> Cancelled | None:

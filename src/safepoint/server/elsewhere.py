@@ -2,7 +2,7 @@
 
 The owner lives: it finds the wish at its next beat. The owner is gone: the run is taken over, and ends there. Nobody
 tells us when, so the record is looked at until it has ended or the caller's patience is over; then the answer is that
-it was asked, and no more.
+it was asked, and no more. Which nodes a run has, only its owner knows: it answers the wish in the book.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from safepoint._core.reasons import Reason
 from safepoint._core.receipts import Outcome
 from safepoint.agent.result import StopReason
 from safepoint.errors import SessionNotFound
-from safepoint.server.cancelling import Cancelled, cancel_all, clear_pause, no_node, store_wish
+from safepoint.server.cancelling import Cancelled, cancel_all, clear_pause, keep_wish, no_node, store_wish
 from safepoint.server.host import Host
 from safepoint.server.ids import SessionKey
 from safepoint.server.requests import CancelRequest
@@ -25,6 +25,7 @@ from safepoint.server.wish import Wish
 from safepoint.sessions.records import RecordMoved, RunRecord, RunState
 
 _LOOK = 0.05
+_LAST_WORD = 0.5
 
 
 async def cancel_records(
@@ -39,8 +40,12 @@ async def cancel_records(
     if still and not meant:
         raise no_node(request)
     found = [(key, record) for record in meant if (key := SessionKey.parse(record.session)) is not None]
-    asked = [_cancel(host, key, record, request, reason) for key, record in found]
-    return [cancelled for cancelled in await asyncio.gather(*asked) if cancelled is not None]
+    cancel = _cancel if request.node is None else _cancel_node
+    asked = [cancel(host, key, record, request, reason) for key, record in found]
+    cancelled = [each for each in await asyncio.gather(*asked) if each is not None]
+    if request.node is not None and found and not cancelled:
+        raise no_node(request)
+    return cancelled
 
 
 async def _cancel(
@@ -56,8 +61,7 @@ async def _cancel(
             return cleared
     durable = await store_wish(host, record.run_id, Wish(request, reason, host.owner))
     outcome, until = None, time.monotonic() + request.wait_seconds
-    looks = request.node is None and durable is host.book.durable  # else the store has failed
-    while looks:
+    while durable is host.book.durable:  # else the store has failed
         hosted = host.runs.get(record.run_id)
         if hosted is not None and hosted.live:  # it has come to us meanwhile
             return (await cancel_all(host, [hosted], request, reason))[0]
@@ -66,6 +70,28 @@ async def _cancel(
             break
         await asyncio.sleep(min(_LOOK, max(until - time.monotonic(), 0)))
     return Cancelled(record.run_id, True, outcome, durable)
+
+
+async def _cancel_node(
+    host: Host, key: SessionKey, record: RunRecord, request: CancelRequest, reason: Reason
+) -> Cancelled | None:
+    """None if its owner has no such node. Without its word in time: asked. Cancellation: the wish stands."""
+    run_id, until = record.run_id, time.monotonic() + request.wait_seconds
+    number = await keep_wish(host, run_id, Wish(request, reason, host.owner))
+    while number is not None:
+        said, now = await host.book.answer_to(number), await host.book.get(run_id)
+        if said is not None:
+            return None if said["outcome"] is None else Cancelled(run_id, True, said["outcome"], host.book.durable)
+        hosted = host.runs.get(run_id)
+        if hosted is not None and hosted.live:  # it has come to us meanwhile
+            return (await cancel_all(host, [hosted], request, reason))[0]
+        is_live = now is not None and now.state is RunState.LIVE
+        if not is_live:  # it may have ended by this very wish: then its owner's word comes right after
+            until = min(until, time.monotonic() + _LAST_WORD)
+        if time.monotonic() >= until:
+            return Cancelled(run_id, True, None, host.book.durable) if is_live else None
+        await asyncio.sleep(min(_LOOK, max(until - time.monotonic(), 0)))
+    return Cancelled(run_id, True, None, durable=False)
 
 
 async def _outcome(host: Host, key: SessionKey, run_id: str, reason: Reason) -> str | None:

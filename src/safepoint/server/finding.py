@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from functools import partial
 
 from safepoint._core.supervisor import Supervisor
 from safepoint.errors import SessionNotFound, StoreError
@@ -16,10 +17,11 @@ from safepoint.server.feed import Feed
 from safepoint.server.host import Host
 from safepoint.server.hosted import HostedRun, first_stored
 from safepoint.server.ids import SessionKey, check_id
+from safepoint.server.pages import Wanted
 from safepoint.server.principal import NotYours, Principal
 from safepoint.server.shared_state import places
 from safepoint.server.wire_events import Json, Scene, error_frame, first_voice
-from safepoint.sessions.records import RunRecord, RunState
+from safepoint.sessions.records import Place, RunRecord, RunState
 from safepoint.sessions.shelf import Note
 
 _log = logging.getLogger("safepoint.server")
@@ -42,12 +44,27 @@ class Finder:
         record = (await self.record(who, run_id))[1]  # not there if its session was deleted, here or elsewhere
         return self._as_known_here(record) or record
 
-    async def runs(self, who: Principal, app: str | None, user: str | None) -> list[HostedRun | RunRecord]:
-        """All that are open, and of the others the newest: those that `run` would find. Cancellation: no change."""
-        records = await self.records(who, app, user)
+    async def runs(self, who: Principal, wanted: Wanted) -> list[tuple[Place, HostedRun | RunRecord]]:
+        """All that are open, and one more of the others than a page has: what `run` would find, and where it is.
+
+        However many runs others have had since, nobody's open ones are lost among them. Cancellation: no change.
+        """
+        records = {record.run_id: record for record in await self._host.book.still_open()}
+        if RunState.ENDED in wanted.states:
+            records |= {record.run_id: record for record in await self._over(who, wanted)}
         live = {run.id: run for run in self._host.live() if who.owns(run.key.user)}
-        others = (record for record in records if record.run_id not in live)
-        return [*live.values(), *(self._as_known_here(record) or record for record in others)]
+        keys = {id: key for id, record in records.items() if (key := SessionKey.parse(record.session)) is not None}
+        mine = [records[id] for id, key in keys.items() if who.owns(key.user)]
+        known = [(each.place, live.get(each.run_id) or self._as_known_here(each) or each) for each in mine]
+        return [*known, *((Place(run.accepted_at, id), run) for id, run in live.items() if id not in records)]
+
+    async def _over(self, who: Principal, wanted: Wanted) -> list[RunRecord]:
+        """Of that app and user, where they were named. Cancellation: no change."""
+        app, whose = wanted.app, wanted.user if who.user is None else who.user
+        apps = [each.name for each in self._host.catalog] if app is None else [app]
+        prefixes = [f"{app}/" if app is not None else ""] if whose is None else [f"{each}/{whose}/" for each in apps]
+        more = partial(self._host.book.over, after=wanted.after, limit=wanted.limit + 1)
+        return [record for prefix in prefixes for record in await more(prefix=prefix)]
 
     def _as_known_here(self, record: RunRecord) -> HostedRun | None:
         """This process knows more of its own runs; but another may have ended a pause, or have the run by now."""
@@ -61,19 +78,6 @@ class Finder:
         if record is None or key is None or not who.owns(key.user):
             raise NotYours(f"Run not found: {run_id}")
         return key, record
-
-    async def records(self, who: Principal, app: str | None, user: str | None) -> list[RunRecord]:
-        """All that are open, and of the others the newest: of that app and user, where they were named.
-
-        However many runs others have had since, nobody's open ones are lost among them. Cancellation: no change.
-        """
-        book, whose = self._host.book, user if who.user is None else who.user
-        apps = [each.name for each in self._host.catalog] if app is None else [app]
-        prefixes = [f"{app}/" if app is not None else ""] if whose is None else [f"{each}/{whose}/" for each in apps]
-        newest = [record for prefix in prefixes for record in await book.find(prefix=prefix)]
-        found = {record.run_id: record for record in (*await book.still_open(), *newest)}
-        keys = {id: key for id, record in found.items() if (key := SessionKey.parse(record.session)) is not None}
-        return [found[id] for id, key in keys.items() if who.owns(key.user)]
 
     def live(self, who: Principal, run_id: str) -> HostedRun | None:
         """The run, if it is live here and the caller's. Raises `BadId`."""

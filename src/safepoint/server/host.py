@@ -227,7 +227,7 @@ class Host:
 
     async def accept(self, hosted: HostedRun, sender: Sender, request: RunRequest) -> HostedRun | RunRecord:
         """Store its record, then let it run, or wait for its turn. Cancellation: it was accepted, or it was not."""
-        hosted.queued, now = hosted.queued or sender.busy, time.time()
+        hosted.queued, now = hosted.queued or sender.busy, hosted.accepted_at
         record = RunRecord(
             hosted.id,
             hosted.key.stored_as,

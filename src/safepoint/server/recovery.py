@@ -16,9 +16,12 @@ import logging
 import time
 from contextlib import suppress
 
+from safepoint._core.receipts import Receipt
+from safepoint._core.supervisor import Supervisor
 from safepoint.errors import StoreCorrupt, StoreError
 from safepoint.server.cancelling import ask, clear_pause
 from safepoint.server.host import Host, NoSuchApp
+from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
 from safepoint.server.principal import NotYours
 from safepoint.server.takeover import settle, take_over
@@ -90,14 +93,29 @@ class Recovery:
         wish, hosted = Wish.of(intent), self._host.runs.get(intent.run_id)
         if hosted is not None and hosted.live:
             if wish.via != self._host.owner:  # else it was asked by whoever stored it
-                with suppress(NotYours):  # that part of the run is over
-                    ask(hosted, wish.request, wish.reason)
+                await self._ask(hosted, wish, intent.number)
             return
         record = await self._host.book.get(intent.run_id)
         if record is not None and record.state is RunState.PAUSED and wish.request.node is None:
             key = SessionKey.parse(record.session)
             assert key is not None
             await clear_pause(self._host, key, record, wish.reason)
+
+    async def _ask(self, hosted: HostedRun, wish: Wish, number: int) -> None:
+        """Ask it. Of a node, whoever wished it is told whether there is one. Cancellation: asked; perhaps not told."""
+        try:
+            receipt = ask(hosted, wish.request, wish.reason)
+        except NotYours:  # that part of the run is over, or never was
+            await self._host.book.answer(number, {"outcome": None})
+            return
+        if wish.request.node is not None and receipt is not None:
+            Supervisor.current().spawn(self._tell(number, receipt), f"tell {hosted.id}", None)
+
+    async def _tell(self, number: int, receipt: Receipt) -> None:
+        """Once the node has ended. Cancellation: its asker is told that it was asked, and no more."""
+        outcome = await receipt.wait()
+        with suppress(StoreError):
+            await self._host.book.answer(number, {"outcome": str(outcome)})
 
     # -- runs that nobody has ------------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ def cors_headers(page: str) -> tuple[tuple[bytes, bytes], ...]:
     """Cookies are left out: they count for the server's own page only. Of our headers it may read what it needs."""
     return (
         (b"access-control-allow-origin", page.encode("latin-1")),
-        (b"access-control-expose-headers", b"Safepoint-Run, Retry-After"),
+        (b"access-control-expose-headers", b"Safepoint-Run, Retry-After, Link"),
         (b"vary", b"Origin"),
     )
 

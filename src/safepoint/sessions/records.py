@@ -1,7 +1,8 @@
 """Which runs there are, for whoever has to find, stop or pick up a run that somebody else started.
 
 A record is written when a message is accepted and ends with the run. A wish to cancel is a row of its own, written
-whether or not the owner can be reached: whoever comes to the run next, the owner or its successor, finds it there.
+whether or not the owner can be reached: whoever comes to the run next, the owner or its successor, finds it there, and
+may answer it.
 
     queued ──▶ live ──▶ ended
        │         ├────▶ paused ──▶ live | ended
@@ -18,7 +19,7 @@ So a run has one owner at a time, and one that was taken for dead can't spoil wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import count
@@ -53,6 +54,14 @@ class KeyTaken(StoreError):
     """The idempotency key belongs to another request."""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where a record is among all others, which are in the order in which they were accepted."""
+
+    created_at: float
+    run_id: str
+
+
 @dataclass(frozen=True, slots=True)
 class RunRecord:
     """One accepted run. `session` is the store's id of its session; `owner` the process that runs it.
@@ -79,6 +88,10 @@ class RunRecord:
     epoch: int = 0
     by: str = ""
     usage: Mapping[str, Any] | None = None  # Any: as above
+
+    @property
+    def place(self) -> Place:
+        return Place(self.created_at, self.run_id)
 
     @property
     def ended(self) -> bool:
@@ -173,6 +186,10 @@ class RunBook(Protocol):
         """Records, newest first: of one session, or of all sessions whose id begins so."""
         ...
 
+    async def over(self, *, prefix: str = "", after: Place | None = None, limit: int) -> list[RunRecord]:
+        """Records that have ended, newest first: of all sessions whose id begins so, from below a place on."""
+        ...
+
     async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
         """Records that have not ended, in the order in which they were accepted: of one session, or of all.
 
@@ -180,8 +197,18 @@ class RunBook(Protocol):
         """
         ...
 
-    async def intend(self, run_id: str, ask: Mapping[str, Any]) -> None:  # Any: JSON values
-        """Somebody wants the run stopped; kept as long as its record, or until it is taken back."""
+    async def intend(self, run_id: str, ask: Mapping[str, Any]) -> int:  # Any: JSON values
+        """Somebody wants the run stopped. The number of that intent, which is kept as long as the run's record, or
+        until it is taken back.
+        """
+        ...
+
+    async def answer(self, number: int, said: Mapping[str, Any]) -> None:  # Any: as above
+        """What came of the intent of that number, for whoever wrote it; nothing happens if there is none."""
+        ...
+
+    async def answer_to(self, number: int) -> Mapping[str, Any] | None:  # Any: as above
+        """What the owner of the run has said to it, if it has."""
         ...
 
     async def retract(self, run_id: str, ask_id: str) -> None:
@@ -214,6 +241,7 @@ class MemoryRunBook:
         self._by_key: dict[tuple[str, str], str] = {}
         self._stopped: dict[str, set[str]] = {}
         self._intents: dict[str, list[Intent]] = {}
+        self._answers: dict[int, Mapping[str, Any]] = {}  # Any: JSON values
         self._touched: dict[str, float] = {}
         self._numbers = count(1)
 
@@ -273,16 +301,36 @@ class MemoryRunBook:
         found = [record for record in known if session is not None or record.session.startswith(prefix)]
         return sorted(found, key=lambda record: record.created_at)[: -limit - 1 : -1]
 
+    async def over(self, *, prefix: str = "", after: Place | None = None, limit: int) -> list[RunRecord]:
+        ended = (each for each in self._records.values() if each.ended and each.session.startswith(prefix))
+        found = [record for record in ended if after is None or record.place < after]
+        return sorted(found, key=lambda record: record.place, reverse=True)[:limit]
+
     async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
         known = self._records.values() if session is None else map(self._known, self._of_session.get(session, ()))
         closed = {RunState.ENDED} if waiting else {RunState.ENDED, RunState.PAUSED}
         return [record for record in known if record.state not in closed]
 
-    async def intend(self, run_id: str, ask: Mapping[str, Any]) -> None:  # Any: JSON values
-        self._intents.setdefault(run_id, []).append(Intent(next(self._numbers), run_id, dict(ask)))
+    async def intend(self, run_id: str, ask: Mapping[str, Any]) -> int:  # Any: JSON values
+        intent = Intent(next(self._numbers), run_id, dict(ask))
+        self._intents.setdefault(run_id, []).append(intent)
+        return intent.number
+
+    async def answer(self, number: int, said: Mapping[str, Any]) -> None:  # Any: JSON values
+        if any(intent.number == number for each in self._intents.values() for intent in each):
+            self._answers[number] = dict(said)
+
+    async def answer_to(self, number: int) -> Mapping[str, Any] | None:  # Any: JSON values
+        return self._answers.get(number)
 
     async def retract(self, run_id: str, ask_id: str) -> None:
-        self._intents[run_id] = [each for each in self._intents.get(run_id, ()) if each.ask.get("id") != ask_id]
+        known = self._intents.get(run_id, [])
+        self._intents[run_id] = [each for each in known if each.ask.get("id") != ask_id]
+        self._drop_answers(each for each in known if each.ask.get("id") == ask_id)
+
+    def _drop_answers(self, intents: Iterable[Intent]) -> None:
+        for intent in intents:
+            self._answers.pop(intent.number, None)
 
     async def intents(self, run_id: str) -> list[Intent]:
         return list(self._intents.get(run_id, ()))
@@ -303,6 +351,6 @@ class MemoryRunBook:
         self._stopped.pop(session, None)
         for run_id in self._of_session.pop(session, ()):
             record = self._records.pop(run_id)
-            self._intents.pop(run_id, None)
+            self._drop_answers(self._intents.pop(run_id, ()))
             if record.key is not None:
                 self._by_key.pop((session, record.key), None)

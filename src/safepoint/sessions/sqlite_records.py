@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
+from dataclasses import astuple
 from typing import Any
 
 from safepoint.sessions.records import (
     Intent,
+    Place,
     RecordMoved,
     RunRecord,
     RunState,
@@ -35,6 +37,7 @@ _TABLES = (
     """CREATE TABLE IF NOT EXISTS run_intents (
         number INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL, ask TEXT NOT NULL)""",
     "CREATE INDEX IF NOT EXISTS run_intents_by_run ON run_intents (run_id)",
+    "CREATE TABLE IF NOT EXISTS run_answers (number INTEGER PRIMARY KEY, said TEXT NOT NULL)",
 )
 _NAMES = (
     *("run_id", "session", "state", "created_at", "owner", "request", "key", "digest"),
@@ -98,18 +101,35 @@ class SqliteRunBook:
             lambda db: _select(db, f"{where} ORDER BY created_at DESC, rowid DESC LIMIT ?", (*given, limit))
         )
 
+    async def over(self, *, prefix: str = "", after: Place | None = None, limit: int) -> list[RunRecord]:
+        where, given = _begins_with(prefix)
+        below, place = ("", ()) if after is None else (" AND (created_at, run_id) < (?, ?)", astuple(after))
+        query = f"{where} AND state = 'ended'{below} ORDER BY created_at DESC, run_id DESC LIMIT ?"
+        return await self._tables.call(lambda db: _select(db, query, (*given, *place, limit)))
+
     async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
         wanted = _OPEN if waiting else f"{_OPEN} AND state != 'paused'"
         where, given = (f"session = ? AND {wanted}", (session,)) if session is not None else (wanted, ())
         return await self._tables.call(lambda db: _select(db, f"{where} ORDER BY rowid", given))
 
-    async def intend(self, run_id: str, ask: Mapping[str, Any]) -> None:  # Any: JSON values
-        row = (run_id, json.dumps(dict(ask)))
-        await self._tables.call(lambda db: db.execute("INSERT INTO run_intents (run_id, ask) VALUES (?, ?)", row))
+    async def intend(self, run_id: str, ask: Mapping[str, Any]) -> int:  # Any: JSON values
+        query, row = "INSERT INTO run_intents (run_id, ask) VALUES (?, ?)", (run_id, json.dumps(dict(ask)))
+        number = await self._tables.call(lambda db: db.execute(query, row).lastrowid)
+        assert number is not None
+        return number
+
+    async def answer(self, number: int, said: Mapping[str, Any]) -> None:  # Any: JSON values
+        query = "INSERT OR REPLACE INTO run_answers SELECT number, ? FROM run_intents WHERE number = ?"
+        await self._tables.call(lambda db: db.execute(query, (json.dumps(dict(said)), number)))
+
+    async def answer_to(self, number: int) -> Mapping[str, Any] | None:  # Any: JSON values
+        query = "SELECT said FROM run_answers WHERE number = ?"
+        found = await self._tables.call(lambda db: db.execute(query, (number,)).fetchall())
+        return dict(json.loads(found[0][0])) if found else None
 
     async def retract(self, run_id: str, ask_id: str) -> None:
-        query = "DELETE FROM run_intents WHERE run_id = ? AND json_extract(ask, '$.id') = ?"
-        await self._tables.call(lambda db: db.execute(query, (run_id, ask_id)))
+        which = "run_id = ? AND json_extract(ask, '$.id') = ?"
+        await self._tables.call(lambda db: _drop_intents(db, which, (run_id, ask_id)))
 
     async def intents(self, run_id: str) -> list[Intent]:
         return await self._tables.call(lambda db: _intents(db, "run_id = ?", (run_id,)))
@@ -129,15 +149,20 @@ class SqliteRunBook:
     async def forget(self, session: str) -> None:
         def work(db: sqlite3.Connection) -> None:
             mine = "run_id IN (SELECT run_id FROM run_records WHERE session = ?)"
-            db.execute(f"DELETE FROM run_intents WHERE {mine}", (session,))
+            _drop_intents(db, mine, (session,))
             db.execute("DELETE FROM run_records WHERE session = ?", (session,))
             db.execute("DELETE FROM session_marks WHERE session = ?", (session,))
 
         await self._tables.call(work)
 
 
-def _begins_with(prefix: str) -> tuple[str, tuple[str, str]]:
-    """Ids have no character above this one, so the range is all that begin so, and an index can find it."""
+def _begins_with(prefix: str) -> tuple[str, tuple[str, ...]]:
+    """Ids have no character above this one, so the range is all that begin so, and an index can find it.
+
+    Of all sessions there is no range: the index by age is the one that helps then.
+    """
+    if not prefix:
+        return "TRUE", ()
     return "session >= ? AND session < ?", (prefix, prefix + "\U0010ffff")
 
 
@@ -155,6 +180,11 @@ def _select(db: sqlite3.Connection, where: str, given: tuple[object, ...]) -> li
 def _intents(db: sqlite3.Connection, where: str, given: tuple[object, ...]) -> list[Intent]:
     rows = db.execute(f"SELECT number, run_id, ask FROM run_intents WHERE {where} ORDER BY number", given)
     return [Intent(number, run_id, json.loads(ask)) for number, run_id, ask in rows]
+
+
+def _drop_intents(db: sqlite3.Connection, where: str, given: tuple[object, ...]) -> None:
+    db.execute(f"DELETE FROM run_answers WHERE number IN (SELECT number FROM run_intents WHERE {where})", given)
+    db.execute(f"DELETE FROM run_intents WHERE {where}", given)
 
 
 def _put(db: sqlite3.Connection, record: RunRecord) -> RunRecord:

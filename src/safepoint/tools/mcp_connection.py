@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _CONNECTION_CLOSED = -32000
 _INVALID_REQUEST = -32600
 
+PAGES = 100
+"""How many pages a server's list of tools may have: more are no list that a model could be given."""
+
 
 class Line:
     """One session with the server, from its opening to its end. Making it begins to open it."""
@@ -108,15 +111,23 @@ class Connection:
             raise put_off
 
     async def tools(self) -> Sequence[Offered]:
-        """All tools that the server offers. Cancellation: only the asking ends."""
+        """All tools that the server offers. Raises `McpFailed` for a list without an end.
+
+        Cancellation: only the asking ends.
+        """
         found: list[Offered] = []
+        asked: set[str | None] = set()
         cursor: str | None = None
-        while True:
+        while cursor not in asked and len(asked) < PAGES:
             page = await (await self._client()).list_tools(cursor=cursor)
             found += page.tools
+            asked.add(cursor)
             cursor = page.next_cursor
             if cursor is None:
                 return found
+        so_far = f"{len(found)} tools on {len(asked)} pages"
+        again = "it names a page again" if cursor in asked else "more than can be asked for"
+        raise McpFailed(f"the list of tools of {self.name} has no end: {so_far}, and {again}")
 
     async def call(self, tool: str, args: dict[str, Any], on_progress: ProgressFnT) -> CallToolResult:  # Any: JSON
         """One call. Cancellation: the server is told, unless its answer has just come, which is then returned."""

@@ -24,7 +24,7 @@ from safepoint.server.requests import RunRequest
 from safepoint.server.wire_events import Scene, message_event
 from safepoint.sessions import MemoryStore, Sender
 from safepoint.sessions.busy import IfBusy
-from safepoint.sessions.records import MemoryRunBook, RunRecord, RunState
+from safepoint.sessions.records import MemoryRunBook, Place, RunRecord, RunState
 from safepoint.sessions.store import Change, Store
 from tests.server.apps.handy.agent import Handy
 from tests.server.apps.worker.agent import ask, block, did, nap, note, stubborn
@@ -289,6 +289,9 @@ class NoRecords(MemoryRunBook):
     """Finds nothing that is not in memory elsewhere."""
 
     async def find(self, *, session: str | None = None, prefix: str = "", limit: int = 1000) -> list[RunRecord]:
+        return []
+
+    async def over(self, *, prefix: str = "", after: Place | None = None, limit: int) -> list[RunRecord]:
         return []
 
     async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:

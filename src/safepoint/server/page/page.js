@@ -394,9 +394,9 @@ async function open(id) {
   const move = turnTo(id);
   if (!id) return;
   try {
-    const [found, runs] = await Promise.all([read(sessionPath(id)), read(`runs?app=${app}&user=${user}`)]);
+    const [found, runs] = await Promise.all([read(sessionPath(id)), read(`runs?app=${app}&user=${user}&state=queued&state=live&limit=1000`)]);
     if (move !== moves) return;
-    const live = runs.find((each) => each.sessionId === id && !OVER.has(each.state));
+    const live = runs.find((each) => each.sessionId === id);
     for (const event of found.events) show(event);
     const asking = found.events.at(-1)?.customMetadata?.safepointQuestions;
     if (!asking || live) closeQuestions();
@@ -435,8 +435,8 @@ async function refreshSessions() {
 
 async function refreshRuns() {
   if (!app) return;
-  const found = await read(`runs?app=${app}&user=${user}`);
-  const items = found.slice(0, 50).map((each) => {
+  const found = await read(`runs?app=${app}&user=${user}&limit=50`);
+  const items = found.map((each) => {
     const item = make("li"), button = make("button", "item", short(each.sessionId));
     button.type = "button";
     button.title = each.runId;

@@ -14,7 +14,7 @@ from safepoint.server.answers import holding_json, record_json, run_json, withou
 from safepoint.server.event_stream import EventStream
 from safepoint.server.finding import Finder
 from safepoint.server.hosted import HostedRun
-from safepoint.server.ids import check_ids
+from safepoint.server.pages import WantedRuns
 from safepoint.server.principal import Who
 from safepoint.server.requests import SteerRequest
 from safepoint.server.served import Served
@@ -25,17 +25,12 @@ routes = APIRouter()
 
 
 @routes.get("/runs")
-async def list_runs(
-    host: Served, who: Who, app: str | None = None, user: str | None = None, state: RunState | None = None
-) -> list[Json]:
-    check_ids(app=app, user=user)
-    found = [_shown(run) for run in await Finder(host).runs(who, app, user)]
-    wanted = {"appName": app, "userId": user, "state": None if state is None else str(state)}
-    return [
-        without_nulls(run)
-        for run in sorted(found, key=lambda run: run["createdAt"], reverse=True)
-        if all(value is None or run.get(name) == value for name, value in wanted.items())
-    ]
+async def list_runs(host: Served, who: Who, wanted: WantedRuns, response: Response) -> list[Json]:
+    found = await Finder(host).runs(who, wanted)
+    runs, following = wanted.page((place, _shown(run)) for place, run in found)
+    if following is not None:
+        response.headers["link"] = f'<?{following}>; rel="next"'
+    return [without_nulls(run) for run in runs]
 
 
 @routes.get("/runs/{run}")

@@ -1,0 +1,150 @@
+"""What a Safepoint server answers, as far as the commands read it.
+
+Anything may be at an address. An answer is read through one of these shapes or not at all, so that what another
+service says ends in one line and not in a traceback. Fields that no command reads are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+from pydantic.alias_generators import to_camel
+
+
+class Told(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, frozen=True, strict=True)
+
+
+class Why(Told):
+    text: str | None = None
+
+
+class RunTold(Told):
+    """`events`: how many it has told, if the server knows that."""
+
+    run_id: str
+    state: str
+    outcome: str | None = None
+    app_name: str | None = None
+    user_id: str | None = None
+    session_id: str | None = None
+    created_at: float | None = None
+    reason: Why | None = None
+    events: int | None = None
+
+
+class Orphaned(Told):
+    name: str
+
+
+class Stopped(Told):
+    run_id: str
+    durable: bool
+    outcome: str | None = None
+    orphans: list[Orphaned] = []
+
+
+class StopTold(Told):
+    """`runs`: those that were asked; None if the one that was named is over already."""
+
+    status: Literal["cancelled", "cancelling", "ended"]
+    outcome: str | None = None
+    runs: list[Stopped] | None = None
+
+    @model_validator(mode="after")
+    def _tells_its_runs(self) -> StopTold:
+        if (self.runs is None) is not (self.status == "ended"):
+            raise ValueError("the runs that were asked, or the end of one that is over")
+        return self
+
+
+class SteerTold(Told):
+    outcome: str
+    reason: str | None = None
+
+
+class Held(Told):
+    name: str
+    path: str
+    rung: str | None = None
+    seconds: float | None = None
+    stack: str | None = None
+
+
+class WhyTold(Told):
+    """`asked`: None if another process has the run."""
+
+    state: str
+    holding: list[Held]
+    asked: list[str] | None = None
+    outcome: str | None = None
+
+
+class ResumeTold(Told):
+    run_id: str
+
+
+class Question(Told):
+    id: str
+    kind: str
+    payload: object = None
+
+
+class Metadata(Told):
+    safepoint_questions: list[Question] = []
+
+    @field_validator("safepoint_questions", mode="wrap")
+    @classmethod
+    def _or_none(cls, given: object, read: Callable[[object], list[Question]]) -> list[Question]:
+        """Clients write their own metadata, and may have used this name."""
+        try:
+            return read(given)
+        except ValidationError:
+            return []
+
+
+class CallTold(Told):
+    name: str | None = None
+    args: dict[str, object] = {}
+
+
+class ResultTold(Told):
+    name: str | None = None
+    response: dict[str, object] = {}
+
+
+class Part(Told):
+    model_config = ConfigDict(extra="allow")
+
+    text: str | None = None
+    function_call: CallTold | None = None
+    function_response: ResultTold | None = None
+
+    @property
+    def others(self) -> Mapping[str, Any]:  # Any: JSON
+        """What it is instead, by name."""
+        return self.__pydantic_extra__ or {}
+
+
+class Content(Told):
+    parts: list[Part] = []
+
+
+class EventTold(Told):
+    """One without an `id` tells only that the stream ended badly."""
+
+    id: str | None = None
+    partial: bool = False
+    author: str = ""
+    timestamp: float = 0.0
+    content: Content = Content()
+    error_code: str | None = None
+    error_message: str | None = None
+    long_running_tool_ids: list[str] = []
+    custom_metadata: Metadata = Metadata()
+
+
+class SessionTold(Told):
+    events: list[EventTold]
