@@ -21,7 +21,8 @@ from safepoint.agent.events import (
     ToolCallEnded,
     ToolCallStarted,
 )
-from safepoint.agent.stream import MAX_BUFFERED_CHARS
+from safepoint.agent.stream import MAX_BUFFERED_CHARS, Reader
+from safepoint.errors import UsageError
 from safepoint.testing import ScriptedModel, call, say, stall, think
 from safepoint.testing.clock import EPOCH
 from tests.agent.oracle import check_left_behind
@@ -204,6 +205,60 @@ async def test_a_reader_before_the_start_sees_everything_too() -> None:
     reader = run.events()
     async with run:
         assert named([event async for event in reader])[0] == "RunStarted"
+
+
+@virtual
+async def test_waiting_for_events_of_a_run_that_was_not_started_raises_instead_of_hanging() -> None:
+    run = Agent("a", model=ScriptedModel(say("Hello"))).start("go")
+    reader, words = run.events(), run.text()
+    for each in (reader, words):
+        with pytest.raises(UsageError, match="has not started, so no event will come: enter `async with run:` first"):
+            await anext(each)
+    async with run:
+        assert named([event async for event in reader])[0] == "RunStarted"
+        assert [piece async for piece in words] == ["Hello"]
+
+
+def test_a_live_run_is_read_on_its_own_loop_and_one_that_has_ended_anywhere() -> None:
+    agent = Agent("a", model=ScriptedModel([say("Hello"), stall()]))
+    refused: list[str] = []
+
+    async def read(reader: Reader, run: Run[None]) -> None:
+        for begin in (run.events, run.text):
+            with pytest.raises(UsageError) as caught:
+                begin()
+            refused.append(str(caught.value))
+        with pytest.raises(UsageError) as caught:
+            await anext(reader)
+        refused.append(str(caught.value))
+
+    async def main() -> Run[None]:
+        run = agent.start("go")
+        before = run.events()
+        async with run:
+            assert await anext(run.text()) == "Hello"
+            await asyncio.to_thread(lambda: asyncio.run(read(before, run)))
+            assert await run.cancel().wait() == "stopped", "nobody who reads can hold the run"
+            assert named([event async for event in before])[-1] == "RunEnded", "and its own readers have lost nothing"
+        return run
+
+    run = asyncio.run(main())
+    assert len(refused) == 3
+    assert {text.split(":")[0] for text in refused} == {"a lives on another event loop"}
+    assert named(asyncio.run(all_of(run)))[-1] == "RunEnded"
+
+
+@virtual
+async def test_a_reader_that_a_collector_drops_while_another_comes_takes_nobody_along() -> None:
+    model = HeldModel(say("Once upon a time", pieces=4))
+    async with Agent("a", model=model).start("go") as run:
+        await model.reached.wait()
+        gone, stays = run.events(), run.events()
+        before = run.hub._readers  # pyright: ignore[reportPrivateUsage]  # what a collector may come between
+        del gone
+        assert run.hub._readers is before, "a reader that is being added goes where everybody looks"  # pyright: ignore[reportPrivateUsage]  # as above
+        model.gate.set()
+        assert named([event async for event in stays])[-1] == "RunEnded"
 
 
 @virtual

@@ -119,6 +119,8 @@ def test_settings_are_model_settings(value: object) -> None:
 
 @pytest.mark.parametrize("value", [5, {"cap": 5}])
 def test_a_ladder_is_a_ladder(value: object) -> None:
+    with pytest.raises(ValueError, match=r"write ladder=Ladder\(…\)"):
+        agent().run_sync("go", ladder=value)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # as below
     refused(lambda: agent(ladder=value), f"ladder={value!r}", "Ladder(…)")
     refused(lambda: agent().start("go", ladder=value), f"ladder={value!r}", "Ladder(…)")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # the point
 
@@ -258,7 +260,7 @@ async def test_a_run_does_not_wait_for_itself() -> None:
         return "never"
 
     result = await agent(model=ScriptedModel(call("waits"), say("done")), tools=[waits]).run("go")
-    assert "waits for its own run: return, and wait from outside" in str(result.ledger[0].error)
+    assert "waits for a, which it is part of: return, and wait from outside" in str(result.ledger[0].error)
 
 
 # -- inside a tool -----------------------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ async def outlive(task: asyncio.Task[None], on_cancelled: Callable[[], object]) 
 
     Cancellation: `on_cancelled` is called, the task is waited for all the same, then the caller's exception goes on.
     """
+    if task.done():  # perhaps on another loop, which is closed
+        return
     try:
         await asyncio.wait((task,))
     except asyncio.CancelledError:

@@ -192,7 +192,7 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         ladder: Ladder | None = None,
     ) -> RunResult[OutT]:
         """`run` for programs without an event loop. Ctrl-C stops the run and raises `CtrlC`, a second one forces it."""
-        steps = ladder or self.ladder
+        steps = checked_ladder(ladder, self.tools.values()) or self.ladder
         return unless_failed(
             run_sync(
                 lambda: self.start(

@@ -20,7 +20,7 @@ from safepoint._core.groups import CancelToken
 from safepoint._core.ladder import Ladder
 from safepoint._core.points import Level, SafePoint, check_point
 from safepoint._core.reasons import Reason, Source
-from safepoint._core.receipts import Receipt, current_node
+from safepoint._core.receipts import Receipt, check_wait, current_node
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node, NodeState
 from safepoint.agent.budget import Budget
@@ -40,7 +40,7 @@ from safepoint.agent.stream import Hub, Reader
 from safepoint.agent.telemetry import trace
 from safepoint.agent.text import TextReader
 from safepoint.agent.tree import RunTree
-from safepoint.errors import NotEnded, UsageError, WaitInsideRun
+from safepoint.errors import NotEnded, UsageError
 from safepoint.history.check import check_history
 from safepoint.history.parts import Message, Prompt, user_message
 from safepoint.tools.context import DepsT
@@ -107,14 +107,15 @@ class Run(Generic[DepsT, OutT]):
         parent = options.parent
         self.node = Node(self.id, options.label or agent.name, "run", parent=parent, passing=agent.passing)
         self._options = options
-        self.hub = Hub(self.id, _hub_above(parent))
+        self.hub = Hub(self.node, _hub_above(parent))
         self._driver: BaseDriver[Any] | None = None  # Any: steps of every kind
         self.record: Record | None = None
         self._task: asyncio.Task[None] | None = None
         self._interrupt: KeyboardInterrupt | None = None
         # Somebody has tried to start it, also if that was refused: then it was not forgotten.
         self._tried = False
-        self._steering = Steering(options.above.steering if options.above is not None else None, to_all=agent.tells_all)
+        above = options.above.steering if options.above is not None else None
+        self._steering = Steering(above, to_all=agent.tells_all, node=self.node)
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -142,7 +143,7 @@ class Run(Generic[DepsT, OutT]):
 
         The receipt says `joined`, or `too_late` if no model call followed.
         """
-        return self._steering.add(user_message(message))
+        return self._steering.add(*RunOptions.of(message, None))
 
     def preview_cancel(self, at: SafePoint = SafePoint.NOW, *, recursive: bool = False) -> Preview:
         """What such a cancel would do right now: which calls it cuts, which must finish, which effects are in doubt."""
@@ -206,9 +207,7 @@ class Run(Generic[DepsT, OutT]):
         if self._task is None:
             raise UsageError("the run has not started: write `async with agent.start(…) as run:` first")
         if not self.ended:
-            inside = current_node.get()
-            if inside is not None and self.node.holds(inside):
-                raise WaitInsideRun(f"{inside.path} waits for its own run: return, and wait from outside")
+            check_wait(self.node)
             await self.node.ended.wait()
         return self.result
 
