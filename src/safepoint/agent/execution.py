@@ -26,7 +26,7 @@ from safepoint._core.tree import Node
 from safepoint._core.work import Abandoned, Cut, Done, Failed, NeverRan, Work
 from safepoint.agent.checkpoint import Checkpoint, Question
 from safepoint.agent.events import HookFailed, RungReached, ToolCallEnded, ToolCallStarted, ToolOutputStreamed
-from safepoint.agent.hooks import AskFirst, Deny, Replace, in_context, is_its_own, leaves, overridden, told
+from safepoint.agent.hooks import AskFirst, Deny, Replace, in_context, is_its_own, leaves, overridden, told, way_out
 from safepoint.agent.journal import Called
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.output import OutputTool
@@ -41,8 +41,8 @@ from safepoint.tools.base import BaseTool
 from safepoint.tools.context import ToolContext
 from safepoint.tools.function import Tool
 from safepoint.tools.memory import CallMemory
-from safepoint.tools.plain_text import clean
-from safepoint.tools.rendering import render_error, render_result
+from safepoint.tools.plain_text import clean, cut
+from safepoint.tools.rendering import MAX_ERROR_CHARS, refuse_coroutine, render_error, render_result
 
 
 class Phase(StrEnum):
@@ -54,6 +54,9 @@ class Phase(StrEnum):
 
 # A call with a node that never ran a line was stopped before it.
 _CANCELLED = frozenset({LedgerState.NOT_STARTED, LedgerState.CUT, LedgerState.STOPPED, LedgerState.COMPENSATED})
+
+
+_DENIED = "This call was not run, it was denied: "
 
 
 class Execution:
@@ -132,12 +135,14 @@ class Execution:
         self._mark_running()
         self.work.manner = self._tool.manner
         try:
-            value = await self._tool.body(self._context, self._args)
+            value = refuse_coroutine(await self._tool.body(self._context, self._args))
         except Exception as error:
             if self._being_stopped():
                 raise  # the ledger will say `cut`, with this error attached
             self._record_failure(error)
             value = None
+        except BaseExceptionGroup as group:  # a task group inside the tool
+            raise way_out(group) from None
         else:
             if self._late():
                 return value  # abandoned long ago; it goes to the orphan and nowhere else
@@ -166,7 +171,7 @@ class Execution:
                 asked += 1
                 verdict = self._approval(verdict, asked)
             if isinstance(verdict, Deny):
-                self._settle(LedgerState.FAILED, error=f"This call was not run, it was denied: {verdict.reason}")
+                self._settle(LedgerState.FAILED, error=cut(f"{_DENIED}{verdict.reason}", MAX_ERROR_CHARS))
                 return False
             if isinstance(verdict, AskFirst):
                 self.question = Question(f"{self._call.id}:check{asked}", self._tool.name, verdict.question, "check")
@@ -207,9 +212,10 @@ class Execution:
                     raise TypeError(
                         f"before_tool returned {verdict!r}: return Deny(…), Replace(…), AskFirst(…) or None"
                     )
-            except BaseException as error:
+            except BaseException as raised:
+                error = way_out(raised)
                 if self._being_stopped() or leaves(name, error) or not is_its_own(error):
-                    raise
+                    raise error from None
                 self._record.emit(HookFailed, hook=name, error=told(name, error))
                 verdict = Deny(f"the check {type(hooks).__name__}.{name} failed") if name == "before_tool" else None
             verdicts.append(verdict)
@@ -254,7 +260,7 @@ class Execution:
             self._settle(LedgerState.FINISHED, content=render_result(result.text).text)
 
     def _record_failure(self, error: Exception) -> None:
-        text = f"Please try again: {error}" if isinstance(error, Retry) else render_error(error)
+        text = cut(f"Please try again: {error}", MAX_ERROR_CHARS) if isinstance(error, Retry) else render_error(error)
         self._settle(LedgerState.FAILED, error=text)
 
     def _settle(self, state: LedgerState, **changes: Any) -> None:  # Any: the entry's own fields
