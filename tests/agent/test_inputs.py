@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from safepoint import Agent, CancelToken, Hooks, Ladder, ModelSettings, SafePoint, ToolContext, tool
+from safepoint import Agent, CancelToken, Hooks, Ladder, ModelSettings, Run, SafePoint, ToolContext, tool
 from safepoint.errors import CheckpointError, HistoryError, NotEnded, ToolDefinitionError, UsageError
 from safepoint.history.parts import File, Image, Message, Text
 from safepoint.sessions import MemoryStore, Session
-from safepoint.testing import ScriptedModel, call, say
+from safepoint.testing import ScriptedModel, call, fail, say
 from safepoint.tools import mcp_tools
 from tests.virtual import virtual
 
@@ -363,6 +364,27 @@ def test_an_agent_as_a_tool_has_words(option: str) -> None:
 @pytest.mark.parametrize("reply", ["hi", ["hi"], 5, None])
 def test_a_script_is_made_of_what_a_model_does(reply: object) -> None:
     refused(lambda: ScriptedModel(untyped(reply)), "is nothing that a model does: write say(")
+
+
+def test_what_a_model_does_is_written_with_words_names_and_exceptions() -> None:
+    refused(lambda: say(untyped(5)), "say(5)", "write say('…')")
+    refused(lambda: fail(untyped("busy")), "fail('busy')", "write an exception, as in fail(ModelUnavailable('busy'))")
+    refused(lambda: call(untyped(echo)), "<Tool 'echo'", "write call('name', …)")
+    refused(lambda: call("echo", untyped([1])), "[1]", "write the arguments as a dict or as keywords")
+
+
+def test_a_tool_is_made_once() -> None:
+    with pytest.raises(ToolDefinitionError, match="is a tool already: write @tool once, with all its options"):
+        tool(untyped(echo), name="again")
+
+
+def test_a_handle_is_made_by_its_agent_and_a_broken_one_makes_no_further_noise() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(TypeError):
+            untyped(Run)()
+        gc.collect()
+    assert caught == []
 
 
 SETTINGS: dict[str, list[object]] = {

@@ -99,6 +99,9 @@ class RunOptions(Generic[DepsT]):
 class Run(Generic[DepsT, OutT]):
     """One execution of one agent. Made by `agent.start(…)`; nothing runs before the block is entered."""
 
+    # Somebody has tried to start it, also if that was refused: then it was not forgotten.
+    _tried = True
+
     def __init__(self, agent: BaseAgent[DepsT, OutT], options: RunOptions[DepsT]) -> None:
         self.agent = agent
         self.deps = options.deps
@@ -112,10 +115,9 @@ class Run(Generic[DepsT, OutT]):
         self.record: Record | None = None
         self._task: asyncio.Task[None] | None = None
         self._interrupt: KeyboardInterrupt | None = None
-        # Somebody has tried to start it, also if that was refused: then it was not forgotten.
-        self._tried = False
         above = options.above.steering if options.above is not None else None
         self._steering = Steering(above, to_all=agent.tells_all, node=self.node)
+        self._tried = False
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -228,20 +230,28 @@ class Run(Generic[DepsT, OutT]):
         if error is None:
             await self.join()
             return
-        assert self._task is not None
         self._stop_for(error)
         try:
-            await outlast(self._task)
+            await outlast(self._own_task())
         finally:
             self._raise_interrupt()
 
     async def join(self) -> None:
         """Wait until nothing of the run is left. Cancellation: as in `__aexit__`."""
-        assert self._task is not None
         try:
-            await outlive(self._task, self._stop_for_caller)
+            await outlive(self._own_task(), self._stop_for_caller)
         finally:
             self._raise_interrupt()  # stronger than the caller's own cancellation: the whole process is meant
+
+    def _own_task(self) -> asyncio.Task[None]:
+        """The task of the run, for whoever waits for it; elsewhere nobody would be woken when it is done."""
+        assert self._task is not None
+        if not self._task.done() and not self.node.runs_in_this_thread():
+            raise UsageError(
+                f"{self.node.path} was started on another event loop: leave its block there; from here write "
+                "`await run.cancel().wait()`, or `await run.wait()`"
+            )
+        return self._task
 
     def launch(self) -> None:
         """Start the run's task. Refuses a second time."""
