@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from contextlib import aclosing
 
 import pytest
 
@@ -392,6 +393,15 @@ async def test_the_words_of_the_answer_come_as_they_are_said() -> None:
         pieces = [piece async for piece in run.text()]
     assert len(pieces) == 5
     assert "".join(pieces) == "One moment. It is eight."
+
+
+@virtual
+async def test_who_leaves_the_words_early_only_leaves() -> None:
+    async with Agent("a", model=ScriptedModel(say("Once upon a time", pieces=4))).start("go") as run:
+        async with aclosing(run.text()) as words:
+            assert await anext(words) == "Once"
+        assert [piece async for piece in words] == []
+    assert run.result.text == "Once upon a time"
 
 
 @virtual

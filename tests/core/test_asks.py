@@ -55,7 +55,7 @@ def test_an_empty_safe_point_is_refused() -> None:
 @pytest.mark.parametrize("at", [SafePoint.NOW, SafePoint.FORCE])
 @pytest.mark.parametrize("within", [1.0, 0, -1, math.nan])
 def test_within_does_not_go_with_now_or_force(at: SafePoint, within: float) -> None:
-    with pytest.raises(ValueError, match=r"it is immediate already; leave within out, or write SafePoint.ANY") as caught:
+    with pytest.raises(ValueError, match=r"is immediate already; leave within out, or write SafePoint.ANY") as caught:
         asked(at, within=within)
     assert str(caught.value).startswith(f"within={within!r} with {at!r}: ")
 
