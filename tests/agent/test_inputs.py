@@ -302,6 +302,29 @@ async def test_a_safe_point_needs_a_name_and_threads_have_their_own_word_for_it(
     assert "safe_point_sync() is for threads: write `await ctx.safe_point(…)` here" in str(result.ledger[1].error)
 
 
+@virtual
+async def test_a_loop_of_a_tools_own_is_no_place_for_a_safe_point_or_a_shield() -> None:
+    @tool
+    def point(ctx: ToolContext) -> None:
+        """Stop in a thread."""
+        asyncio.run(ctx.safe_point("page"))
+
+    @tool
+    def shield(ctx: ToolContext) -> None:
+        """Be shielded in a thread."""
+
+        async def shielded() -> None:
+            async with ctx.shield(1):
+                pass
+
+        asyncio.run(shielded())
+
+    model = ScriptedModel([call("point"), call("shield")], say("done"))
+    result = await agent(model=model, tools=[point, shield]).run("go")
+    assert "write ctx.safe_point_sync(…) in a thread" in str(result.ledger[0].error)
+    assert "a thread is never cut; write @tool(grace=…)" in str(result.ledger[1].error)
+
+
 def test_an_agent_works_without_any_of_these_options() -> None:
     assert asyncio.run(agent().run("go")).text == "hi"
 

@@ -383,6 +383,21 @@ async def test_an_ask_for_the_next_run_is_kept_while_the_last_one_is_telling_its
     end(node, following)
 
 
+@virtual
+async def test_a_deadline_is_as_far_away_on_the_clock_of_each_run_as_on_the_askers() -> None:
+    token, node = CancelToken(), run()
+    token.admit(node)
+    await passes(1)
+    receipt = await asyncio.to_thread(lambda: token.cancel(SAFE, within=5))  # by the clock of the machine
+    await passes(4.9)
+    assert node.stop is None
+    await passes(0.2)
+    assert node.stop is not None
+    assert 0 <= node.clock.wall() - node.stop.request.asks[0].asked_at < 6, "a time of day of the same clock"
+    end(node)
+    assert await receipt.wait() == "escalated"
+
+
 class Passing(deque[GroupReceipt]):
     """Kept asks; a run comes and goes in the very moment in which the first one is added."""
 
@@ -400,9 +415,9 @@ class Passing(deque[GroupReceipt]):
 class Visited(Group):
     """A group in which a run is live for one look only: it has ended when it is asked."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, *, takes: bool = False) -> None:
         super().__init__()
-        self._kept = Passing(lambda: self._live.setdefault(node))
+        self._kept = Passing(lambda: self.join(node) if takes else self._live.setdefault(node))
 
     def ask_live(self, receipt: GroupReceipt) -> bool:
         self._live.clear()
@@ -417,6 +432,16 @@ async def test_an_ask_for_the_next_run_outlives_a_run_that_came_and_went_meanwhi
     assert not kept.receipts
     following = joined(group, "following")
     assert [receipt.node for receipt in kept.receipts] == [following]
+    end(node, following)
+
+
+@virtual
+async def test_an_ask_that_a_passing_run_has_taken_is_not_kept_for_another() -> None:
+    node = run("passing")
+    group = Visited(node, takes=True)
+    kept = group.ask(ask(), keep=True)
+    following = joined(group, "following")
+    assert [receipt.node for receipt in kept.receipts] == [node]
     end(node, following)
 
 

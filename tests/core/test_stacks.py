@@ -58,8 +58,12 @@ class Wrapped:
 
 
 @coroutine
-def by_generators(future: Waits) -> Generator[object]:
+def yields(future: Waits) -> Generator[object]:
     yield from (yielded for yielded in future.__await__())
+
+
+async def by_generators(future: Waits) -> None:
+    await yields(future)
 
 
 async def by_a_wrapper(future: Waits) -> None:

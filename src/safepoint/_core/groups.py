@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
+from dataclasses import replace
 
 from safepoint._core.asks import Ask, make_ask
-from safepoint._core.clock import current_clock
+from safepoint._core.clock import Clock, current_clock
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason
 from safepoint._core.receipts import Outcome, Receipt
@@ -23,8 +24,10 @@ from safepoint.errors import AskNotTaken, TokenCancelled
 class GroupReceipt:
     """One ask of several runs: `receipts` has one for each run that took it."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Ask, clock: Clock | None = None) -> None:
         self.asked = ask
+        # By which its deadline was set; a run on another loop may go by another one.
+        self._clock = clock or current_clock()
         # One for each run. Adding and copying are atomic: an ask and a start that cross may both add the same run.
         self._receipts: dict[Node, Receipt] = {}
         # Where the ask waits for a run, if it does; whoever takes it out of there decides what becomes of it.
@@ -85,10 +88,18 @@ class GroupReceipt:
 
     def ask(self, node: Node) -> bool:
         """Ask that run; False if it has ended, or is lost with its loop."""
-        receipt = self._receipts.setdefault(node, node.take(self.asked))
+        receipt = self._receipts.setdefault(node, node.take(self._for(node)))
         if self._withdrawn:  # in this moment
             receipt.withdraw()
         return receipt.accepted
+
+    def _for(self, node: Node) -> Ask:
+        """The ask, as far away in time on the clock of that run as on the asker's."""
+        ask, its, ours = self.asked, node.clock, self._clock
+        if its.now is ours.now:  # asyncio's own loops share one
+            return ask
+        deadline = None if ask.deadline is None else ask.deadline + (its.now() - ours.now())
+        return replace(ask, deadline=deadline, asked_at=ask.asked_at + (its.wall() - ours.wall()))
 
     def keep_in(self, kept: deque[GroupReceipt]) -> None:
         self._kept_in = kept
@@ -142,9 +153,9 @@ class Group:
                 return
             receipt.ask(node)
 
-    def ask(self, ask: Ask, *, keep: bool) -> GroupReceipt:
-        """Ask every live run; with none live, keep it for the next if that is wanted."""
-        receipt = GroupReceipt(ask)
+    def ask(self, ask: Ask, clock: Clock | None = None, *, keep: bool) -> GroupReceipt:
+        """Ask every live run; with none live, keep it for the next if that is wanted. `clock`: that of its deadline."""
+        receipt = GroupReceipt(ask, clock)
         if not self.ask_live(receipt) and keep:
             receipt.keep_in(self._kept)
             # A run may come between the two looks, and may end before it is asked.
@@ -193,7 +204,7 @@ class CancelToken:
         """Ask every run under this token; safe from any thread. New runs with this token are refused from now on."""
         clock = current_clock()
         ask = make_ask(at, within=within, recursive=recursive, reason=reason, now=clock.now(), wall=clock.wall())
-        receipt = GroupReceipt(ask)
+        receipt = GroupReceipt(ask, clock)
         receipt.refuse_by(self._cancels)
         self._group.ask_live(receipt)
         return receipt

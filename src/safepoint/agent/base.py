@@ -258,7 +258,7 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         """
         clock = current_clock()
         ask = make_ask(at, within=within, recursive=recursive, reason=reason, now=clock.now(), wall=clock.wall())
-        return self.group.ask(ask, keep=next_run or not self.group.has_run)
+        return self.group.ask(ask, clock, keep=next_run or not self.group.has_run)
 
 
 def unless_failed(result: RunResult[OutT]) -> RunResult[OutT]:
