@@ -180,6 +180,19 @@ def test_a_parent_is_a_run_or_none(value: Any) -> None:  # Any: as above
     refused(lambda: agent().start("go", parent=value), f"parent={value!r}", "parent=run, or parent=None")
 
 
+@virtual
+async def test_a_parent_is_live() -> None:
+    before, child = agent().start("go"), agent()
+    with pytest.raises(UsageError, match=r"parent=<Run .* of 'a', new> is not live"):
+        child.start("go", parent=before)
+    async with before:
+        part = child.start("go", parent=before)
+        part.discard()
+        assert part.node.parent is before.node
+    with pytest.raises(UsageError, match="ended> is not live, so nothing can be a part of it: write parent=None"):
+        child.start("go", parent=before)
+
+
 @pytest.mark.parametrize("value", ["stop", object()])
 def test_a_token_is_a_token(value: Any) -> None:  # Any: as above
     refused(lambda: agent().start("go", token=value), f"token={value!r}", "CancelToken()")

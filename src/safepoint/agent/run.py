@@ -381,4 +381,8 @@ def parent_of(parent: Run[Any, Any] | Inherit | None) -> Node | None:  # Any: a 
     if not isinstance(parent, Run | Inherit):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
         raise ValueError(f"parent={parent!r}: write parent=run, or parent=None to detach it")
     node = parent.node if isinstance(parent, Run) else current_node.get()
-    return node if node is not None and node.state in (NodeState.LIVE, NodeState.STOPPING) else None
+    if node is not None and node.state in (NodeState.LIVE, NodeState.STOPPING):
+        return node
+    if isinstance(parent, Run):
+        raise UsageError(f"parent={parent!r} is not live, so nothing can be a part of it: write parent=None")
+    return None
