@@ -396,6 +396,32 @@ async def test_the_words_of_the_answer_come_as_they_are_said() -> None:
 
 
 @virtual
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    ("said", "heard"), [("ab\ud83d\ude00cd", "ab\U0001f600cd"), ("a\ud83d", "a\ufffd"), ("\ude00b", "\ufffdb")]
+)
+async def test_words_can_be_printed_also_if_a_character_comes_in_two_halves(said: str, heard: str, late: bool) -> None:
+    model = HeldModel([think(said[:2]), think(said[2:]), say(said, pieces=len(said)), stall()])
+    async with Agent("a", model=model).start("go") as run:
+        if late:
+            await model.reached.wait()
+        reading = asyncio.ensure_future(all_of(run))
+        words = run.text()
+        if not late:
+            await model.reached.wait()
+        model.gate.set()
+        await passes(1)
+        run.cancel()
+        pieces = [piece async for piece in words]
+    assert "".join(pieces) == heard == run.result.text
+    for event in await reading:
+        if isinstance(event, TextStreamed | ReasoningStreamed):
+            event.text.encode()
+    for piece in pieces:
+        piece.encode()
+
+
+@virtual
 async def test_who_leaves_the_words_early_only_leaves() -> None:
     async with Agent("a", model=ScriptedModel(say("Once upon a time", pieces=4))).start("go") as run:
         async with aclosing(run.text()) as words:
