@@ -9,7 +9,7 @@ import pytest
 
 from safepoint import Agent, Ladder, Retry, Run, SafePoint, ToolContext, tool
 from safepoint.agent.events import RungReached
-from safepoint.errors import AskPerson
+from safepoint.errors import AskPerson, CutShort
 from safepoint.sessions import MemoryStore, Session
 from safepoint.testing import ScriptedModel, call, say
 from safepoint.tools.base import BaseTool
@@ -657,6 +657,36 @@ async def test_a_tool_may_stop_at_its_safe_point_inside_task_groups() -> None:
     assert (entry.state, entry.point, entry.error) == ("stopped", "page", None)
     assert run.result.checkpoint is not None
     assert run.result.checkpoint.calls["call_1_1"].memory.saved in (1, 2)
+
+
+@virtual
+async def test_a_tool_may_ask_for_another_try_and_tell_what_it_had_from_inside_a_task_group() -> None:
+    async def unhappy() -> None:
+        raise Retry("shorter, please")
+
+    async def half() -> None:
+        try:
+            await for_ever()
+        except asyncio.CancelledError:
+            raise CutShort("half of it") from None
+
+    @tool
+    async def picky() -> None:
+        """Ask for another try."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(unhappy())
+
+    @tool
+    async def long() -> None:
+        """Do a lot."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(half())
+
+    run = agent(picky, long).start("go")
+    await cancelled(run)
+    assert states(run) == {"picky": "failed", "long": "cut"}
+    assert run.result.ledger[0].error == "Please try again: shorter, please"
+    assert (run.result.ledger[1].content, run.result.ledger[1].error) == ("half of it", None)
 
 
 @virtual

@@ -136,13 +136,12 @@ class Execution:
         self.work.manner = self._tool.manner
         try:
             value = refuse_coroutine(await self._tool.body(self._context, self._args))
-        except Exception as error:
-            if self._being_stopped():
-                raise  # the ledger will say `cut`, with this error attached
+        except (Exception, BaseExceptionGroup) as raised:
+            error = way_out(raised)
+            if self._being_stopped() or not isinstance(error, Exception):
+                raise error from None  # the ledger will say `cut`, with this error attached; or what else it means
             self._record_failure(error)
             value = None
-        except BaseExceptionGroup as group:  # a task group inside the tool
-            raise way_out(group) from None
         else:
             if self._late():
                 return value  # abandoned long ago; it goes to the orphan and nowhere else

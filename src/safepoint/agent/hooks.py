@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from safepoint.errors import AskPerson, StopTool, UsageError
+from safepoint.errors import AskPerson, CutShort, Retry, StopTool, UsageError
 
 if TYPE_CHECKING:
     from safepoint._core.asks import Ask
@@ -147,11 +147,11 @@ def leaves(name: str, error: BaseException) -> bool:
 
 
 def way_out(error: BaseException) -> BaseException:
-    """The error itself; of a group of nothing but ways out the first, for a task group wraps them like errors."""
+    """The error itself; of a group of nothing but words to us the first, for a task group wraps them like errors."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     group = cast("BaseExceptionGroup[BaseException]", error)
-    found, rest = group.split((StopTool, AskPerson))
+    found, rest = group.split((StopTool, AskPerson, Retry, CutShort))
     if found is None or rest is not None:
         return group
     return way_out(found.exceptions[0])
