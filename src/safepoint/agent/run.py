@@ -206,7 +206,7 @@ class Run(Generic[DepsT, OutT]):
 
         Cancellation: only the waiting ends; leaving the run's block is what stops the run.
         """
-        if self._task is None:
+        if not self.node.started:
             raise UsageError("the run has not started: write `async with agent.start(…) as run:` first")
         if not self.ended:
             check_wait(self.node)
