@@ -152,6 +152,9 @@ class RunFailed(SafepointError):
         super().__init__(message)
         self.result = result
 
+    def __reduce__(self) -> tuple[Any, ...]:  # Any: as above
+        return type(self), (str(self), self.result)  # a pool of processes hands errors over as pickles
+
 
 class InternalError(SafepointError):
     """Safepoint broke one of its own rules. Please report it."""

@@ -202,6 +202,12 @@ def test_a_bad_price_is_refused(price: Any) -> None:  # Any: wrong on purpose
         Price(input=1, output=price)
 
 
+@pytest.mark.parametrize("prices", [["scripted"], {"scripted": 3}, None])
+def test_prices_are_prices_by_the_name_of_the_model(prices: Any) -> None:  # Any: wrong on purpose
+    with pytest.raises(ValueError, match=r"write prices=\{'model name': Price\(input=…, output=…\)\}"):
+        Budget(cost=1, prices=prices)
+
+
 def test_a_cost_without_the_price_of_the_model_is_refused_before_anything_runs() -> None:
     with pytest.raises(ValueError, match=r"Budget\(cost=…\) needs prices"):
         Budget(cost=1)

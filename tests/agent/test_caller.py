@@ -13,6 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from safepoint import Agent, Run, RunResult, SafePoint, tool
+from safepoint.errors import UsageError
 from safepoint.testing import ScriptedModel, call, say, stall
 from safepoint.testing.models import Reply
 from tests.agent.oracle import check_left_behind, states
@@ -259,6 +260,26 @@ async def test_the_runs_own_task_is_nobody_elses_and_a_hand_on_it_counts_as_the_
     assert run.result.cancellation is not None
     assert run.result.cancellation.reason.source == "caller"
     check_left_behind(run)
+
+
+def test_a_block_is_left_on_the_loop_where_it_was_entered() -> None:
+    agent = Agent("a", model=ScriptedModel(stall()))
+    refused: list[str] = []
+
+    async def leave(run: Run[None]) -> None:
+        with pytest.raises(UsageError) as caught:
+            await run.__aexit__(None, None, None)
+        refused.append(str(caught.value))
+
+    async def main() -> Run[None]:
+        async with agent.start("go") as run:
+            await asyncio.to_thread(lambda: asyncio.run(leave(run)))
+            run.cancel()
+        return run
+
+    run = asyncio.run(main())
+    assert [text.split(":")[0] for text in refused] == ["a was started on another event loop"]
+    asyncio.run(run.__aexit__(None, None, None))  # nothing is left to wait for
 
 
 @virtual

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from contextlib import aclosing
 
 import pytest
 
@@ -21,7 +22,8 @@ from safepoint.agent.events import (
     ToolCallEnded,
     ToolCallStarted,
 )
-from safepoint.agent.stream import MAX_BUFFERED_CHARS
+from safepoint.agent.stream import MAX_BUFFERED_CHARS, Reader
+from safepoint.errors import UsageError
 from safepoint.testing import ScriptedModel, call, say, stall, think
 from safepoint.testing.clock import EPOCH
 from tests.agent.oracle import check_left_behind
@@ -207,6 +209,60 @@ async def test_a_reader_before_the_start_sees_everything_too() -> None:
 
 
 @virtual
+async def test_waiting_for_events_of_a_run_that_was_not_started_raises_instead_of_hanging() -> None:
+    run = Agent("a", model=ScriptedModel(say("Hello"))).start("go")
+    reader, words = run.events(), run.text()
+    for each in (reader, words):
+        with pytest.raises(UsageError, match="has not started, so no event will come: enter `async with run:` first"):
+            await anext(each)
+    async with run:
+        assert named([event async for event in reader])[0] == "RunStarted"
+        assert [piece async for piece in words] == ["Hello"]
+
+
+def test_a_live_run_is_read_on_its_own_loop_and_one_that_has_ended_anywhere() -> None:
+    agent = Agent("a", model=ScriptedModel([say("Hello"), stall()]))
+    refused: list[str] = []
+
+    async def read(reader: Reader, run: Run[None]) -> None:
+        for begin in (run.events, run.text):
+            with pytest.raises(UsageError) as caught:
+                begin()
+            refused.append(str(caught.value))
+        with pytest.raises(UsageError) as caught:
+            await anext(reader)
+        refused.append(str(caught.value))
+
+    async def main() -> Run[None]:
+        run = agent.start("go")
+        before = run.events()
+        async with run:
+            assert await anext(run.text()) == "Hello"
+            await asyncio.to_thread(lambda: asyncio.run(read(before, run)))
+            assert await run.cancel().wait() == "stopped", "nobody who reads can hold the run"
+            assert named([event async for event in before])[-1] == "RunEnded", "and its own readers have lost nothing"
+        return run
+
+    run = asyncio.run(main())
+    assert len(refused) == 3
+    assert {text.split(":")[0] for text in refused} == {"a lives on another event loop"}
+    assert named(asyncio.run(all_of(run)))[-1] == "RunEnded"
+
+
+@virtual
+async def test_a_reader_that_a_collector_drops_while_another_comes_takes_nobody_along() -> None:
+    model = HeldModel(say("Once upon a time", pieces=4))
+    async with Agent("a", model=model).start("go") as run:
+        await model.reached.wait()
+        gone, stays = run.events(), run.events()
+        before = run.hub._readers  # pyright: ignore[reportPrivateUsage]  # what a collector may come between
+        del gone
+        assert run.hub._readers is before, "a reader that is being added goes where everybody looks"  # pyright: ignore[reportPrivateUsage]  # as above
+        model.gate.set()
+        assert named([event async for event in stays])[-1] == "RunEnded"
+
+
+@virtual
 async def test_a_late_reader_gets_what_happened_then_the_words_so_far_then_the_rest() -> None:
     model = HeldModel(say("Once upon a time", pieces=4))
     async with Agent("a", model=model).start("go") as run:
@@ -337,6 +393,41 @@ async def test_the_words_of_the_answer_come_as_they_are_said() -> None:
         pieces = [piece async for piece in run.text()]
     assert len(pieces) == 5
     assert "".join(pieces) == "One moment. It is eight."
+
+
+@virtual
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    ("said", "heard"), [("ab\ud83d\ude00cd", "ab\U0001f600cd"), ("a\ud83d", "a\ufffd"), ("\ude00b", "\ufffdb")]
+)
+async def test_words_can_be_printed_also_if_a_character_comes_in_two_halves(said: str, heard: str, late: bool) -> None:
+    model = HeldModel([think(said[:2]), think(said[2:]), say(said, pieces=len(said)), stall()])
+    async with Agent("a", model=model).start("go") as run:
+        if late:
+            await model.reached.wait()
+        reading = asyncio.ensure_future(all_of(run))
+        words = run.text()
+        if not late:
+            await model.reached.wait()
+        model.gate.set()
+        await passes(1)
+        run.cancel()
+        pieces = [piece async for piece in words]
+    assert "".join(pieces) == heard == run.result.text
+    for event in await reading:
+        if isinstance(event, TextStreamed | ReasoningStreamed):
+            event.text.encode()
+    for piece in pieces:
+        piece.encode()
+
+
+@virtual
+async def test_who_leaves_the_words_early_only_leaves() -> None:
+    async with Agent("a", model=ScriptedModel(say("Once upon a time", pieces=4))).start("go") as run:
+        async with aclosing(run.text()) as words:
+            assert await anext(words) == "Once"
+        assert [piece async for piece in words] == []
+    assert run.result.text == "Once upon a time"
 
 
 @virtual

@@ -49,8 +49,11 @@ class Asks(Hooks):
 
     async def _ask(self, where: str) -> None:
         if where == self.where:
-            answer = await self.ctx.interrupt({"may I?": where})
+            answer = await self._answer({"may I?": where})
             self.log.lines.append(f"{where}: {answer}")
+
+    async def _answer(self, payload: object) -> object:
+        return await self.ctx.interrupt(payload)
 
     async def before_run(self, run: AnyRun) -> None:
         await self._ask("before_run")
@@ -60,6 +63,15 @@ class Asks(Hooks):
 
     async def before_tool(self, run: AnyRun, call: ToolCall) -> None:
         await self._ask("before_tool")
+
+
+class AsksBeside(Asks):
+    """Asks in a task of its own."""
+
+    async def _answer(self, payload: object) -> object:
+        async with asyncio.TaskGroup() as group:
+            asking = group.create_task(self.ctx.interrupt(payload))
+        return asking.result()
 
 
 def worker(log: Log, *hooks: Hooks) -> Callable[[], Agent]:
@@ -73,11 +85,14 @@ def through_bytes(result: RunResult[Any]) -> Checkpoint:  # Any: of any output
     return Checkpoint.from_bytes(result.checkpoint.to_bytes())
 
 
+@pytest.mark.parametrize("kind", [Asks, AsksBeside])
 @pytest.mark.parametrize("where", POINTS)
 @virtual
-async def test_an_interrupt_in_a_before_hook_ends_the_run_and_resume_continues_with_the_answer(where: str) -> None:
+async def test_an_interrupt_in_a_before_hook_ends_the_run_and_resume_continues_with_the_answer(
+    where: str, kind: type[Asks]
+) -> None:
     log = Log()
-    agent = worker(log, Asks(where, log))
+    agent = worker(log, kind(where, log))
     result = await agent().run("go")
     asked = 0
     while result.stop_reason == "interrupted":

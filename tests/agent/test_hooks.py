@@ -16,6 +16,7 @@ from safepoint.agent.model import ModelRequest
 from safepoint.errors import UsageError
 from safepoint.history.parts import Message, ToolCall
 from safepoint.testing import ScriptedModel, call, say
+from safepoint.tools.rendering import MAX_ERROR_CHARS
 from tests.agent.oracle import check_left_behind, results, states
 from tests.agent.workshop import Gate
 from tests.virtual import now, passes, rounds, virtual
@@ -204,6 +205,22 @@ async def test_a_denied_call_is_not_made_and_the_model_is_told_why() -> None:
     assert states(run) == {"double": "failed"}
     assert run.result.ledger[0].started_at is None
     assert run.result.stop_reason == "end_turn"
+
+
+@virtual
+async def test_a_denial_is_bounded_like_any_other_error() -> None:
+    run = await ended(agent(Verdict(Deny("\ud800" + "x" * 100_000))))
+    (entry,) = run.result.ledger
+    assert len(str(entry.error)) <= MAX_ERROR_CHARS
+    assert "denied: \ufffdxxx" in str(entry.error)
+
+
+@virtual
+async def test_a_hook_that_was_set_on_one_object_counts() -> None:
+    hooks = Hooks()
+    hooks.before_tool = lambda run, call: Deny("no")  # type: ignore[method-assign]  # the point
+    run = await ended(agent(hooks))
+    assert states(run) == {"double": "failed"}
 
 
 @virtual

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from safepoint import Agent, CancelToken, Hooks, Ladder, ModelSettings, SafePoint, ToolContext, tool
+from safepoint import Agent, CancelToken, Hooks, Ladder, ModelSettings, Run, SafePoint, ToolContext, tool
 from safepoint.errors import CheckpointError, HistoryError, NotEnded, ToolDefinitionError, UsageError
 from safepoint.history.parts import File, Image, Message, Text
 from safepoint.sessions import MemoryStore, Session
-from safepoint.testing import ScriptedModel, call, say
+from safepoint.testing import ScriptedModel, call, fail, say
 from safepoint.tools import mcp_tools
 from tests.virtual import virtual
 
@@ -119,6 +120,8 @@ def test_settings_are_model_settings(value: object) -> None:
 
 @pytest.mark.parametrize("value", [5, {"cap": 5}])
 def test_a_ladder_is_a_ladder(value: object) -> None:
+    with pytest.raises(ValueError, match=r"write ladder=Ladder\(…\)"):
+        agent().run_sync("go", ladder=value)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # as below
     refused(lambda: agent(ladder=value), f"ladder={value!r}", "Ladder(…)")
     refused(lambda: agent().start("go", ladder=value), f"ladder={value!r}", "Ladder(…)")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # the point
 
@@ -175,6 +178,19 @@ def test_a_broken_history_is_refused_before_anything_runs() -> None:
 @pytest.mark.parametrize("value", ["now", object(), ScriptedModel()])
 def test_a_parent_is_a_run_or_none(value: Any) -> None:  # Any: as above
     refused(lambda: agent().start("go", parent=value), f"parent={value!r}", "parent=run, or parent=None")
+
+
+@virtual
+async def test_a_parent_is_live() -> None:
+    before, child = agent().start("go"), agent()
+    with pytest.raises(UsageError, match=r"parent=<Run .* of 'a', new> is not live"):
+        child.start("go", parent=before)
+    async with before:
+        part = child.start("go", parent=before)
+        part.discard()
+        assert part.node.parent is before.node
+    with pytest.raises(UsageError, match="ended> is not live, so nothing can be a part of it: write parent=None"):
+        child.start("go", parent=before)
 
 
 @pytest.mark.parametrize("value", ["stop", object()])
@@ -258,7 +274,7 @@ async def test_a_run_does_not_wait_for_itself() -> None:
         return "never"
 
     result = await agent(model=ScriptedModel(call("waits"), say("done")), tools=[waits]).run("go")
-    assert "waits for its own run: return, and wait from outside" in str(result.ledger[0].error)
+    assert "waits for a, which it is part of: return, and wait from outside" in str(result.ledger[0].error)
 
 
 # -- inside a tool -----------------------------------------------------------------------------------------------------
@@ -297,6 +313,29 @@ async def test_a_safe_point_needs_a_name_and_threads_have_their_own_word_for_it(
     result = await agent(model=model, tools=[nameless, wrong_word]).run("go")
     assert "a named point needs a name, as in SafePoint.named('page')" in str(result.ledger[0].error)
     assert "safe_point_sync() is for threads: write `await ctx.safe_point(…)` here" in str(result.ledger[1].error)
+
+
+@virtual
+async def test_a_loop_of_a_tools_own_is_no_place_for_a_safe_point_or_a_shield() -> None:
+    @tool
+    def point(ctx: ToolContext) -> None:
+        """Stop in a thread."""
+        asyncio.run(ctx.safe_point("page"))
+
+    @tool
+    def shield(ctx: ToolContext) -> None:
+        """Be shielded in a thread."""
+
+        async def shielded() -> None:
+            async with ctx.shield(1):
+                pass
+
+        asyncio.run(shielded())
+
+    model = ScriptedModel([call("point"), call("shield")], say("done"))
+    result = await agent(model=model, tools=[point, shield]).run("go")
+    assert "write ctx.safe_point_sync(…) in a thread" in str(result.ledger[0].error)
+    assert "a thread is never cut; write @tool(grace=…)" in str(result.ledger[1].error)
 
 
 def test_an_agent_works_without_any_of_these_options() -> None:
@@ -361,6 +400,27 @@ def test_an_agent_as_a_tool_has_words(option: str) -> None:
 @pytest.mark.parametrize("reply", ["hi", ["hi"], 5, None])
 def test_a_script_is_made_of_what_a_model_does(reply: object) -> None:
     refused(lambda: ScriptedModel(untyped(reply)), "is nothing that a model does: write say(")
+
+
+def test_what_a_model_does_is_written_with_words_names_and_exceptions() -> None:
+    refused(lambda: say(untyped(5)), "say(5)", "write say('…')")
+    refused(lambda: fail(untyped("busy")), "fail('busy')", "write an exception, as in fail(ModelUnavailable('busy'))")
+    refused(lambda: call(untyped(echo)), "<Tool 'echo'", "write call('name', …)")
+    refused(lambda: call("echo", untyped([1])), "[1]", "write the arguments as a dict or as keywords")
+
+
+def test_a_tool_is_made_once() -> None:
+    with pytest.raises(ToolDefinitionError, match="is a tool already: write @tool once, with all its options"):
+        tool(untyped(echo), name="again")
+
+
+def test_a_handle_is_made_by_its_agent_and_a_broken_one_makes_no_further_noise() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(TypeError):
+            untyped(Run)()
+        gc.collect()
+    assert caught == []
 
 
 SETTINGS: dict[str, list[object]] = {

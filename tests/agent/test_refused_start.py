@@ -22,9 +22,13 @@ def test_a_run_that_its_token_refuses_does_not_warn_of_a_forgotten_handle() -> N
         async with agent.start("go", token=token):
             pass
 
+    async def read() -> None:
+        async for _ in agent.stream("go", token=token):
+            pass
+
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for refused in (lambda: agent.run("go", token=token), enter):
+        for refused in (lambda: agent.run("go", token=token), enter, read):
             with pytest.raises(TokenCancelled):
                 asyncio.run(refused())
         gc.collect()

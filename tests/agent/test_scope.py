@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from safepoint import Agent, Run, SafePoint, ToolContext, tool
+from safepoint import Agent, Hooks, Run, SafePoint, ToolContext, tool
 from safepoint._core.endings import Touched
 from safepoint._core.tree import Node
 from safepoint.agent.events import RunEnded, RunStarted
@@ -109,6 +110,27 @@ async def test_now_ends_everything_below_whatever_the_depth(at: SafePoint) -> No
     assert endings(run) == {"grandchild": "cancelled", "child": "cancelled", "parent": "cancelled"}
     assert states(run) == {"child": "stopped"}
     check_left_behind(run)
+
+
+@virtual
+async def test_a_sub_agents_run_can_be_waited_for_like_any_other() -> None:
+    begun: list[Run[Any, Any]] = []  # Any: as hooks are given it
+
+    class Watched(Hooks):
+        def before_run(self, run: Run[Any, Any]) -> None:  # Any: as above
+            begun.append(run)
+
+    gate = Gate("gate")
+    inner = Agent("inner", model=ScriptedModel(call("gate"), say("inside")), tools=[gate.tool], hooks=[Watched()])
+    outer = Agent("outer", model=ScriptedModel(call("inner", input="go"), say("done")), tools=[inner.as_tool()])
+    async with outer.start("go"):
+        await gate.started.wait()
+        waiting = asyncio.ensure_future(begun[0].wait())
+        await rounds(1)
+        assert not waiting.done()
+        gate.gate.set()
+        assert (await waiting).text == "inside"
+    assert (await begun[0].wait()).text == "inside"
 
 
 @virtual

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from safepoint import Agent, Hooks, Run, check_history, tool
+from safepoint import Agent, HistoryError, Hooks, Run, ToolContext, check_history, tool
 from safepoint.agent.steering import SteerReceipt
+from safepoint.errors import AskNotTaken, UsageError, WaitInsideRun
 from safepoint.sessions import MemoryStore, Session
 from safepoint.testing import ScriptedModel, call, say, stall
 from tests.sessions.stores import Wrapped
@@ -137,3 +138,43 @@ async def test_a_message_that_has_joined_is_stored_before_the_model_is_called() 
         await reached.wait()
         assert [message.text for message in (await store.load("s")).messages] == ["gomore"]
         run.cancel()
+
+
+@virtual
+async def test_waiting_for_a_message_raises_where_it_would_hang() -> None:
+    refused: list[BaseException] = []
+
+    @tool
+    async def waits(ctx: ToolContext) -> str:
+        """Wait for a message that joins when this has returned."""
+        for wait in (ctx.run.steer("more").wait, in_the_loop):
+            try:
+                await wait()
+            except UsageError as error:
+                refused.append(error)
+        return "did not wait"
+
+    async def in_the_loop() -> None:
+        waiting[0].wait_sync()
+
+    model = ScriptedModel(call("waits"), say("done"))
+    run = Agent("a", model=model, tools=[waits]).start("go")
+    waiting = [run.steer("before the start")]
+    with pytest.raises(AskNotTaken, match="has not started"):
+        await waiting[0].wait()
+    async with run:
+        waiting.append(run.steer("outside"))
+        with pytest.raises(UsageError, match="block the loop that the run needs"):
+            waiting[1].wait_sync()
+        assert await waiting[1].wait() == "joined"
+        assert waiting[1].wait_sync() == "joined", "what is known needs no waiting"
+    assert [type(error) for error in refused] == [WaitInsideRun]
+    assert model.requests[1].messages[-1].text == "more"
+
+
+@virtual
+async def test_words_that_no_provider_takes_are_refused_where_they_are_said() -> None:
+    async with Agent("a", model=ScriptedModel(say("x"))).start("go") as run:
+        with pytest.raises(HistoryError, match="half a surrogate pair"):
+            run.steer("\ud800")
+    check_history(run.result.messages)

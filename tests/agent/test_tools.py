@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 
 import pytest
 
 from safepoint import Agent, Ladder, Retry, Run, SafePoint, ToolContext, tool
 from safepoint.agent.events import RungReached
+from safepoint.errors import AskPerson, CutShort
 from safepoint.sessions import MemoryStore, Session
 from safepoint.testing import ScriptedModel, call, say
 from safepoint.tools.base import BaseTool
+from safepoint.tools.rendering import MAX_ERROR_CHARS
 from tests.agent.oracle import check_left_behind, results, states
 from tests.agent.workshop import Gate
 from tests.core.piece import for_ever
@@ -576,3 +579,124 @@ async def test_a_result_that_arrives_together_with_now_is_kept_and_the_run_still
     assert run.result.stop_reason == "cancelled"
     assert model.calls == 1
     check_left_behind(run)
+
+
+@virtual
+@pytest.mark.parametrize("kind", ["forgotten await", "decorator"])
+async def test_a_call_that_nobody_awaited_is_no_result(kind: str) -> None:
+    async def inner() -> str:
+        return "never said"
+
+    @functools.wraps(inner)
+    def decorated() -> object:
+        return inner()
+
+    async def forgetful() -> object:
+        return inner()
+
+    made: BaseTool = tool(decorated, name="tried") if kind == "decorator" else tool(forgetful, name="tried")
+    async with agent(made).start("go") as run:
+        pass
+    check_left_behind(run)
+    assert states(run) == {"tried": "failed"}
+    assert "inner() without awaiting it: write `return await …`" in str(run.result.ledger[0].error)
+
+
+@virtual
+async def test_a_wish_to_try_again_is_bounded_like_any_other_error() -> None:
+    @tool
+    async def wordy() -> str:
+        """Ask for another try, at length."""
+        raise Retry("\ud800" + "x" * 100_000)
+
+    async with agent(wordy).start("go") as run:
+        pass
+    check_left_behind(run)
+    error = str(run.result.ledger[0].error)
+    assert len(error) <= MAX_ERROR_CHARS
+    assert error.startswith("Please try again: \ufffdxxx")
+
+
+@virtual
+async def test_a_person_may_be_asked_from_inside_a_task_group() -> None:
+    @tool
+    async def careful(ctx: ToolContext) -> str:
+        """Ask beside other work."""
+        async with asyncio.TaskGroup() as group:
+            asking = group.create_task(ctx.interrupt("really?"))
+            group.create_task(asyncio.sleep(0))
+        return str(asking.result())
+
+    careful_agent = agent(careful)
+    result = await careful_agent.run("go")
+    assert (result.stop_reason, [question.payload for question in result.questions]) == ("interrupted", ["really?"])
+    assert result.checkpoint is not None
+    done = await careful_agent.resume(result.checkpoint, answers={result.questions[0].id: "yes"})
+    assert (done.stop_reason, done.ledger[0].content) == ("end_turn", "yes")
+
+
+@virtual
+async def test_a_tool_may_stop_at_its_safe_point_inside_task_groups() -> None:
+    async def part(ctx: ToolContext, number: int) -> None:
+        await asyncio.sleep(0)
+        async with asyncio.TaskGroup() as inner:
+            inner.create_task(ctx.safe_point("page", save=number))
+
+    @tool
+    async def pages(ctx: ToolContext) -> str:
+        """Do two things at once."""
+        async with asyncio.TaskGroup() as group:
+            for number in (1, 2):
+                group.create_task(part(ctx, number))
+        return "all"
+
+    async with agent(pages).start("go") as run:
+        run.cancel(SafePoint.named("page"))
+    check_left_behind(run)
+    (entry,) = run.result.ledger
+    assert (entry.state, entry.point, entry.error) == ("stopped", "page", None)
+    assert run.result.checkpoint is not None
+    assert run.result.checkpoint.calls["call_1_1"].memory.saved in (1, 2)
+
+
+@virtual
+async def test_a_tool_may_ask_for_another_try_and_tell_what_it_had_from_inside_a_task_group() -> None:
+    async def unhappy() -> None:
+        raise Retry("shorter, please")
+
+    async def half() -> None:
+        try:
+            await for_ever()
+        except asyncio.CancelledError:
+            raise CutShort("half of it") from None
+
+    @tool
+    async def picky() -> None:
+        """Ask for another try."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(unhappy())
+
+    @tool
+    async def long() -> None:
+        """Do a lot."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(half())
+
+    run = agent(picky, long).start("go")
+    await cancelled(run)
+    assert states(run) == {"picky": "failed", "long": "cut"}
+    assert run.result.ledger[0].error == "Please try again: shorter, please"
+    assert (run.result.ledger[1].content, run.result.ledger[1].error) == ("half of it", None)
+
+
+@virtual
+async def test_an_error_beside_a_way_out_is_an_error() -> None:
+    @tool
+    async def torn(ctx: ToolContext) -> str:
+        """Ask, and fail."""
+        raise BaseExceptionGroup("both", [AskPerson("?"), ValueError("broken")])
+
+    async with agent(torn).start("go") as run:
+        pass
+    assert states(run) == {"torn": "failed"}
+    assert "ValueError: broken" in str(run.result.ledger[0].error)

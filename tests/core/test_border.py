@@ -226,3 +226,16 @@ async def test_a_failing_sibling_in_a_task_group_cancels_the_wait_and_its_error_
         await both()
     assert [type(error) for error in caught.value.exceptions] == [LookupError]
     assert closing.closed_at == 4.0
+
+
+def test_a_task_that_was_done_on_a_loop_that_is_closed_is_not_waited_for() -> None:
+    async def nothing() -> None:
+        pass
+
+    async def begun() -> asyncio.Task[None]:
+        task = asyncio.create_task(nothing())
+        await task
+        return task
+
+    task = asyncio.run(begun())
+    asyncio.run(outlive(task, pytest.fail))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
 
 import pytest
 
@@ -13,7 +14,7 @@ from safepoint._core.groups import CancelToken, Group, GroupReceipt
 from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason
 from safepoint._core.tree import Node
-from safepoint.errors import AskNotTaken, TokenCancelled
+from safepoint.errors import AskNotTaken, NotEnded, TokenCancelled
 from tests.core.grove import end, new_run, run
 from tests.core.piece import settled
 from tests.virtual import passes, virtual
@@ -286,6 +287,162 @@ async def test_a_cancel_that_crosses_a_start_in_another_thread_is_taken_by_the_r
     assert node.stop is not None
     assert node.stop.reason.text == "in between"
     end(node)
+
+
+@virtual
+async def test_a_cancel_that_crosses_a_start_has_a_receipt_for_that_run_and_only_one() -> None:
+    token, node = CancelToken(), run()
+    before = token.cancel(SAFE)  # the start has looked at the token already
+    token.admit(node)
+    assert [receipt.node for receipt in before.receipts] == [node]
+    before.ask(node)  # both of the two that cross find the other
+    assert len(before.receipts) == 1
+    node.judge("after_tools")
+    end(node)
+    assert await before.wait() == "stopped"
+    assert before.contributed
+
+
+class TakenBack(CancelToken):
+    """A token whose cancel is taken back while a run is starting under it, before or after the run is asked."""
+
+    def __init__(self, *, before: bool) -> None:
+        super().__init__()
+        self._before = before
+
+    def admit(self, node: Node) -> None:
+        (cancel,) = self._cancels
+        if self._before:
+            assert cancel.withdraw()
+            cancel.ask(node)
+        else:
+            self._cancels = Leaving(lambda: cancel.ask(node))
+            cancel.refuse_by(self._cancels)
+            assert cancel.withdraw()
+
+
+class Leaving(list[GroupReceipt]):
+    """Cancels of a token; something happens in the very moment in which one is taken off."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        super().__init__()
+        self._call = call
+
+    def remove(self, cancel: GroupReceipt, /) -> None:
+        self._call()
+        super().remove(cancel)
+
+
+@virtual
+@pytest.mark.parametrize("before", [True, False])
+async def test_a_cancel_that_is_taken_back_while_a_run_starts_does_not_stop_it(before: bool) -> None:
+    token, node = TakenBack(before=before), run()
+    receipt: GroupReceipt = token.cancel(SAFE)
+    token.admit(node)
+    assert node.judge("after_tools") is None
+    assert not token.cancel_requested
+    end(node)
+    assert await receipt.wait() == "withdrawn"
+
+
+def test_a_run_that_was_lost_with_its_loop_is_not_live_any_more() -> None:
+    group, loop = Group(), asyncio.new_event_loop()
+
+    async def begin() -> Node:
+        return joined(group, "lost")
+
+    node = loop.run_until_complete(begin())
+    taken = node.cancel()
+    loop.close()
+    assert node.lost
+    kept = group.ask(ask(), keep=True)
+    assert kept.receipts == ()
+    with pytest.raises(AskNotTaken):
+        kept.wait_sync()
+    with pytest.raises(NotEnded, match="its event loop was closed first"):
+        taken.wait_sync()
+
+    async def following() -> None:
+        after = joined(group, "following")
+        assert [receipt.node for receipt in kept.receipts] == [after]
+        end(after)
+
+    asyncio.run(following())
+
+
+@virtual
+async def test_an_ask_for_the_next_run_is_kept_while_the_last_one_is_telling_its_end() -> None:
+    group = Group()
+    node = joined(group)
+    node.seal()
+    kept = group.ask(ask(), keep=True)
+    with pytest.raises(AskNotTaken):
+        await kept.wait()
+    following = joined(group, "following")
+    assert [receipt.accepted for receipt in kept.receipts] == [False, True]
+    end(node, following)
+
+
+@virtual
+async def test_a_deadline_is_as_far_away_on_the_clock_of_each_run_as_on_the_askers() -> None:
+    token, node = CancelToken(), run()
+    token.admit(node)
+    await passes(1)
+    receipt = await asyncio.to_thread(lambda: token.cancel(SAFE, within=5))  # by the clock of the machine
+    await passes(4.9)
+    assert node.stop is None
+    await passes(0.2)
+    assert node.stop is not None
+    assert 0 <= node.clock.wall() - node.stop.request.asks[0].asked_at < 6, "a time of day of the same clock"
+    end(node)
+    assert await receipt.wait() == "escalated"
+
+
+class Passing(deque[GroupReceipt]):
+    """Kept asks; a run comes and goes in the very moment in which the first one is added."""
+
+    def __init__(self, come_and_go: Callable[[], object]) -> None:
+        super().__init__()
+        self._come_and_go: Callable[[], object] | None = come_and_go
+
+    def append(self, receipt: GroupReceipt, /) -> None:
+        super().append(receipt)
+        call, self._come_and_go = self._come_and_go, None
+        if call is not None:
+            call()
+
+
+class Visited(Group):
+    """A group in which a run is live for one look only: it has ended when it is asked."""
+
+    def __init__(self, node: Node, *, takes: bool = False) -> None:
+        super().__init__()
+        self._kept = Passing(lambda: self.join(node) if takes else self._live.setdefault(node))
+
+    def ask_live(self, receipt: GroupReceipt) -> bool:
+        self._live.clear()
+        return super().ask_live(receipt)
+
+
+@virtual
+async def test_an_ask_for_the_next_run_outlives_a_run_that_came_and_went_meanwhile() -> None:
+    node = run("passing")
+    group = Visited(node)
+    kept = group.ask(ask(), keep=True)
+    assert not kept.receipts
+    following = joined(group, "following")
+    assert [receipt.node for receipt in kept.receipts] == [following]
+    end(node, following)
+
+
+@virtual
+async def test_an_ask_that_a_passing_run_has_taken_is_not_kept_for_another() -> None:
+    node = run("passing")
+    group = Visited(node, takes=True)
+    kept = group.ask(ask(), keep=True)
+    following = joined(group, "following")
+    assert [receipt.node for receipt in kept.receipts] == [node]
+    end(node, following)
 
 
 @pytest.mark.parametrize("at", ["now", None])

@@ -173,6 +173,30 @@ async def test_a_waiter_that_has_left_leaves_nothing_behind() -> None:
     assert latch._waiters == []  # pyright: ignore[reportPrivateUsage]  # a leak shows nowhere else
 
 
+def test_a_thread_whose_time_was_up_leaves_nothing_behind() -> None:
+    latch = Latch()
+    assert latch.wait_sync(0.001) is False
+    assert latch._waiters == []  # pyright: ignore[reportPrivateUsage]  # as above
+
+
+class SetMeanwhile(list[Callable[[], object]]):
+    """Waiters; another thread sets the latch at the very moment in which one leaves."""
+
+    def remove(self, waiter: Callable[[], object], /) -> None:
+        super().remove(waiter)
+        waiter()
+
+
+class Met(Latch):
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiters = SetMeanwhile()
+
+
+def test_a_thread_whose_time_was_up_in_the_moment_of_the_setting_is_told_the_truth() -> None:
+    assert Met().wait_sync(0.001) is True
+
+
 class Emptied(list[Callable[[], object]]):
     """Waiters that another thread takes away at the very moment in which one is wanted."""
 

@@ -305,10 +305,24 @@ async def test_a_thread_may_limit_its_waiting() -> None:
 
 
 @virtual
+async def test_who_asks_again_and_again_whether_it_has_ended_leaves_nothing_behind() -> None:
+    node = run()
+    receipt = node.cancel(SAFE)
+    waiters: list[int] = []
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            await receipt.wait(timeout=0.001)
+        waiters.append(len(node.ended._waiters))  # pyright: ignore[reportPrivateUsage]  # a leak shows nowhere else
+    assert len(set(waiters)) == 1
+    end(node)
+    assert await receipt.wait() == "finished_first"
+
+
+@virtual
 async def test_the_loop_that_does_the_stopping_is_not_blocked_by_wait_sync() -> None:
     node = run()
     receipt = node.cancel()
-    with pytest.raises(UsageError, match=r"block the loop that does the stopping: write `await receipt.wait\(\)`"):
+    with pytest.raises(UsageError, match=r"block the loop that the run needs: write `await receipt.wait\(\)`"):
         receipt.wait_sync()
     await settled()
     end(node)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from contextvars import ContextVar, copy_context
+from typing import Any
 
 from safepoint._core.endings import Ending
 from safepoint._core.ladder import Ladder
@@ -209,3 +210,53 @@ async def test_winding_down_closes_generators_and_parts_with_what_they_start() -
     assert asyncio.all_tasks() == {asyncio.current_task()}
     await passes(10)
     assert started[0].done()
+
+
+class Begun(Coroutine[Any, Any, None]):  # Any: as in asyncio
+    """A coroutine whose first step was made before it got a task, as the eager tasks of Python 3.12 do."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self._coroutine = coroutine
+        self._first: list[object] = [coroutine.send(None)]
+
+    def send(self, value: object, /) -> object:
+        return self._first.pop() if self._first else self._coroutine.send(value)
+
+    def throw(self, *error: Any) -> object:
+        self._first.clear()
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from self._coroutine.__await__()
+
+
+def begin_at_once(loop: Any, coroutine: Any, /, **options: Any) -> Any:  # Any: as in asyncio
+    return asyncio.Task(Begun(coroutine), loop=loop, **options)
+
+
+@virtual
+async def test_no_task_of_ours_makes_a_step_before_it_is_known_whatever_the_loop_does_with_tasks() -> None:
+    steps: list[str] = []
+
+    async def body(name: str) -> None:
+        steps.append(name)
+        await asyncio.sleep(0)
+
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(begin_at_once)
+    try:
+        theirs = asyncio.create_task(body("theirs"))
+        assert steps == ["theirs"], "the factory does what it should"
+        ours = Supervisor.current().spawn(body("ours"), "ours", None)
+        assert steps == ["theirs"]
+        await asyncio.wait((theirs, ours))
+        assert steps == ["theirs", "ours"]
+        piece = Piece(lambda: body("cut"))
+        piece.work.stop()
+        await settled()
+        assert "cut" not in steps
+    finally:
+        loop.set_task_factory(None)

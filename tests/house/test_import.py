@@ -15,6 +15,23 @@ import safepoint
 from tests.house.test_layering import RINGS
 from tests.house.tree import ROOT
 
+LIST_WHAT_A_STOP_LOADED = """
+import asyncio, sys
+from safepoint import Agent
+from safepoint.testing import ScriptedModel, stall
+
+async def main():
+    reached = asyncio.Event()
+    caller = asyncio.create_task(Agent("a", model=ScriptedModel(stall(reached.set))).run("go"))
+    await reached.wait()
+    before = set(sys.modules)
+    caller.cancel()
+    await asyncio.wait([caller])
+    print(*sorted(set(sys.modules) - before), caller.cancelled())
+
+asyncio.run(main())
+"""
+
 LIST_WHAT_THE_IMPORT_LOADED = """
 import sys
 before = set(sys.modules)
@@ -88,6 +105,12 @@ def test_composites_and_loops_of_turns_are_loaded_by_those_who_name_them() -> No
     late = {"safepoint.compose.parallel", "safepoint.turns.loop"}
     assert not late & set(first.split())
     assert late <= set(then.split())
+
+
+def test_the_first_stop_of_a_process_does_not_wait_for_imports() -> None:
+    program = [sys.executable, "-W", "error", "-c", LIST_WHAT_A_STOP_LOADED]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.stdout == "True\n", done.stderr
 
 
 def test_a_misspelt_name_is_no_name_of_safepoint() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from safepoint import Agent, Message, RunResult, tool
+from safepoint.agent.live import watch_runs
 from safepoint.errors import ModelUnavailable
 from safepoint.history.parts import Text
 from safepoint.testing import ScriptedModel, call, check_cancellable, fail, pass_time, say
@@ -101,3 +102,12 @@ def test_a_message_that_joins_while_a_refused_call_is_made_again_disturbs_no_com
     report = check_cancellable(scenario)
     assert report.failures == []
     assert report.injections > 10
+
+
+@virtual
+async def test_who_watches_for_runs_at_the_same_time_sees_all_of_them() -> None:
+    with watch_runs() as outer:
+        with watch_runs() as inner:
+            assert outer == inner == []
+        await play(None)
+    assert (len(outer), len(inner)) == (1, 0)

@@ -69,10 +69,12 @@ class Standing(NamedTuple):
                 return self._replace(sealed=True)
 
     def _asked(self, ask: Ask) -> Standing:
+        # Two threads may hand in one ask, each not knowing of the other: the first time counts, also if it was since
+        # taken back.
+        if ask.id in self.withdrawn or any(ask.id == each.id for each in (*self.asks, *self.late)):
+            return self
         if self.sealed:
             return self._replace(refused=self.refused | {ask.id})
-        if any(ask.id == each.id for each in (self.late if self.answered else self.asks)):
-            return self
         request = alone(ask)
         pressing = join(self.pressing, request)
         if self.answered:

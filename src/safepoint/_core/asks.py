@@ -53,7 +53,9 @@ def make_ask(
     if within is None:
         deadline = None
     elif at.level is not Level.SAFE:
-        raise ValueError(f"within={within!r} with {at!r}: it is immediate already; leave within out")
+        raise ValueError(
+            f"within={within!r} with {at!r}: it is immediate already; leave within out, or write SafePoint.ANY"
+        )
     elif not is_seconds(within):
         raise ValueError(f"within={within!r}: write a number of seconds above 0, or at=SafePoint.NOW to stop at once")
     else:

@@ -8,9 +8,13 @@ exception is raised again: never swallowed, never turned into a result. The run'
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import anyio
+
+_SCOPES = "anyio._backends._asyncio"
 
 
 async def outlive(task: asyncio.Task[None], on_cancelled: Callable[[], object]) -> None:
@@ -18,6 +22,8 @@ async def outlive(task: asyncio.Task[None], on_cancelled: Callable[[], object]) 
 
     Cancellation: `on_cancelled` is called, the task is waited for all the same, then the caller's exception goes on.
     """
+    if task.done():  # perhaps on another loop, which is closed
+        return
     try:
         await asyncio.wait((task,))
     except asyncio.CancelledError:
@@ -29,7 +35,7 @@ async def outlive(task: asyncio.Task[None], on_cancelled: Callable[[], object]) 
 async def outlast(task: asyncio.Task[None]) -> None:
     """Wait for a task that is already stopping. Cancellation: put off until it is done, then it goes on."""
     put_off: asyncio.CancelledError | None = None
-    with anyio.CancelScope(shield=True):
+    with _shield():
         while not task.done():
             try:
                 await asyncio.wait((task,))
@@ -37,3 +43,11 @@ async def outlast(task: asyncio.Task[None]) -> None:
                 put_off = again
     if put_off is not None:
         raise put_off
+
+
+def _shield() -> AbstractContextManager[object]:
+    """Against the scopes of AnyIO. Before the module is loaded that makes them, this task can be in none.
+
+    To load it here would hold the loop for a fifth of a second in the first stop of a process.
+    """
+    return anyio.CancelScope(shield=True) if _SCOPES in sys.modules else nullcontext()

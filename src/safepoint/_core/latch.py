@@ -62,8 +62,13 @@ class Latch:
     def wait_sync(self, timeout: float | None = None) -> bool:
         """Block this thread; False if the time ran out."""
         event = threading.Event()
-        self.when_set(event.set)
-        return event.wait(timeout)
+        wake = event.set
+        self.when_set(wake)
+        if event.wait(timeout):
+            return True
+        with suppress(ValueError):  # the latch was set in this very moment
+            self._waiters.remove(wake)
+        return event.is_set()
 
 
 def _finish(future: asyncio.Future[None]) -> None:

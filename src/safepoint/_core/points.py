@@ -79,7 +79,8 @@ def check_point(at: SafePoint) -> SafePoint:
     """The same, or a refusal: a typo in a string must not become a cancel that never comes."""
     if not isinstance(at, SafePoint):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
         raise ValueError(
-            f"at={at!r} is not a safe point: write SafePoint.NOW, SafePoint.AFTER_TOOLS or SafePoint.named('x')"
+            f"at={at!r} is not a safe point: write SafePoint.NOW, SafePoint.AFTER_TOOLS or SafePoint.named('x'), and | "
+            "between several"
         )
     return at
 

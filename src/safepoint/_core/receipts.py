@@ -44,6 +44,7 @@ class Receipt:
         # A node on a closed loop that never sealed will never look at its log again: that counts as ended.
         self.accepted = reachable and ask.id not in node.log.standing().refused
         self._settled = Latch()
+        self._told_of_the_end = False
 
     @property
     def receipts(self) -> tuple[Receipt, ...]:
@@ -123,10 +124,7 @@ class Receipt:
     def wait_sync(self, timeout: float | None = None) -> Outcome:
         """As `wait`, from a thread that runs no event loop."""
         if self._must_wait():
-            if self.node.runs_in_this_thread():
-                raise UsageError(
-                    "wait_sync() would block the loop that does the stopping: write `await receipt.wait()`"
-                )
+            check_thread(self.node)
             if not self._settled.wait_sync(timeout):
                 raise TimeoutError(f"{self.node.path} has not ended within {timeout} s")
         return self.outcome
@@ -134,14 +132,10 @@ class Receipt:
     def _must_wait(self) -> bool:
         if not self.accepted or self._withdrawn() or self.node.ended.is_set:
             return False
-        inside = current_node.get()
-        if inside is not None and self.node.holds(inside):
-            raise WaitInsideRun(
-                f"{inside.path} waits for {self.node.path}, which it is part of: return, and wait from outside"
-            )
-        if not self.node.started:
-            raise AskNotTaken(f"{self.node.path} has not started, so waiting would never end: start the run first")
-        self.node.ended.when_set(self._settled.set)
+        check_wait(self.node)
+        if not self._told_of_the_end:
+            self._told_of_the_end = True
+            self.node.ended.when_set(self._settled.set)
         return True
 
     def _withdrawn(self) -> bool:
@@ -157,3 +151,22 @@ class Receipt:
 
     def __repr__(self) -> str:
         return f"<Receipt {self.asked.id} for {self.node.path}, {'accepted' if self.accepted else 'too late'}>"
+
+
+def check_wait(node: Node) -> None:
+    """Refuse to wait for what is to come of a node, where that would never end."""
+    inside = current_node.get()
+    if inside is not None and node.holds(inside):
+        raise WaitInsideRun(f"{inside.path} waits for {node.path}, which it is part of: return, and wait from outside")
+    if not node.started:
+        raise AskNotTaken(f"{node.path} has not started, so waiting would never end: start the run first")
+    if node.lost:
+        raise NotEnded(
+            f"{node.path} never ended, its event loop was closed first: let asyncio.run(…) close it, which ends runs"
+        )
+
+
+def check_thread(node: Node) -> None:
+    """Refuse to block the very loop that is waited for."""
+    if node.runs_in_this_thread():
+        raise UsageError("wait_sync() would block the loop that the run needs: write `await receipt.wait()`")

@@ -65,7 +65,12 @@ class Supervisor:
         on_done: Callable[[asyncio.Task[None]], object] = _nothing,
     ) -> asyncio.Task[None]:
         """A task of ours, kept until it is done. Without a context of its own it gets a copy of the present one."""
-        task = asyncio.get_running_loop().create_task(coroutine, name=f"safepoint:{name}", context=context)
+        loop, label = asyncio.get_running_loop(), f"safepoint:{name}"
+        task: asyncio.Task[None]
+        if loop.get_task_factory() is None:
+            task = loop.create_task(coroutine, name=label, context=context)
+        else:  # a factory may run the first step in here, before anybody knows the task: it could not be stopped there
+            task = asyncio.Task(coroutine, loop=loop, name=label, context=context)
         self._tasks.add(task)
         task.add_done_callback(partial(self._done, on_done))
         return task

@@ -345,6 +345,16 @@ class Node:
     def started(self) -> bool:
         return self.state is not NodeState.NEW
 
+    @property
+    def open(self) -> bool:
+        """Does it take asks? Also before it starts; not once it is sealed, or lost."""
+        return self.state not in (NodeState.SEALED, NodeState.ENDED) and not self.lost
+
+    @property
+    def lost(self) -> bool:
+        """Was its loop closed before it ended? Then nobody is left who could end it."""
+        return self._loop is not None and self._loop.is_closed() and not self.ended.is_set
+
     def blocked(self) -> Blocked | None:
         """What blocks this node's event loop right now, if anything does."""
         return blocked(self._loop) if self._loop is not None else None

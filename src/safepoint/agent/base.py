@@ -192,7 +192,7 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         ladder: Ladder | None = None,
     ) -> RunResult[OutT]:
         """`run` for programs without an event loop. Ctrl-C stops the run and raises `CtrlC`, a second one forces it."""
-        steps = ladder or self.ladder
+        steps = checked_ladder(ladder, self.tools.values()) or self.ladder
         return unless_failed(
             run_sync(
                 lambda: self.start(
@@ -258,7 +258,7 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         """
         clock = current_clock()
         ask = make_ask(at, within=within, recursive=recursive, reason=reason, now=clock.now(), wall=clock.wall())
-        return self.group.ask(ask, keep=next_run or not self.group.has_run)
+        return self.group.ask(ask, clock, keep=next_run or not self.group.has_run)
 
 
 def unless_failed(result: RunResult[OutT]) -> RunResult[OutT]:

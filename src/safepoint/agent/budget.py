@@ -82,6 +82,8 @@ class Budget:
                         f"Budget({option.name}={value!r}): write a number above 0, or Limit(soft=…, hard=…)"
                     )
                 object.__setattr__(self, option.name, Limit(hard=value))
+        if not isinstance(self.prices, Mapping) or not all(isinstance(each, Price) for each in self.prices.values()):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+            raise ValueError(f"Budget(prices={self.prices!r}): write prices={{'model name': Price(input=…, output=…)}}")
         if self.cost is not None and not self.prices:
             raise ValueError("Budget(cost=…) needs prices: write prices={'model name': Price(input=…, output=…)}")
 

@@ -26,7 +26,7 @@ from safepoint._core.work import Abandoned, Cut, Done, Failed, NeverRan, Work
 from safepoint.agent.call_hooks import Allowed, CallHooks, Unanswered, decide
 from safepoint.agent.checkpoint import Checkpoint, Question
 from safepoint.agent.events import HookFailed, RungReached, ToolCallEnded, ToolCallStarted, ToolOutputStreamed
-from safepoint.agent.hooks import Deny, Replace
+from safepoint.agent.hooks import Deny, Replace, way_out
 from safepoint.agent.journal import Called
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.output import OutputTool
@@ -41,8 +41,8 @@ from safepoint.tools.base import BaseTool
 from safepoint.tools.context import ToolContext
 from safepoint.tools.function import Tool
 from safepoint.tools.memory import CallMemory
-from safepoint.tools.plain_text import clean
-from safepoint.tools.rendering import render_error, render_result
+from safepoint.tools.plain_text import clean, cut
+from safepoint.tools.rendering import MAX_ERROR_CHARS, refuse_coroutine, render_error, render_result
 
 
 class Phase(StrEnum):
@@ -54,6 +54,9 @@ class Phase(StrEnum):
 
 # A call with a node that never ran a line was stopped before it.
 _CANCELLED = frozenset({LedgerState.NOT_STARTED, LedgerState.CUT, LedgerState.STOPPED, LedgerState.COMPENSATED})
+
+
+_DENIED = "This call was not run, it was denied: "
 
 
 class Execution:
@@ -133,10 +136,13 @@ class Execution:
         self._mark_running()
         self.work.manner = self._tool.manner
         try:
-            value = await self._tool.body(self._context, self._args)
-        except Exception as error:
-            if self._being_stopped():
-                raise  # the ledger will say `cut`, with this error attached
+            value = refuse_coroutine(await self._tool.body(self._context, self._args))
+        except (Exception, BaseExceptionGroup) as raised:
+            error = way_out(raised)
+            if self._being_stopped() or not isinstance(error, Exception):
+                if error is not raised:
+                    raise error from None
+                raise  # the ledger will say `cut`, with this error attached; or what else it means
             self._record_failure(error)
             value = None
         else:
@@ -166,7 +172,7 @@ class Execution:
             case Allowed(args):
                 return self._fit(args)
             case Deny(reason):
-                self._settle(LedgerState.FAILED, error=f"This call was not run, it was denied: {reason}")
+                self._settle(LedgerState.FAILED, error=cut(f"{_DENIED}{reason}", MAX_ERROR_CHARS))
             case Unanswered(number, question):
                 self.question = Question(f"{self._call.id}:check{number}", self._tool.name, question, "check")
                 self._settle(LedgerState.WAITING)
@@ -222,7 +228,7 @@ class Execution:
             self._settle(LedgerState.FINISHED, content=render_result(result.text).text)
 
     def _record_failure(self, error: Exception) -> None:
-        text = f"Please try again: {error}" if isinstance(error, Retry) else render_error(error)
+        text = cut(f"Please try again: {error}", MAX_ERROR_CHARS) if isinstance(error, Retry) else render_error(error)
         self._settle(LedgerState.FAILED, error=text)
 
     def _settle(self, state: LedgerState, **changes: Any) -> None:  # Any: the entry's own fields

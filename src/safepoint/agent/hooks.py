@@ -15,9 +15,9 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from safepoint.errors import AskPerson, StopTool, UsageError
+from safepoint.errors import AskPerson, CutShort, Retry, StopTool, UsageError
 
 if TYPE_CHECKING:
     from safepoint._core.asks import Ask
@@ -146,6 +146,17 @@ def leaves(name: str, error: BaseException) -> bool:
     return isinstance(error, StopTool) or (isinstance(error, AskPerson) and name.startswith("before_"))
 
 
+def way_out(error: BaseException) -> BaseException:
+    """The error itself; of a group of nothing but words to us the first, for a task group wraps them like errors."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    found, rest = group.split((StopTool, AskPerson, Retry, CutShort))
+    if found is None or rest is not None:
+        return group
+    return way_out(found.exceptions[0])
+
+
 def told(name: str, error: BaseException) -> BaseException:
     """What a `HookFailed` event says of it."""
     if isinstance(error, AskPerson):
@@ -154,7 +165,8 @@ def told(name: str, error: BaseException) -> BaseException:
 
 
 def overridden(hooks: Hooks, name: str) -> bool:
-    return getattr(type(hooks), name) is not getattr(Hooks, name)
+    """Is it another one than the one that does nothing? Also if it was set on this object alone."""
+    return getattr(getattr(hooks, name), "__func__", None) is not getattr(Hooks, name)
 
 
 def is_its_own(error: BaseException) -> bool:

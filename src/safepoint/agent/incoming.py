@@ -2,6 +2,7 @@
 
 Chunks go in one by one; at any moment it knows what could be kept if the stream were cut right now: the text,
 and thinking that its provider has sealed. Tool calls count only in a complete reply, so a half-received one can't run.
+What is told of a chunk is what is kept of it: a character that comes in two halves is told when it is whole.
 """
 
 from __future__ import annotations
@@ -33,6 +34,22 @@ class _Call:
         return "".join(self.pieces)
 
 
+class _Words:
+    """Text in pieces, each of which can be printed: half of a surrogate pair waits for the other half."""
+
+    def __init__(self) -> None:
+        self._half = ""
+
+    def take(self, piece: str) -> str:
+        text = self._half + piece
+        self._half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+        return well_formed(text.removesuffix(self._half))
+
+    def end(self) -> str:
+        """What is left when no more comes."""
+        return well_formed(self._half)
+
+
 _ENDS = {"max_tokens": StopReason.MAX_TOKENS, "refused": StopReason.REFUSED}
 
 
@@ -44,6 +61,7 @@ class Incoming:
         self.chars = 0
         self._closed = False
         self._text: list[str] = []
+        self._spoken, self._thought = _Words(), _Words()
         self._reasoning: list[Reasoning] = []
         self._thinking: list[str] = []
         self._calls: dict[int, _Call] = {}
@@ -51,11 +69,12 @@ class Incoming:
     def close(self) -> None:
         """The call is over; a model that goes on all the same speaks to nobody."""
         self._closed = True
+        self._text.extend(filter(None, [self._spoken.end()]))
 
-    def add(self, chunk: Chunk) -> bool:
-        """Take a chunk; False if nobody listens any more."""
+    def add(self, chunk: Chunk) -> str | None:
+        """Take a chunk; the words in it, or None if nobody listens any more."""
         if self._closed:
-            return False
+            return None
         if self.finish is not None:
             raise ModelMisbehaved(f"the model went on after its end, with {chunk!r}")
         if not _is_chunk(chunk):
@@ -63,17 +82,19 @@ class Incoming:
         match chunk:
             case TextDelta(text):
                 self.chars += len(text)
-                self._text.append(text)
+                self._text.append(self._spoken.take(text))
+                return self._text[-1]
             case ReasoningDelta(text, signature):
                 self.chars += len(text)
                 self._thinking.append(text)
                 if signature is not None:
                     self._seal(signature)
+                return self._thought.take(text)
             case CallDelta():
                 self._add_call(chunk)
             case Finish():
                 self.finish = chunk
-        return True
+        return ""
 
     def _seal(self, signature: str) -> None:
         """Thinking that cannot be sent again as it was signed is dropped: the seal is over its exact text."""

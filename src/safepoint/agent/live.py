@@ -11,11 +11,12 @@ if TYPE_CHECKING:
 
     AnyRun: TypeAlias = Run[Any, Any]  # Any: runs of every agent
 
-_watchers: list[list[AnyRun]] = []
+# By their ids: two lists of the same runs are equal, and still two.
+_watchers: dict[int, list[AnyRun]] = {}
 
 
 def register(run: AnyRun) -> None:
-    for started in _watchers:
+    for started in tuple(_watchers.values()):
         started.append(run)
 
 
@@ -23,8 +24,8 @@ def register(run: AnyRun) -> None:
 def watch_runs() -> Generator[list[AnyRun]]:
     """All runs that start inside the block, in order, in any thread."""
     started: list[AnyRun] = []
-    _watchers.append(started)
+    _watchers[id(started)] = started
     try:
         yield started
     finally:
-        _watchers.remove(started)
+        del _watchers[id(started)]

@@ -10,7 +10,7 @@ import asyncio
 
 from safepoint.agent.events import ModelCallStarted, ReasoningStreamed, TextStreamed
 from safepoint.agent.incoming import Incoming
-from safepoint.agent.model import Chunk, Model, ModelRequest, ReasoningDelta, TextDelta
+from safepoint.agent.model import Model, ModelRequest, TextDelta
 from safepoint.agent.record import Record
 from safepoint.agent.usage import Usage
 from safepoint.errors import ModelMisbehaved, ModelUnavailable
@@ -32,9 +32,12 @@ async def receive(record: Record, model: Model, request: ModelRequest, incoming:
     try:
         async with limit, model.stream(request) as chunks:
             async for chunk in chunks:
-                if not incoming.add(chunk):
+                words = incoming.add(chunk)
+                if words is None:
                     return
-                _tell(record, chunk)
+                if words:
+                    kind = TextStreamed if isinstance(chunk, TextDelta) else ReasoningStreamed
+                    record.emit(kind, step=record.step, text=words)
                 for meter in record.payers():
                     meter.streaming(model.name, incoming.chars // CHARS_PER_TOKEN)
                 if limit.expired():  # a model that goes on when it is cut is silent all the same
@@ -47,13 +50,6 @@ async def receive(record: Record, model: Model, request: ModelRequest, incoming:
         raise ModelUnavailable(f"the model was silent for {patience} s") from error
     if incoming.finish is None:
         raise ModelMisbehaved(f"{model.name} ended its stream without a Finish: the reply was cut by the provider")
-
-
-def _tell(record: Record, chunk: Chunk) -> None:
-    if isinstance(chunk, TextDelta) and chunk.text:
-        record.emit(TextStreamed, step=record.step, text=chunk.text)
-    elif isinstance(chunk, ReasoningDelta) and chunk.text:
-        record.emit(ReasoningStreamed, step=record.step, text=chunk.text)
 
 
 def usage_of(request: ModelRequest, incoming: Incoming) -> Usage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, Final, Generic, cast
 
 from typing_extensions import TypeVar  # TypeVar defaults; pydantic brings it along
@@ -20,8 +20,14 @@ if TYPE_CHECKING:
 
 OutT = TypeVar("OutT", default=str, covariant=True)
 
-# An output may well be None.
-NO_VALUE: Final = object()
+
+class _NoValue(Enum):
+    """An output may well be None. The member of an enum stays the same one in copies, also in another process."""
+
+    NO_VALUE = "no value"
+
+
+NO_VALUE: Final = _NoValue.NO_VALUE
 
 
 class StopReason(StrEnum):

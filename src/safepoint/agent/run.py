@@ -20,7 +20,7 @@ from safepoint._core.groups import CancelToken
 from safepoint._core.ladder import Ladder
 from safepoint._core.points import Level, SafePoint, check_point
 from safepoint._core.reasons import Reason, Source
-from safepoint._core.receipts import Receipt, current_node
+from safepoint._core.receipts import Receipt, check_wait, current_node
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node, NodeState
 from safepoint.agent.budget import Budget
@@ -40,7 +40,7 @@ from safepoint.agent.stream import Hub, Reader
 from safepoint.agent.telemetry import trace
 from safepoint.agent.text import TextReader
 from safepoint.agent.tree import RunTree
-from safepoint.errors import NotEnded, UsageError, WaitInsideRun
+from safepoint.errors import NotEnded, UsageError
 from safepoint.history.check import check_history
 from safepoint.history.parts import Message, Prompt, user_message
 from safepoint.tools.context import DepsT
@@ -99,6 +99,9 @@ class RunOptions(Generic[DepsT]):
 class Run(Generic[DepsT, OutT]):
     """One execution of one agent. Made by `agent.start(…)`; nothing runs before the block is entered."""
 
+    # Somebody has tried to start it, also if that was refused: then it was not forgotten.
+    _tried = True
+
     def __init__(self, agent: BaseAgent[DepsT, OutT], options: RunOptions[DepsT]) -> None:
         self.agent = agent
         self.deps = options.deps
@@ -107,14 +110,14 @@ class Run(Generic[DepsT, OutT]):
         parent = options.parent
         self.node = Node(self.id, options.label or agent.name, "run", parent=parent, passing=agent.passing)
         self._options = options
-        self.hub = Hub(self.id, _hub_above(parent))
+        self.hub = Hub(self.node, _hub_above(parent))
         self._driver: BaseDriver[Any] | None = None  # Any: steps of every kind
         self.record: Record | None = None
         self._task: asyncio.Task[None] | None = None
         self._interrupt: KeyboardInterrupt | None = None
-        # Somebody has tried to start it, also if that was refused: then it was not forgotten.
+        above = options.above.steering if options.above is not None else None
+        self._steering = Steering(above, to_all=agent.tells_all, node=self.node)
         self._tried = False
-        self._steering = Steering(options.above.steering if options.above is not None else None, to_all=agent.tells_all)
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -142,7 +145,7 @@ class Run(Generic[DepsT, OutT]):
 
         The receipt says `joined`, or `too_late` if no model call followed.
         """
-        return self._steering.add(user_message(message))
+        return self._steering.add(*RunOptions.of(message, None))
 
     def preview_cancel(self, at: SafePoint = SafePoint.NOW, *, recursive: bool = False) -> Preview:
         """What such a cancel would do right now: which calls it cuts, which must finish, which effects are in doubt."""
@@ -203,12 +206,10 @@ class Run(Generic[DepsT, OutT]):
 
         Cancellation: only the waiting ends; leaving the run's block is what stops the run.
         """
-        if self._task is None:
+        if not self.node.started:
             raise UsageError("the run has not started: write `async with agent.start(…) as run:` first")
         if not self.ended:
-            inside = current_node.get()
-            if inside is not None and self.node.holds(inside):
-                raise WaitInsideRun(f"{inside.path} waits for its own run: return, and wait from outside")
+            check_wait(self.node)
             await self.node.ended.wait()
         return self.result
 
@@ -229,20 +230,28 @@ class Run(Generic[DepsT, OutT]):
         if error is None:
             await self.join()
             return
-        assert self._task is not None
         self._stop_for(error)
         try:
-            await outlast(self._task)
+            await outlast(self._own_task())
         finally:
             self._raise_interrupt()
 
     async def join(self) -> None:
         """Wait until nothing of the run is left. Cancellation: as in `__aexit__`."""
-        assert self._task is not None
         try:
-            await outlive(self._task, self._stop_for_caller)
+            await outlive(self._own_task(), self._stop_for_caller)
         finally:
             self._raise_interrupt()  # stronger than the caller's own cancellation: the whole process is meant
+
+    def _own_task(self) -> asyncio.Task[None]:
+        """The task of the run, for whoever waits for it; elsewhere nobody would be woken when it is done."""
+        assert self._task is not None
+        if not self._task.done() and not self.node.runs_in_this_thread():
+            raise UsageError(
+                f"{self.node.path} was started on another event loop: leave its block there; from here write "
+                "`await run.cancel().wait()`, or `await run.wait()`"
+            )
+        return self._task
 
     def launch(self) -> None:
         """Start the run's task. Refuses a second time."""
@@ -372,4 +381,8 @@ def parent_of(parent: Run[Any, Any] | Inherit | None) -> Node | None:  # Any: a 
     if not isinstance(parent, Run | Inherit):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
         raise ValueError(f"parent={parent!r}: write parent=run, or parent=None to detach it")
     node = parent.node if isinstance(parent, Run) else current_node.get()
-    return node if node is not None and node.state in (NodeState.LIVE, NodeState.STOPPING) else None
+    if node is not None and node.state in (NodeState.LIVE, NodeState.STOPPING):
+        return node
+    if isinstance(parent, Run):
+        raise UsageError(f"parent={parent!r} is not live, so nothing can be a part of it: write parent=None")
+    return None

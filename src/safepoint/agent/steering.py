@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import StrEnum
 
 from safepoint._core.latch import Latch
+from safepoint._core.receipts import check_thread, check_wait
+from safepoint._core.tree import Node
 from safepoint.history.parts import Message
 
 
@@ -23,8 +25,10 @@ class SteerOutcome(StrEnum):
 class SteerReceipt:
     """`await receipt.wait()`: did the message join?"""
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: Message, node: Node | None = None) -> None:
         self.message = message
+        # Of the run that it is for.
+        self._node = node
         self._outcomes: list[SteerOutcome] = []
         self._settled = Latch()
 
@@ -48,24 +52,34 @@ class SteerReceipt:
 
     async def wait(self) -> SteerOutcome:
         """Wait until it has joined, is too late, or was taken back. Cancellation: only the waiting ends."""
+        self._check_wait()
         await self._settled.wait()
         assert self.outcome is not None
         return self.outcome
 
     def wait_sync(self, timeout: float | None = None) -> SteerOutcome:
         """As `wait`, from a thread that runs no event loop."""
+        self._check_wait()
+        if self.outcome is None and self._node is not None:
+            check_thread(self._node)
         if not self._settled.wait_sync(timeout):
             raise TimeoutError(f"the message has neither joined nor missed its run within {timeout} s")
         assert self.outcome is not None
         return self.outcome
 
+    def _check_wait(self) -> None:
+        """What waits here is taken before the next model call: a tool that waits for that holds it up for ever."""
+        if self.outcome is None and self._node is not None:
+            check_wait(self._node)
+
 
 class Steering:
     """The messages that wait. A child takes those of its composite too: whichever child is first, or all of them."""
 
-    def __init__(self, above: Steering | None = None, *, to_all: bool = False) -> None:
+    def __init__(self, above: Steering | None = None, *, to_all: bool = False, node: Node | None = None) -> None:
         self._waiting: list[SteerReceipt] = []
         self._closed = False
+        self._node = node
         self._above = above
         self._to_all = to_all
         # What this child has taken of the messages that are for all; and what was taken here or by children, each once.
@@ -73,7 +87,7 @@ class Steering:
         self._taken: dict[SteerReceipt, None] = {}
 
     def add(self, message: Message) -> SteerReceipt:
-        receipt = SteerReceipt(message)
+        receipt = SteerReceipt(message, self._node)
         self._waiting.append(receipt)
         if self._closed:
             self.close()

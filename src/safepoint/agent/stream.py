@@ -4,6 +4,9 @@ The hub keeps what must not be lost (starts, ends, asks, rungs) and hands every 
 Text is not kept twice: a reader that comes late gets what happened so far, then one piece with all the text of the
 reply under way, then the live events. A reader's buffer is bounded: text pieces that it has not fetched melt into one,
 and beyond the limit they are dropped and counted in a `Lagged` event.
+
+All of this happens on the run's own event loop, without a lock: while the run lives, a reader on another loop or in
+another thread is refused. Once the run has ended, anybody may read what it told.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import TypeAlias
 
+from safepoint._core.tree import Node
 from safepoint.agent.events import Event, Lagged, ReasoningStreamed, RunEnded, TextStreamed, ToolOutputStreamed
 from safepoint.errors import UsageError
 
@@ -92,6 +96,8 @@ class Reader:
 
     async def __anext__(self) -> Event:
         """The next event. Cancellation: no event is lost, this reader can go on."""
+        if not self._ended:
+            self._hub.check_place()
         while not self._buffer:
             self._flush()
             if self._buffer:
@@ -100,6 +106,8 @@ class Reader:
                 raise StopAsyncIteration
             if self._waiter is not None:
                 raise UsageError("another task waits for the next event here: call run.events() once for each reader")
+            if not self._hub.node.started:
+                raise UsageError("the run has not started, so no event will come: enter `async with run:` first")
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -133,19 +141,21 @@ def _speaker(event: Event) -> tuple[type[Event], str, str | None]:
 class Hub:
     """The events of one run and of everything below it."""
 
-    def __init__(self, run_id: str, parent: Hub | None) -> None:
-        self.run_id = run_id
+    def __init__(self, node: Node, parent: Hub | None) -> None:
+        self.node = node
+        self.run_id = node.id
         self._parent = parent
         self._top: Hub = parent._top if parent is not None else self
         self._kept: list[Event] = []
-        self._readers: list[weakref.ref[Reader]] = []
+        # By their ids. Adding, dropping and copying are atomic: a collector drops readers in the middle of anything.
+        self._readers: dict[int, weakref.ref[Reader]] = {}
         self._listeners: list[Callable[[Event], object]] = []
         # What each run that streams right now has said so far, for readers that come late.
         self._under_way: dict[str, Callable[[], Event | None]] = {}
         self._last = 0
         self._ended = False
         # Whose words are this run's answer: its own, or those of a child that speaks for it.
-        self.speakers = {run_id}
+        self.speakers = {node.id}
 
     def let_speak(self, run_id: str) -> None:
         """The words of that run are this one's own; and so on upwards, as far as this one speaks for others."""
@@ -211,21 +221,31 @@ class Hub:
 
     def read(self) -> Reader:
         """A new reader, from the first event on."""
+        if not self._ended:
+            self.check_place()
         backlog = [*self._kept, *(() if self._ended else self._partials())]
         reader = Reader(self, backlog, ended=self._ended)
         if not self._ended:
-            self._readers.append(weakref.ref(reader))
+            self._readers[id(reader)] = weakref.ref(reader)
         return reader
+
+    def check_place(self) -> None:
+        """Refuse to read a live run anywhere but on its own loop: events are put there, and there a reader is woken."""
+        if self.node.started and not self.node.runs_in_this_thread():
+            raise UsageError(
+                f"{self.node.path} lives on another event loop: read its events and text there, and hand on what "
+                "others need, for example with queue.Queue(); once it has ended they can be read anywhere"
+            )
 
     def kept(self) -> tuple[Event, ...]:
         """All events so far but the pieces of text."""
         return tuple(self._kept)
 
     def drop(self, reader: Reader) -> None:
-        self._readers = [ref for ref in self._readers if ref() not in (None, reader)]
+        self._readers.pop(id(reader), None)
 
     def _live_readers(self) -> list[Reader]:
-        return [reader for ref in self._readers if (reader := ref()) is not None]
+        return [reader for ref in tuple(self._readers.values()) if (reader := ref()) is not None]
 
     def _partials(self) -> list[Event]:
         return [event for say in self._under_way.values() if (event := say()) is not None]

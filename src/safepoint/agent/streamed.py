@@ -32,6 +32,8 @@ class Streamed(Generic[DepsT, OutT]):
         self.run = run
         self.run.discard()  # the stream itself says that nobody has read it
         self._closed = False
+        # Somebody has asked for an event, also if the run was refused then.
+        self._tried = False
         self._on_close = on_close
         self._reader: Reader | None = None
 
@@ -46,6 +48,7 @@ class Streamed(Generic[DepsT, OutT]):
         if self._closed and self._reader is None:
             raise StopAsyncIteration
         if self._reader is None:
+            self._tried = True
             self.run.launch()
             self._reader = self.run.events()
         try:
@@ -84,7 +87,7 @@ class Streamed(Generic[DepsT, OutT]):
         self.run.cancel(reason=Reason("its stream was closed", Source.DISCONNECT))
 
     def __del__(self) -> None:
-        if not self._closed and not self.run.node.started:
+        if not self._closed and not self._tried:
             name = self.run.agent.name
             message = f"agent.stream(…) of {name!r} was never read: write `async for event in agent.stream(…):`"
             warnings.warn(message, RuntimeWarning, stacklevel=2, source=self)

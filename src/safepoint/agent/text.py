@@ -18,6 +18,10 @@ class TextReader:
     def __aiter__(self) -> TextReader:
         return self
 
+    async def aclose(self) -> None:
+        """Detach, as `aclosing(run.text())` does. Cancellation: there is nothing to wait for."""
+        self._reader.detach()
+
     async def __anext__(self) -> str:
         """The next piece. Cancellation: only the reading ends."""
         while True:

@@ -66,6 +66,8 @@ Reply: TypeAlias = Act | Sequence[Act]
 
 def say(text: str, *, pieces: int = 1) -> Say:
     """Words, in that many chunks."""
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ValueError(f"say({text!r}): a model says words; write say('…')")
     return Say(text, pieces)
 
 
@@ -76,6 +78,10 @@ def think(text: str, *, signature: str | None = None) -> Think:
 
 def call(tool: str, args: Mapping[str, Any] | None = None, /, **kwargs: Any) -> CallTool:  # Any: JSON
     """A tool call: `call("search", q="x")`, or `call("search", {"q": "x"})`."""
+    if not isinstance(tool, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ValueError(f"call({tool!r}, …): a model knows a tool by its name; write call('name', …)")
+    if not isinstance(args, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance]  # as above
+        raise ValueError(f"call({tool!r}, {args!r}): write the arguments as a dict or as keywords")
     if args is not None and kwargs:
         raise ValueError(f"call({tool!r}, …): write the arguments as a dict or as keywords, not both")
     return CallTool(tool, kwargs if args is None else args)
@@ -88,6 +94,8 @@ def stall(on_reached: Callable[[], object] | None = None) -> Stall:
 
 def fail(error: BaseException) -> Fail:
     """Raise, as a provider's client would."""
+    if not isinstance(error, BaseException):  # pyright: ignore[reportUnnecessaryIsInstance]  # as above
+        raise ValueError(f"fail({error!r}): write an exception, as in fail(ModelUnavailable('busy'))")
     return Fail(error)
 
 

@@ -102,6 +102,8 @@ class ToolContext(Generic[DepsT]):
 
         `save` is kept for the call that continues it. Cancellation: as for any await; the point itself does not wait.
         """
+        if not self.node.runs_in_this_thread():
+            raise UsageError("safe_point() is for the run's own event loop: write ctx.safe_point_sync(…) in a thread")
         self._stop_at(name, save)
 
     def safe_point_sync(self, name: str, save: object = None) -> None:
@@ -163,6 +165,11 @@ class ToolContext(Generic[DepsT]):
 
     def shield(self, max_seconds: float) -> Shield:
         """`async with ctx.shield(2):` a critical section that NOW does not cut, for at most that long."""
+        if not self.node.runs_in_this_thread():
+            raise UsageError(
+                "ctx.shield(…) is for the run's own event loop: a thread is never cut; write @tool(grace=…) to have it "
+                "waited for longer"
+            )
         return Shield(self.work, self._ladder.bound(max_seconds, f"ctx.shield({max_seconds!r})"))
 
     @property

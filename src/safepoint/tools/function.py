@@ -140,6 +140,8 @@ def tool(function: Callable[P, R] | None = None, /, **options: Unpack[Options]) 
     """Turn a typed function into a tool; `@tool`, `@tool(effect="pure", timeout=5)` or `tool(function, name="x")`."""
     if isinstance(function, str):
         raise ToolDefinitionError(f"@tool({function!r}): options have names; write @tool(name={function!r})")
+    if isinstance(function, BaseTool):
+        raise ToolDefinitionError(f"{function!r} is a tool already: write @tool once, with all its options")
     if function is not None:
         return Tool(function, **options)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sized
 from dataclasses import dataclass
+from types import CoroutineType
 from typing import cast
 
 from safepoint.tools.bounded_json import BoundedJson
@@ -53,6 +54,18 @@ def render_result(value: object) -> Rendered:
             clean(f"<{name}: the tool returned it, but it could not be shown: {failure}>"),
             note=clean(f"{name} could not be rendered: {failure}"),
         )
+
+
+def refuse_coroutine(value: object) -> object:
+    """The value; but a call that was never made is no result, and the model must not take it for one."""
+    if not issubclass(type(value), CoroutineType):  # as above
+        return value
+    coroutine = cast("CoroutineType[object, object, object]", value)
+    coroutine.close()
+    raise TypeError(
+        f"the tool returned {coroutine.__qualname__}() without awaiting it: write `return await …`; or, if that is the "
+        "tool itself behind a decorator, write `async def` in the decorator too"
+    )
 
 
 def render_error(error: BaseException) -> str:

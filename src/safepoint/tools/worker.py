@@ -20,7 +20,7 @@ from typing import Any, cast
 from safepoint.errors import Retry, StopTool
 from safepoint.tools import process
 from safepoint.tools.function import Tool
-from safepoint.tools.rendering import render_error, render_result
+from safepoint.tools.rendering import refuse_coroutine, render_error, render_result
 
 
 def main(job: int, reply: int) -> None:
@@ -47,7 +47,7 @@ def _told(job: int) -> dict[str, str]:
         if not callable(function):
             raise TypeError(f"{place.qualname} in {place.module} is {found!r}, and not the tool")
         signal.signal(signal.SIGTERM, _leave)
-        return {"value": render_result(function(**args)).text}
+        return {"value": render_result(refuse_coroutine(function(**args))).text}
     except StopTool:
         return {"stopped": ""}
     except Retry as error:
