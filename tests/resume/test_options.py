@@ -557,3 +557,37 @@ async def test_in_a_session_an_edit_may_not_rewrite_an_older_turn() -> None:
     with pytest.raises(CheckpointError, match="older turn"):
         await agent.resume(kept(paused), answers=answers, session=session, edit=lambda messages: messages[2:])
     assert session.messages == before
+
+
+@pytest.mark.parametrize("shape", ["empty", "calls"])
+@virtual
+async def test_an_edit_that_leaves_nothing_or_adds_calls_is_refused_and_costs_nothing(shape: str) -> None:
+    reached = asyncio.Event()
+    agent = Agent("a", model=ScriptedModel(stall(reached.set), say("done")))
+    async with agent.start("go") as run:
+        await reached.wait()
+        run.cancel()
+    assert run.result.checkpoint is not None
+    added = [Message("assistant", (ToolCall("call_9", "look", {}),))]
+    with pytest.raises(HistoryError, match=r"edit=… (has left no message|may not add calls)"):
+        await agent.resume(run.result.checkpoint, edit=lambda old: [] if shape == "empty" else [*old, *added])
+    assert (await agent.resume(run.result.checkpoint)).text == "done"
+
+
+@pytest.mark.parametrize("first", ["session", "bare"])
+@virtual
+async def test_what_was_continued_in_a_session_or_without_can_not_be_continued_in_the_other_way(first: str) -> None:
+    reached = asyncio.Event()
+    session = await Session.create(MemoryStore())
+    agent = Agent("a", model=ScriptedModel(stall(reached.set), say("done"), say("again")))
+    async with agent.start("go", session=session) as run:
+        await reached.wait()
+        run.cancel()
+    checkpoint = run.result.checkpoint
+    assert checkpoint is not None
+    ways = {"session": session, "bare": None}
+    assert (await agent.resume(checkpoint, session=ways.pop(first))).text == "done"
+    [other] = ways.values()
+    with pytest.raises(CheckpointError, match="continued already"):
+        await agent.resume(checkpoint, session=other)
+    assert (await agent.resume(checkpoint, session=other, fork=True)).text == "again"

@@ -417,3 +417,29 @@ def test_deleting_a_session_stops_its_live_run_first() -> None:
             await Session.load(store, "s")
 
     run_virtual(main)
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+def test_a_store_that_raises_an_error_of_its_own_ends_the_run_like_any_other(number: int) -> None:
+    """Each write of the run in turn; nothing goes on with a call, or an answer, that was not kept."""
+
+    async def main() -> None:
+        def full(name: str, times: int) -> None:
+            if (name, times) == ("append", number):
+                raise OSError("the disk is full")
+
+        store = Wrapped(MemoryStore(), full)
+        session = await Session.create(store, "s")
+        agent = Agent("a", model=ScriptedModel([call("look"), call("look")], say("done")), tools=[look])
+        async with agent.start("go", session=session) as run:
+            pass
+        error = run.result.error or run.result.save_error
+        assert isinstance(error, StoreError)
+        assert "the disk is full" in str(error)
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "dust"
+
+    run_virtual(main)

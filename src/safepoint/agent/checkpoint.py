@@ -78,7 +78,7 @@ class Checkpoint:
             if call.question is not None:
                 found.append(call.question)
             if call.child is not None:
-                found += [_inside(call.call_id, question) for question in call.child.questions]
+                found += [question_inside(call.call_id, question) for question in call.child.questions]
         return tuple(found)
 
     @property
@@ -113,5 +113,6 @@ def _dropped(call: OpenCall) -> OpenCall:
     return OpenCall(call.call_id, "", question=call.question, child=child)
 
 
-def _inside(call_id: str, question: Question) -> Question:
+def question_inside(call_id: str, question: Question) -> Question:
+    """As whoever resumes the run around it knows it."""
     return replace(question, id=f"{call_id}/{question.id}")

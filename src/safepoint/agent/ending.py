@@ -100,7 +100,7 @@ def _checkpoint(
         record.spent,
         stop.reason if stop is not None else None,
         record.pending,
-        record.meter.used() if record.meter is not None else {},
+        record.used(),
         {name: hook for name, hook in record.hooked.items() if hook != OpenCall(name, "")},
     )
 

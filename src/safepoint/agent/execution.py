@@ -27,7 +27,8 @@ from safepoint._core.work import Abandoned, Cut, Done, Failed, NeverRan, Work
 from safepoint.agent.checkpoint import Checkpoint, Question
 from safepoint.agent.events import HookFailed, RungReached, ToolCallEnded, ToolCallStarted, ToolOutputStreamed
 from safepoint.agent.hooks import AskFirst, Deny, Replace, in_context, is_its_own, leaves, overridden, told
-from safepoint.agent.journal import Called
+from safepoint.agent.inside import InnerJournal
+from safepoint.agent.journal import Called, Fact
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.output import OutputTool
 from safepoint.agent.record import Record
@@ -66,6 +67,9 @@ class Execution:
         self._tool = tool
         self.ladder: Ladder = tool.ladder or record.ladder
         self.node = Node(call.id, tool.name, "tool_call", parent=record.node, passing=tool.passing)
+        self._inside = InnerJournal(record, call.id)
+        # How the run inside ended, until that is written.
+        self._left_inside: list[Fact] = []
         self._context = ToolContext(
             deps=record.deps,
             run=record.run,
@@ -74,6 +78,7 @@ class Execution:
             ladder=self.ladder,
             memory=restored.memory if restored is not None else None,
             child=restored.child if restored is not None else None,
+            inside=self._inside,
         )
         # What a person is asked, and a sub-agent's own checkpoint: both for the checkpoint of this run.
         self.question: Question | None = None
@@ -151,7 +156,8 @@ class Execution:
     async def _make_durable(self, **changes: Any) -> None:  # Any: the entry's own fields
         """Write the entry, with these changes, if there is a journal. Cancellation: it is written whole or not."""
         if self._record.journal is not None:
-            await self._record.note(Called(replace(self._entry, **changes), self.memory.copy()))
+            called = Called(replace(self._entry, **changes), self.memory.copy())
+            await self._record.note(called, *self._left_inside)
 
     async def _remember(self) -> None:
         """Store what the call remembers. Cancellation: as above."""
@@ -242,6 +248,7 @@ class Execution:
         self._record.pay(result.run_id, result.usage)
         self._record.orphans.extend(result.orphans)
         self.child = result.checkpoint
+        self._left_inside = self._inside.end(result, self._record.supervisor.clock.wall())
         if result.cancellation is not None:
             self._why_inside = result.cancellation.reason.text
             self.node.judge(result.cancellation.place)  # what was asked of the call, the run inside has carried out

@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from safepoint.agent.checkpoint import Checkpoint, OpenCall, Question
+from safepoint.agent.checkpoint import Checkpoint, OpenCall, Question, question_inside
 from safepoint.agent.ledger import LedgerEntry
-from safepoint.errors import CheckpointError
+from safepoint.errors import CheckpointError, HistoryError
 from safepoint.history.check import check_history
 from safepoint.history.closing import close_history
 from safepoint.history.parts import Message, Prompt, ToolCall, user_message
@@ -85,6 +85,10 @@ class Resume:
             return messages
         last = messages[-1:] if messages and messages[-1].tool_calls else []
         edited = [*self.edit(messages[: len(messages) - len(last)]), *last]
+        if not edited:
+            raise HistoryError("edit=… has left no message: keep at least what the user has said")
+        if not last and edited[-1].tool_calls:
+            raise HistoryError("edit=… may not add calls that are still to be made: give each of them its result")
         check_history(close_history(edited))
         return edited
 
@@ -196,8 +200,8 @@ def resume_inside(resume: Resume, saved: OpenCall) -> Resume | None:
     """How the run inside that call, or that child, goes on; None if it has left no checkpoint."""
     if saved.child is None:
         return None
-    prefix = f"{saved.call_id}/"
-    answers = {id.removeprefix(prefix): value for id, value in resume.answers.items() if id.startswith(prefix)}
+    asked = [(question_inside(saved.call_id, question).id, question.id) for question in saved.child.questions]
+    answers = {id: resume.answers[told] for told, id in asked if told in resume.answers}
     # The outer checkpoint is what may be continued once; the inner one goes with it.
     return Resume(saved.child, answers=answers, on_unknown=resume.on_unknown, fork=True)
 
@@ -207,22 +211,42 @@ def _refused(entry: LedgerEntry, saved: OpenCall, why: str) -> Restored:
 
 
 class Continued:
-    """Which checkpoints were continued in this process, by id: the second time is refused, whatever the thread."""
+    """Which checkpoints were continued in this process, by id: the second time is refused, whatever the thread.
+
+    In a session the store decides, which knows of its own runs alone: what was continued in one of the two ways can't
+    be continued in the other either.
+    """
 
     def __init__(self) -> None:
         self._claims: dict[str, object] = {}
+        self._in_stores: set[str] = set()
 
     def claim(self, resume: Resume) -> None:
+        """For one without a store."""
         id, mine = resume.checkpoint.id, object()
-        if not resume.fork and self._claims.setdefault(id, mine) is not mine:
-            raise CheckpointError(
-                f"the checkpoint {id} was continued already: write fork=True to continue it once more"
-            )
+        if resume.fork:
+            return
+        if id in self._in_stores or self._claims.setdefault(id, mine) is not mine:
+            raise _twice(resume)
 
     def give_back(self, resume: Resume) -> None:
         """It came to nothing."""
         if not resume.fork:
             self._claims.pop(resume.checkpoint.id, None)
+
+    def refuse(self, resume: Resume) -> None:
+        """For one that a store is to decide on."""
+        if not resume.fork and resume.checkpoint.id in self._claims:
+            raise _twice(resume)
+
+    def note(self, resume: Resume) -> None:
+        """A store has let it go on."""
+        self._in_stores.add(resume.checkpoint.id)
+
+
+def _twice(resume: Resume) -> CheckpointError:
+    id = resume.checkpoint.id
+    return CheckpointError(f"the checkpoint {id} was continued already: write fork=True to continue it once more")
 
 
 continued = Continued()
