@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Any, cast
 
 from safepoint._core.endings import Ending, Touched
-from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Rung
+from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Rung, WorkKind
 from safepoint._core.points import NAMED, Level
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
@@ -147,9 +147,9 @@ class Execution:
             if self._late():
                 return value  # abandoned long ago; it goes to the orphan and nowhere else
             self._record_value(value)
-        await self._make_durable()
+        self.work.manner = CUT_AT_ONCE  # the tool is over: what follows is ours, or a hook's
+        await self._make_result_durable()
         if not self._being_stopped():
-            self.work.manner = CUT_AT_ONCE
             await self._run_hooks("after_tool", self._entry)
         return value
 
@@ -158,6 +158,17 @@ class Execution:
         if self._record.journal is not None:
             called = Called(replace(self._entry, **changes), self.memory.copy())
             await self._record.note(called, *self._left_inside)
+
+    async def _make_result_durable(self) -> None:
+        """As above. A sub-agent has had all its time when it comes here, and the end of a run that stops tells of it.
+
+        Cancellation: as above.
+        """
+        is_run = self._tool.manner.kind is WorkKind.CHILD
+        if is_run and self._record.node.stop is not None:
+            return
+        async with asyncio.timeout(self.ladder.task if is_run and self._being_stopped() else None):
+            await self._make_durable()
 
     async def _remember(self) -> None:
         """Store what the call remembers. Cancellation: as above."""

@@ -144,7 +144,8 @@ class ChildRun:
             return result  # abandoned long ago; it goes to the orphan and nowhere else
         self._keep(result)
         self.work.manner = CUT_AT_ONCE
-        await self._make_durable()
+        if self._record.node.stop is None:  # otherwise the end of the composite tells of it, and nobody waits twice
+            await self._make_durable()
         return result
 
     def _options(self) -> RunOptions[Any]:  # Any: the caller's own dependencies
