@@ -38,13 +38,17 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class OpenCall:
-    """What one call of the open step needs to go on. `tool` identifies the tool's parameters as they were."""
+    """What one call of the open step needs to go on. `tool` identifies the tool's parameters as they were.
+
+    `decided`: what a person has said of its unknown outcome, until the call is made again.
+    """
 
     call_id: str
     tool: str
     memory: CallMemory = field(default_factory=CallMemory)
     question: Question | None = None
     child: Checkpoint | None = None
+    decided: bool | str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,7 @@ def _open_call(call: OpenCall, around: Sequence[Message]) -> Json:
             "kind": question.kind,
         },
         "child": None if child is None else encode_checkpoint(child, common(around, child.messages)),
+        "decided": call.decided,
     }
 
 
@@ -166,6 +167,7 @@ def _read_open_call(data: Json, around: Sequence[Message] | None) -> OpenCall:
         if question is None
         else Question(question["id"], question["tool"], decode_value(question["payload"]), question["kind"]),
         None if child is None else decode_checkpoint(child, around),
+        data.get("decided"),  # the first files have none
     )
 
 

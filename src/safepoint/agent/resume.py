@@ -149,18 +149,17 @@ def restore(resume: Resume, call: ToolCall, tool: BaseTool | None) -> Restored:
 
 def _unknown(resume: Resume, entry: LedgerEntry, saved: OpenCall, tool: BaseTool | None) -> Restored:
     """The outcome of this call is not known, and running it again may do harm."""
-    asked = saved.question is not None and saved.question.id in resume.answers
-    answer: object = resume.answers[saved.question.id] if saved.question is not None and asked else None
-    if answer is True or (resume.on_unknown == "rerun" and not asked):
+    decided = _answered(resume, saved).decided
+    if decided is True or (resume.on_unknown == "rerun" and decided is None):
         return _again(resume, entry, saved, tool)
-    if isinstance(answer, str):
-        told = replace(entry, state=LedgerState.FINISHED, content=f"A person says: {answer}")
+    if isinstance(decided, str):
+        told = replace(entry, state=LedgerState.FINISHED, content=f"A person says: {decided}")
         return Restored(told, False, saved, entry)
-    if resume.on_unknown == "ask" and not asked:
+    if resume.on_unknown == "ask" and decided is None:
         payload = f"The call {entry.name} was cut, its outcome is unknown. Run it again?"
         question = Question(f"{entry.call_id}:unknown", entry.name, payload, "unknown")
         return Restored(entry, False, saved, entry, question=question)
-    return Restored(entry, False, saved, entry)
+    return Restored(entry, False, _answered(resume, saved), entry)
 
 
 def _again(resume: Resume, entry: LedgerEntry, saved: OpenCall, tool: BaseTool | None) -> Restored:
@@ -171,7 +170,8 @@ def _again(resume: Resume, entry: LedgerEntry, saved: OpenCall, tool: BaseTool |
             entry, saved, f"This call was not run again: the parameters of {entry.name!r} have changed since."
         )
     fresh = LedgerEntry(entry.call_id, entry.name, entry.args, effect=tool.options.effect, remote=tool.remote)
-    return Restored(fresh, True, saved, entry, _remembered(resume, saved), None, resume_inside(resume, saved))
+    remembered, inside = _remembered(resume, saved), resume_inside(resume, saved)
+    return Restored(fresh, True, _answered(resume, saved), entry, remembered, None, inside)
 
 
 def _remembered(resume: Resume, saved: OpenCall) -> CallMemory:
@@ -183,12 +183,13 @@ def _remembered(resume: Resume, saved: OpenCall) -> CallMemory:
 
 
 def _answered(resume: Resume, saved: OpenCall) -> OpenCall:
-    question = saved.question
-    if question is not None and question.kind != "unknown" and question.id in resume.answers:
+    question, decided = saved.question, saved.decided
+    if question is not None and question.id in resume.answers:
+        decided = resume.answers[question.id] if question.kind == "unknown" else decided
         question = None
     inside = resume_inside(resume, saved)
     child = inside.answered() if inside is not None else None
-    return replace(saved, memory=_remembered(resume, saved), question=question, child=child)
+    return replace(saved, memory=_remembered(resume, saved), question=question, child=child, decided=decided)
 
 
 def remembered_by_hooks(resume: Resume) -> dict[str, OpenCall]:

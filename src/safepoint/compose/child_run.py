@@ -248,8 +248,9 @@ class ChildRun:
         return self._left
 
     def _opened(self) -> OpenCall:
-        question = self._restored.question if self._restored is not None and self.work is None else None
-        return OpenCall(self.child.key, "", self._memory, question, self._checkpoint())
+        waits = self._restored if self.run is None else None
+        question, decided = (waits.question, waits.decided) if waits is not None else (None, None)
+        return OpenCall(self.child.key, "", self._memory, question, self._checkpoint(), decided)
 
     def _checkpoint(self) -> Checkpoint | None:
         if self.result is not None:
