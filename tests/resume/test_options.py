@@ -673,3 +673,20 @@ def test_what_a_person_said_of_a_cut_child_outlives_a_run_that_did_not_come_to_i
         await pass_time(10)  # for the child that was abandoned
 
     test()
+
+
+@virtual
+async def test_a_run_that_goes_on_under_its_id_leaves_a_checkpoint_that_is_not_the_one_before() -> None:
+    reached = asyncio.Event()
+    session = await Session.create(MemoryStore())
+    agent = Agent("a", model=ScriptedModel(stall(reached.set), repeat=True))
+    async with agent.start("go", session=session) as run:
+        await reached.wait()
+        run.cancel()
+    before = run.result.checkpoint
+    assert before is not None
+    async with agent.start(checkpoint=before, session=session).under(run.id) as again:
+        again.cancel()
+    assert again.id == run.id
+    with pytest.raises(CheckpointError, match="moved on"):
+        await agent.resume(before, session=session)
