@@ -224,3 +224,16 @@ def test_a_permission_list_says_who_and_to_whom(listed: bool) -> None:
         ValueError, match=r"^to.* write to={first: \[others\]}$" if listed else r"^to\[.*\]=.* is not a list"
     ):
         Handoff("desk", one, to=wrong)
+
+
+@virtual
+async def test_a_tool_of_the_users_own_may_be_named_like_a_transfer() -> None:
+    @tool
+    async def transfer_to_savings() -> str:
+        """Move money."""
+        return "moved"
+
+    triage = scripted("triage", call("transfer_to_savings"), call("transfer_to_billing"), tools=[transfer_to_savings])
+    billing = scripted("billing", say("It is paid."))
+    result = await Handoff("desk", triage, to={triage: [billing]}).run("my bill?")
+    assert result.output == "It is paid."

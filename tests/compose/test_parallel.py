@@ -226,3 +226,44 @@ def test_options_are_honoured_or_refused() -> None:
         Parallel("search", [one], limit=0)
     with pytest.raises(ValueError, match="write 'stop' or 'finish'"):
         Parallel("search", [one], on_failure="ignore")  # type: ignore[call-overload]  # the mistake
+
+
+@virtual
+async def test_why_a_branch_was_stopped_is_known_again_after_a_resume() -> None:
+    slow = Agent("slow", model=ScriptedModel(stall(), repeat=True))
+    fast = Agent("fast", model=ScriptedModel(say("fast"), repeat=True))
+    search = Parallel("search", [slow, fast], join=lambda found: [str(each.cancellation) for each in found.values()])
+    writer = Agent("writer", model=ScriptedModel(stall(), say("done")))
+    seen: list[list[str]] = []
+    pipeline = Sequential("pipeline", search).then(writer, input=lambda found: str(seen.append(found.output)))
+    async with pipeline.start("go") as run:
+        await asyncio.sleep(A_SECOND)
+        [node] = [node for node in run.tree.walk() if node.name == "slow"]
+        node.cancel(reason="too slow")
+        await asyncio.sleep(A_SECOND)
+        run.cancel()
+    assert run.result.checkpoint is not None
+    result = await pipeline.resume(Checkpoint.from_bytes(run.result.checkpoint.to_bytes()))
+    assert result.output == "done"
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
+    assert "too slow" in seen[0][0]
+
+
+@virtual
+async def test_answers_find_branches_whose_names_begin_alike() -> None:
+    @tool
+    async def asks(ctx: ToolContext) -> str:
+        """Ask."""
+        return str(await ctx.interrupt("may I?"))
+
+    def asking(name: str) -> Branch[None, str]:
+        return Branch(Agent("a", model=ScriptedModel(call("asks"), say(f"{name} is done")), tools=[asks]), name=name)
+
+    both = Parallel("both", [asking("a"), asking("a/b")])
+    paused = await both.run("go")
+    assert paused.checkpoint is not None
+    answers = {question.id: f"to {question.id}" for question in paused.questions}
+    result = await both.resume(paused.checkpoint, answers=answers)
+    told = [child.result.ledger[0].content for child in result.children]
+    assert told == ["to a/call_1_1:1", "to a/b/call_1_1:1"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,11 +14,13 @@ from safepoint import (
     Budget,
     Checkpoint,
     Hooks,
+    Ladder,
     Message,
     Resume,
     RunFailed,
     RunResult,
     SafePoint,
+    Sequential,
     Text,
     ToolCall,
     ToolContext,
@@ -27,7 +30,7 @@ from safepoint import (
 from safepoint.agent.model import Finish, TextDelta
 from safepoint.errors import CheckpointError, HistoryError, ModelError, SessionBusy
 from safepoint.sessions import MemoryStore, Session
-from safepoint.testing import ScriptedModel, call, fail, say, stall
+from safepoint.testing import ScriptedModel, call, fail, pass_time, say, stall
 from safepoint.testing.models import raw
 from safepoint.tools.base import BaseTool
 from tests.virtual import virtual
@@ -557,3 +560,133 @@ async def test_in_a_session_an_edit_may_not_rewrite_an_older_turn() -> None:
     with pytest.raises(CheckpointError, match="older turn"):
         await agent.resume(kept(paused), answers=answers, session=session, edit=lambda messages: messages[2:])
     assert session.messages == before
+
+
+@pytest.mark.parametrize("shape", ["empty", "calls"])
+@virtual
+async def test_an_edit_that_leaves_nothing_or_adds_calls_is_refused_and_costs_nothing(shape: str) -> None:
+    reached = asyncio.Event()
+    agent = Agent("a", model=ScriptedModel(stall(reached.set), say("done")))
+    async with agent.start("go") as run:
+        await reached.wait()
+        run.cancel()
+    assert run.result.checkpoint is not None
+    added = [Message("assistant", (ToolCall("call_9", "look", {}),))]
+    with pytest.raises(HistoryError, match=r"edit=… (has left no message|may not add calls)"):
+        await agent.resume(run.result.checkpoint, edit=lambda old: [] if shape == "empty" else [*old, *added])
+    assert (await agent.resume(run.result.checkpoint)).text == "done"
+
+
+@pytest.mark.parametrize("first", ["session", "bare"])
+@virtual
+async def test_what_was_continued_in_a_session_or_without_can_not_be_continued_in_the_other_way(first: str) -> None:
+    reached = asyncio.Event()
+    session = await Session.create(MemoryStore())
+    agent = Agent("a", model=ScriptedModel(stall(reached.set), say("done"), say("again")))
+    async with agent.start("go", session=session) as run:
+        await reached.wait()
+        run.cancel()
+    checkpoint = run.result.checkpoint
+    assert checkpoint is not None
+    ways = {"session": session, "bare": None}
+    assert (await agent.resume(checkpoint, session=ways.pop(first))).text == "done"
+    [other] = ways.values()
+    with pytest.raises(CheckpointError, match="continued already"):
+        await agent.resume(checkpoint, session=other)
+    assert (await agent.resume(checkpoint, session=other, fork=True)).text == "again"
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize(
+    ("answer", "paid", "state"), [(True, 2, "finished"), (False, 1, "cut"), ("I did", 1, "finished")]
+)
+def test_what_a_person_said_of_a_cut_call_outlives_a_run_that_did_not_come_to_it(
+    answer: bool | str, paid: int, state: str, inside: bool
+) -> None:
+    @virtual
+    async def test() -> None:
+        began, calls = asyncio.Event(), list[int]()
+
+        @tool
+        async def pay() -> str:
+            """Pay; the first time it takes long."""
+            calls.append(1)
+            if not began.is_set():
+                began.set()
+                await asyncio.sleep(60)
+            return "paid"
+
+        model = ScriptedModel(call("pay"), say("done"))
+        payer = Agent("payer", model=model, tools=[pay])
+        agent = Sequential("around", payer) if inside else payer
+        async with agent.start("go") as run:
+            await began.wait()
+            run.cancel()
+        assert run.result.checkpoint is not None
+        asked = await agent.resume(run.result.checkpoint, on_unknown="ask")
+        assert asked.checkpoint is not None
+        answers = {question.id: answer for question in asked.questions}
+        async with agent.start(checkpoint=Resume(asked.checkpoint, answers=answers)) as run:
+            run.cancel()
+        assert run.result.checkpoint is not None
+        result = await agent.resume(Checkpoint.from_bytes(run.result.checkpoint.to_bytes()), on_unknown="ask")
+        ledger = result.children[0].result.ledger if inside else result.ledger
+        assert ([str(entry.state) for entry in ledger], len(calls)) == ([state], paid)
+        assert result.stop_reason == "end_turn"
+
+    test()
+
+
+@pytest.mark.parametrize("answer", [True, False, "Only once!"])
+def test_what_a_person_said_of_a_cut_child_outlives_a_run_that_did_not_come_to_it(answer: bool | str) -> None:
+    @virtual
+    async def test() -> None:
+        began, gate, model = asyncio.Event(), asyncio.Event(), ScriptedModel(say("done"))
+
+        @tool
+        async def deaf() -> None:
+            """Swallow the cancellation."""
+            began.set()
+            while not gate.is_set():
+                with suppress(asyncio.CancelledError):
+                    await gate.wait()
+
+        patient = Ladder(task=8, cap=9)
+        first = Agent("child", model=ScriptedModel(call("deaf")), tools=[deaf], ladder=patient)
+        async with Sequential("around", first, ladder=Ladder(cap=1)).start("go") as run:
+            await began.wait()
+            run.cancel()
+        assert [str(entry.state) for entry in run.result.ledger] == ["cut"]
+        gate.set()
+        around = Sequential("around", Agent("child", model=model))
+        assert run.result.checkpoint is not None
+        asked = await around.resume(run.result.checkpoint, on_unknown="ask")
+        assert asked.checkpoint is not None
+        async with around.start(checkpoint=Resume(asked.checkpoint, answers={"child:unknown": answer})) as run:
+            run.cancel()
+        assert run.result.checkpoint is not None
+        result = await around.resume(Checkpoint.from_bytes(run.result.checkpoint.to_bytes()), on_unknown="ask")
+        told = model.requests[0].messages[0].text
+        assert result.stop_reason == "end_turn"
+        assert ("outcome unknown" in told) == (answer is not True)
+        assert ("Only once!" in told) == (answer == "Only once!")
+        await pass_time(10)  # for the child that was abandoned
+
+    test()
+
+
+@virtual
+async def test_a_run_that_goes_on_under_its_id_leaves_a_checkpoint_that_is_not_the_one_before() -> None:
+    reached = asyncio.Event()
+    session = await Session.create(MemoryStore())
+    agent = Agent("a", model=ScriptedModel(stall(reached.set), repeat=True))
+    async with agent.start("go", session=session) as run:
+        await reached.wait()
+        run.cancel()
+    before = run.result.checkpoint
+    assert before is not None
+    async with agent.start(checkpoint=before, session=session).under(run.id) as again:
+        again.cancel()
+    assert again.id == run.id
+    with pytest.raises(CheckpointError, match="moved on"):
+        await agent.resume(before, session=session)

@@ -160,7 +160,7 @@ def test_a_branch_that_a_dead_run_had_not_come_to_goes_on_where_it_was_stopped(k
                 await world.waiting.wait()
                 left = await left_by_a_crash(store)
                 again.cancel()
-            assert [str(entry.state) for entry in left.ledger] == ["cut", "stopped"]
+            assert [str(entry.state) for entry in left.ledger] == ["stopped", "stopped"]
             world.gate.set()
             await both.resume(left)
         assert world.posted == [1, 2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from safepoint import Agent, Ladder, Message, SafePoint, Text, check_history, to
 from safepoint.errors import CheckpointError, SessionBusy, SessionNotFound, StoreError, Superseded
 from safepoint.sessions import MemoryStore, Session, Store
 from safepoint.testing import ScriptedModel, call, run_virtual, say, stall
-from tests.injection.parts import SlowStore
+from tests.injection.parts import SlowStore, StepModel
 from tests.sessions.stores import Wrapped, both_stores, opened
+from tests.sessions.test_inside import around
 
 APPENDS = 5  # opened; said; called twice; ended
 
@@ -417,3 +419,64 @@ def test_deleting_a_session_stops_its_live_run_first() -> None:
             await Session.load(store, "s")
 
     run_virtual(main)
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+def test_a_store_that_raises_an_error_of_its_own_ends_the_run_like_any_other(number: int) -> None:
+    """Each write of the run in turn; nothing goes on with a call, or an answer, that was not kept."""
+
+    async def main() -> None:
+        def full(name: str, times: int) -> None:
+            if (name, times) == ("append", number):
+                raise OSError("the disk is full")
+
+        store = Wrapped(MemoryStore(), full)
+        session = await Session.create(store, "s")
+        agent = Agent("a", model=ScriptedModel([call("look"), call("look")], say("done")), tools=[look])
+        async with agent.start("go", session=session) as run:
+            pass
+        error = run.result.error or run.result.save_error
+        assert isinstance(error, StoreError)
+        assert "the disk is full" in str(error)
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "dust"
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("first", ["store", "stop"])
+@pytest.mark.parametrize("shape", ["composite", "sub-agents"])
+def test_a_store_that_hangs_holds_a_run_with_runs_inside_no_longer_than_any_other(shape: str, first: str) -> None:
+    """At each write in turn. The run's own end has a second; nothing inside counts as something that did not stop."""
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        await asyncio.sleep(0.1)
+        return "dust"
+
+    async def hung(number: int) -> bool:
+        store = Wrapped(MemoryStore())
+        session = await Session.create(store, "s")
+        worker = Agent("worker", model=StepModel(call("look"), say("done")), tools=[look])
+        other = Agent("other", model=StepModel(call("look"), call("look"), say("done")), tools=[look])
+        async with around(shape, worker, other).start("go", session=session) as run:
+            if first == "stop":
+                await asyncio.sleep(0.05)
+                store.hangs_at = ("append", store.counts["append"] + number)
+            else:
+                store.hangs_at = ("append", number)
+                reached = asyncio.ensure_future(store.reached.wait())
+                await asyncio.wait((reached, asyncio.ensure_future(run.wait())), return_when="FIRST_COMPLETED")
+                reached.cancel()
+            began = asyncio.get_running_loop().time()
+            run.cancel()
+        took = asyncio.get_running_loop().time() - began
+        assert took < 1.1, f"write {number}: {took} s"
+        assert [orphan.name for orphan in run.result.orphans if orphan.name != "journal"] == []
+        return store.counts["append"] >= store.hangs_at[1]
+
+    assert any(not run_virtual(partial(hung, number)) for number in range(1, 40)), "it came to an end without a hang"

@@ -12,9 +12,16 @@ from typing import Any
 
 import pytest
 
-from safepoint import Agent, Budget, Ladder, SafePoint, ToolContext, check_history, tool
+from safepoint import Agent, Budget, Ladder, Message, SafePoint, Text, ToolContext, check_history, tool
 from safepoint.agent.model import Finish, TextDelta
-from safepoint.errors import CheckpointError, ModelError, RunFailed, SessionBusy, SessionExists, SessionNotFound
+from safepoint.errors import (
+    CheckpointError,
+    ModelError,
+    RunFailed,
+    SessionBusy,
+    SessionExists,
+    SessionNotFound,
+)
 from safepoint.history.encoding import Lost
 from safepoint.sessions import LateResult, MemoryStore, Session, Store
 from safepoint.testing import ScriptedModel, call, fail, run_virtual, say, stall
@@ -533,5 +540,19 @@ def test_a_failed_run_raises_and_its_session_can_be_resumed(kind: str, tmp_path:
             assert session.checkpoint is not None
             assert (await broken.resume(session.checkpoint, session=session)).text == "ok"
             assert [m.text for m in (await Session.load(store, "s")).messages] == ["go", "ok"]
+
+    run_virtual(main)
+
+
+@both_stores
+def test_a_history_that_ends_with_the_users_words_is_gone_on_with_in_one_message(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(kind, tmp_path) as store:
+            session = await Session.create(store, "s", history=[Message("user", (Text("one"),))])
+            model = ScriptedModel(say("Both."))
+            result = await Agent("a", model=model).run("two", session=session)
+            assert model.requests[0].messages == (Message("user", (Text("one"), Text("two"))),)
+            check_history(result.messages)
+            assert (await store.load("s")).messages == session.messages == tuple(result.messages)
 
     run_virtual(main)

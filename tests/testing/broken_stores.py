@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from safepoint.agent.journal import Called, Ended, Opened, Said
+from safepoint.agent.journal import Called, Counted, Ended, Inside, Opened, Said
 from safepoint.errors import SessionBusy, SessionExists
 from safepoint.history.parts import Message, Text
 from safepoint.sessions import LateResult, MemoryStore, Stored
@@ -220,6 +220,24 @@ class ForgetsWhyItEnded(Applying):
             for run in after.runs
         ]
         return replace(after, runs=tuple(whys)) if isinstance(change, Ended) else after
+
+
+class ForgetsWhatIsInside(Applying):
+    """what a run has used, and what runs inside it have written, is kept until it ends"""
+
+    def applied(self, stored: Stored, change: Change) -> Stored:
+        return stored if isinstance(change, Inside | Counted) else apply(stored, change)
+
+
+class NeverForgetsWhatIsInside(Applying):
+    """what a run has used, and what runs inside it have written, is kept until it ends"""
+
+    def applied(self, stored: Stored, change: Change) -> Stored:
+        after = apply(stored, change)
+        if not isinstance(change, Ended):
+            return after
+        last = replace(after.runs[-1], inside=stored.runs[-1].inside)
+        return replace(after, runs=(*after.runs[:-1], last))
 
 
 class ForgetsMemories(Applying):
@@ -478,6 +496,8 @@ BROKEN: list[type[MemoryStore]] = [
     WritesTheTimeAgain,
     LosesHalfWords,
     ForgetsWhyItEnded,
+    ForgetsWhatIsInside,
+    NeverForgetsWhatIsInside,
     ForgetsMemories,
     OnlyAdds,
     HalfACheckpoint,

@@ -53,6 +53,12 @@ class AgentTool(BaseTool):
         messages = resume.messages() if resume is not None else RunOptions.of(args["input"], None)
         ladder = self.agent.ladder
         options = RunOptions(
-            messages, context.deps, resume, ladder=ladder, budget=self.agent.budget, parent=context.node
+            messages,
+            context.deps,
+            resume,
+            ladder=ladder,
+            budget=self.agent.budget,
+            parent=context.node,
+            inside=context.inside,
         )
         return Run(self.agent, options).drive_inside()

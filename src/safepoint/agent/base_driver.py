@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeAlias, TypeVar
 
@@ -29,7 +28,7 @@ from safepoint.agent.preview import Preview
 from safepoint.agent.record import Record
 from safepoint.agent.remains import Remains
 from safepoint.agent.result import RunResult, StopReason
-from safepoint.agent.resume import Resume, remembered_by_hooks
+from safepoint.agent.resume import Resume, continued, remembered_by_hooks
 from safepoint.agent.stage import Stage
 from safepoint.agent.steps import Begin, Close, Over, Settle
 from safepoint.errors import AskPerson, CheckpointError, StoreError
@@ -127,10 +126,9 @@ class BaseDriver(ABC, Generic[OwnT]):
 
     async def _enter(self) -> Frame | None:
         """Take the session, if there is one, and write that this run has begun; the step to take if that fails."""
-        record, session = self._record, self._record.run.session
+        record, session, resume = self._record, self._record.run.session, self._resume
         if session is None:
-            return None
-        resume = self._resume
+            return await self._open(None) if record.join_inside() else None
         continues = resume.checkpoint.id if resume is not None else None
         # A run that is stopped before its start takes the session all the same, so that its input is in the history.
         entered = await self.stage.perform_due(partial(session.enter, record.run, continues), "session")
@@ -146,16 +144,23 @@ class BaseDriver(ABC, Generic[OwnT]):
                     CheckpointError("edit=… may not rewrite an older turn of a session: leave it as it is"), None
                 )
         record.join(entered.value, resumed=resume is not None)
+        return await self._open(continues)
+
+    async def _open(self, continues: str | None) -> Frame | None:
+        """Write how the run begins. A run inside another one owes nobody that it does; cancellation: as for `_act`."""
+        record, resume = self._record, self._resume
         new = tuple(record.messages[record.started_at :])
         ledger, now = tuple(record.ledger), self._node.clock.wall()
-        name, start = record.agent.name, record.started_at
-        base = replace(resume.answered(), pending=record.pending) if resume is not None else None
-        opened = Opened(record.node.id, name, start, new, continues, ledger, now, base)
-        saved = await self.stage.perform_due(partial(record.note, opened, *self._carried()), "journal")
-        if not isinstance(saved, Failed):
-            return None
-        record.journal = None  # it never began there, so it can't end there either
-        return self._fail(saved.error, None)
+        base = record.based_on(resume.answered()) if resume is not None else None
+        opened = Opened(record.node.id, record.agent.name, record.started_at, new, continues, ledger, now, base)
+        perform = self.stage.perform if record.run.session is None else self.stage.perform_due
+        saved = await perform(partial(record.note, opened, *self._carried()), "journal")
+        if isinstance(saved, Failed):
+            record.journal = None  # it never began there, so it can't end there either
+            return self._fail(saved.error, None)
+        if continues is not None and resume is not None and isinstance(saved, Done):
+            continued.note(resume)
+        return None
 
     async def _save(self) -> Frame | None:
         """Make what was recorded durable. A failure to do so is the run's failure, before anything builds on it."""
@@ -199,7 +204,7 @@ class BaseDriver(ABC, Generic[OwnT]):
         record = self._record
         await self.stage.quieten()
         closed = self._closed(step)
-        if record.journal is not None:
+        if record.journal is not None and record.run.session is not None:
             ended = Ended.of(closed.result, record.started_at, self._node.clock.wall())
             saved = await self.stage.perform_last(partial(record.note, ended), "journal")
             closed = closed.unless_saved(saved)
@@ -210,6 +215,7 @@ class BaseDriver(ABC, Generic[OwnT]):
 
     def _closed(self, step: Close) -> Closed:
         record = self._record
+        record.closed = True
         record.steering.close()
         if record.meter is not None:
             record.meter.close()

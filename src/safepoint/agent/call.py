@@ -121,8 +121,7 @@ class Call:
             return OpenCall(self.call.id, tool)
         if not restored.runs:
             return replace(restored.saved, question=restored.question)
-        child = restored.child.answered() if restored.child is not None else None
-        return OpenCall(self.call.id, tool, restored.memory, restored.question, child)
+        return replace(restored.saved, tool=tool)
 
     def closed(self, reason: str | None) -> ClosedCall:
         """What the conversation says of this call; `reason` is the run's, and the call's own comes first."""

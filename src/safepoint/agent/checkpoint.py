@@ -38,13 +38,17 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class OpenCall:
-    """What one call of the open step needs to go on. `tool` identifies the tool's parameters as they were."""
+    """What one call of the open step needs to go on. `tool` identifies the tool's parameters as they were.
+
+    `decided`: what a person has said of its unknown outcome, until the call is made again.
+    """
 
     call_id: str
     tool: str
     memory: CallMemory = field(default_factory=CallMemory)
     question: Question | None = None
     child: Checkpoint | None = None
+    decided: bool | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ class Checkpoint:
             if call.question is not None:
                 found.append(call.question)
             if call.child is not None:
-                found += [_inside(call.call_id, question) for question in call.child.questions]
+                found += [question_inside(call.call_id, question) for question in call.child.questions]
         return tuple(found)
 
     @property
@@ -113,5 +117,6 @@ def _dropped(call: OpenCall) -> OpenCall:
     return OpenCall(call.call_id, "", question=call.question, child=child)
 
 
-def _inside(call_id: str, question: Question) -> Question:
+def question_inside(call_id: str, question: Question) -> Question:
+    """As whoever resumes the run around it knows it."""
     return replace(question, id=f"{call_id}/{question.id}")

@@ -4,8 +4,9 @@ Every field is written and read by name, by the functions below and nothing else
 later version or an unknown kind is a `CheckpointError`, and the bytes stay what they are. A value of the user's own
 (saved, answered, asked) that has no JSON form degrades to its description; the checkpoint itself is never lost for it.
 
-The two views of a stop begin with the same messages, which are written once. A session has them, too: in its store the
-messages that stand there anyway are left out, so that a stop costs what its own turn is long and no more.
+The two views of a stop begin with the same messages, which are written once; so may the runs inside it. A session has
+them, too: in its store the messages that stand there anyway are left out, so that a stop costs what its own turn is
+long and no more.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from safepoint.agent.result import StopReason
 from safepoint.agent.usage import Usage
 from safepoint.errors import CheckpointError
 from safepoint.history.encoding import Json, decode_message, decode_value, encode_message, encode_value, encode_values
-from safepoint.history.parts import Message
+from safepoint.history.parts import Message, common
 from safepoint.history.states import LedgerState
 from safepoint.tools.memory import CallMemory
 from safepoint.tools.options import Effect
@@ -29,24 +30,23 @@ from safepoint.tools.options import Effect
 MAGIC = "safepoint-checkpoint"
 VERSION = 2  # since then messages that were written already are left out
 _READS = ("1", "2")
-_NO_MESSAGES: Json = {"known": 0, "messages": [], "shared": 0, "open_messages": []}
 
 
 def encode(checkpoint: Checkpoint, *, known: int = 0) -> bytes:
     """`known`: so many messages of the closed view, from the first, are left out; whoever decodes it has them."""
-    plain = _checkpoint(checkpoint, known)
+    plain = encode_checkpoint(checkpoint, known)
     body = json.dumps(plain, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
     return f"{MAGIC} {VERSION} {digest(body)}\n".encode() + body
 
 
 def decode(data: bytes, conversation: Sequence[Message] = ()) -> Checkpoint:
     """`conversation`: where the messages are that were left out."""
-    return _decoded(data, lambda body: _read_checkpoint(body, conversation))
+    return _decoded(data, lambda body: decode_checkpoint(body, conversation))
 
 
 def decode_dropped(data: bytes) -> Checkpoint:
     """What is left of it once it is dropped, for which no message is needed."""
-    return _decoded(data, lambda body: _read_checkpoint({**body, **_NO_MESSAGES})).drop()
+    return _decoded(data, lambda body: decode_checkpoint(body, None)).drop()
 
 
 def _decoded(data: bytes, read: Callable[[Json], Checkpoint]) -> Checkpoint:
@@ -80,9 +80,9 @@ def digest(body: bytes) -> str:
 # -- writing and reading, field by field -----------------------------------------------------------------------------
 
 
-def _checkpoint(checkpoint: Checkpoint, known: int = 0) -> Json:
+def encode_checkpoint(checkpoint: Checkpoint, known: int = 0) -> Json:
     closed, open_view = checkpoint.messages, checkpoint.open_messages
-    shared = _common(closed, open_view)
+    shared = common(closed, open_view)
     return {
         "id": checkpoint.id,
         "agent": checkpoint.agent,
@@ -93,51 +93,53 @@ def _checkpoint(checkpoint: Checkpoint, known: int = 0) -> Json:
         "shared": shared,
         "open_messages": [encode_message(message) for message in open_view[shared:]],
         "ledger": [encode_entry(entry) for entry in checkpoint.ledger],
-        "calls": [_open_call(call) for call in checkpoint.calls.values()],
+        "calls": [_open_call(call, closed) for call in checkpoint.calls.values()],
         "pending": [encode_message(message) for message in checkpoint.pending],
         "step": checkpoint.step,
         "spent": encode_usage(checkpoint.spent),
         "used": {kind: float(amount) for kind, amount in checkpoint.used.items()},
-        "reason": None if checkpoint.reason is None else _reason(checkpoint.reason),
-        "hooks": [_open_call(call) for call in checkpoint.hooks.values()],
+        "reason": None if checkpoint.reason is None else encode_reason(checkpoint.reason),
+        "hooks": [_open_call(call, closed) for call in checkpoint.hooks.values()],
     }
 
 
-def _common(one: Sequence[Message], other: Sequence[Message]) -> int:
-    """With how many messages both begin."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a is not b and a != b), min(len(one), len(other)))
-
-
-def _read_checkpoint(data: Json, conversation: Sequence[Message] = ()) -> Checkpoint:
-    known, shared = int(data.get("known", 0)), int(data.get("shared", 0))  # version 1 has all messages twice
-    if not 0 <= known <= len(conversation):
-        raise ValueError(f"it was stored in a session, without the {known} messages that are there")
-    closed = (*conversation[:known], *(decode_message(message) for message in data["messages"]))
-    if not 0 <= shared <= len(closed):
-        raise ValueError("it is shorter than it says")
-    calls = [_read_open_call(call) for call in data["calls"]]
-    hooks = [_read_open_call(call) for call in data.get("hooks", ())]  # the first files have none
+def decode_checkpoint(data: Json, conversation: Sequence[Message] | None = ()) -> Checkpoint:
+    """`conversation`: None if no message of it is wanted."""
+    closed, open_view = ((), ()) if conversation is None else _views(data, conversation)
+    around = None if conversation is None else closed
+    calls = [_read_open_call(call, around) for call in data["calls"]]
+    hooks = [_read_open_call(call, around) for call in data.get("hooks", ())]  # the first files have none
     return Checkpoint(
         str(data["id"]),
         str(data["agent"]),
         str(data["run_id"]),
         StopReason(data["stop_reason"]),
         closed,
-        (*closed[:shared], *(decode_message(message) for message in data["open_messages"])),
+        open_view,
         tuple(decode_entry(entry) for entry in data["ledger"]),
         {call.call_id: call for call in calls},
         int(data["step"]),
         decode_usage(data["spent"]),
-        None if data["reason"] is None else _read_reason(data["reason"]),
+        None if data["reason"] is None else decode_reason(data["reason"]),
         tuple(decode_message(message) for message in data["pending"]),
         {str(kind): float(amount) for kind, amount in data["used"].items()},
         {call.call_id: call for call in hooks},
     )
 
 
-def _open_call(call: OpenCall) -> Json:
-    question = call.question
+def _views(data: Json, conversation: Sequence[Message]) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    known, shared = int(data.get("known", 0)), int(data.get("shared", 0))  # version 1 has all messages twice
+    if not 0 <= known <= len(conversation):
+        raise ValueError(f"it was stored in a session, without the {known} messages that are there")
+    closed = (*conversation[:known], *(decode_message(message) for message in data["messages"]))
+    if not 0 <= shared <= len(closed):
+        raise ValueError("it is shorter than it says")
+    return closed, (*closed[:shared], *(decode_message(message) for message in data["open_messages"]))
+
+
+def _open_call(call: OpenCall, around: Sequence[Message]) -> Json:
+    """A run inside may begin with the messages `around` it, and then it leaves them out."""
+    question, child = call.question, call.child
     return {
         "call_id": call.call_id,
         "tool": call.tool,
@@ -150,11 +152,12 @@ def _open_call(call: OpenCall) -> Json:
             "payload": encode_value(question.payload),
             "kind": question.kind,
         },
-        "child": None if call.child is None else _checkpoint(call.child),
+        "child": None if child is None else encode_checkpoint(child, common(around, child.messages)),
+        "decided": call.decided,
     }
 
 
-def _read_open_call(data: Json) -> OpenCall:
+def _read_open_call(data: Json, around: Sequence[Message] | None) -> OpenCall:
     memory, question, child = data["memory"], data["question"], data["child"]
     return OpenCall(
         data["call_id"],
@@ -163,7 +166,8 @@ def _read_open_call(data: Json) -> OpenCall:
         None
         if question is None
         else Question(question["id"], question["tool"], decode_value(question["payload"]), question["kind"]),
-        None if child is None else _read_checkpoint(child),
+        None if child is None else decode_checkpoint(child, around),
+        data.get("decided"),  # the first files have none
     )
 
 
@@ -223,9 +227,9 @@ def decode_usage(data: Json) -> Usage:
     return Usage(**data)
 
 
-def _reason(reason: Reason) -> Json:
+def encode_reason(reason: Reason) -> Json:
     return {"text": reason.text, "source": str(reason.source), "by": reason.by}
 
 
-def _read_reason(data: Json) -> Reason:
+def decode_reason(data: Json) -> Reason:
     return Reason(data["text"], Source(data["source"]), data["by"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -88,7 +89,7 @@ def _checkpoint(
         return None
     stop = record.node.stop
     return Checkpoint(
-        f"checkpoint_of_{record.node.id}",  # a run ends once
+        f"checkpoint_{uuid.uuid4().hex}",  # not the run's id: one that goes on elsewhere keeps that, and stops again
         record.agent.name,
         record.node.id,
         why,
@@ -100,7 +101,7 @@ def _checkpoint(
         record.spent,
         stop.reason if stop is not None else None,
         record.pending,
-        record.meter.used() if record.meter is not None else {},
+        record.used(),
         {name: hook for name, hook in record.hooked.items() if hook != OpenCall(name, "")},
     )
 

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any, cast
 
 from safepoint._core.endings import Ending, Touched
-from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Rung
+from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Rung, WorkKind
 from safepoint._core.points import NAMED, Level
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
@@ -27,7 +27,8 @@ from safepoint.agent.call_hooks import Allowed, CallHooks, Unanswered, decide
 from safepoint.agent.checkpoint import Checkpoint, Question
 from safepoint.agent.events import HookFailed, RungReached, ToolCallEnded, ToolCallStarted, ToolOutputStreamed
 from safepoint.agent.hooks import Deny, Replace, way_out
-from safepoint.agent.journal import Called
+from safepoint.agent.inside import InnerJournal
+from safepoint.agent.journal import Called, Fact
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.output import OutputTool
 from safepoint.agent.record import Record
@@ -69,6 +70,9 @@ class Execution:
         self._tool = tool
         self.ladder: Ladder = tool.ladder or record.ladder
         self.node = Node(call.id, tool.name, "tool_call", parent=record.node, passing=tool.passing)
+        self._inside = InnerJournal(record, call.id)
+        # How the run inside ended, until that is written.
+        self._left_inside: list[Fact] = []
         self._context = ToolContext(
             deps=record.deps,
             run=record.run,
@@ -77,6 +81,7 @@ class Execution:
             ladder=self.ladder,
             memory=restored.memory if restored is not None else None,
             child=restored.child if restored is not None else None,
+            inside=self._inside,
         )
         self._hooks = CallHooks(record, self._context, self._being_stopped)
         # What a person is asked, and a sub-agent's own checkpoint: both for the checkpoint of this run.
@@ -149,16 +154,28 @@ class Execution:
             if self._late():
                 return value  # abandoned long ago; it goes to the orphan and nowhere else
             self._record_value(value)
-        await self._make_durable()
+        self.work.manner = CUT_AT_ONCE  # the tool is over: what follows is ours, or a hook's
+        await self._make_result_durable()
         if not self._being_stopped():
-            self.work.manner = CUT_AT_ONCE
             await self._hooks.run("after_tool", self._entry)
         return value
 
     async def _make_durable(self, **changes: Any) -> None:  # Any: the entry's own fields
         """Write the entry, with these changes, if there is a journal. Cancellation: it is written whole or not."""
         if self._record.journal is not None:
-            await self._record.note(Called(replace(self._entry, **changes), self.memory.copy()))
+            called = Called(replace(self._entry, **changes), self.memory.copy())
+            await self._record.note(called, *self._left_inside)
+
+    async def _make_result_durable(self) -> None:
+        """As above. A sub-agent has had all its time when it comes here, and the end of a run that stops tells of it.
+
+        Cancellation: as above.
+        """
+        is_run = self._tool.manner.kind is WorkKind.CHILD
+        if is_run and self._record.node.stop is not None:
+            return
+        async with asyncio.timeout(self.ladder.task if is_run and self._being_stopped() else None):
+            await self._make_durable()
 
     async def _remember(self) -> None:
         """Store what the call remembers. Cancellation: as above."""
@@ -216,6 +233,7 @@ class Execution:
         self._record.pay(result.run_id, result.usage)
         self._record.orphans.extend(result.orphans)
         self.child = result.checkpoint
+        self._left_inside = self._inside.end(result, self._record.supervisor.clock.wall())
         if result.cancellation is not None:
             self._why_inside = result.cancellation.reason.text
             self.node.judge(result.cancellation.place)  # what was asked of the call, the run inside has carried out

@@ -6,15 +6,19 @@ A journal takes facts in order; one `write` is one atomic step. What must be dur
     Said(reply)              before any of its tools starts
     Called(running)          before the tool's first line
     Called(finished, …)      as soon as the result exists
+    Inside(key, …)           the same, of a run inside this one
+    Counted                  with whatever is written next
     Ended                    before anybody hears that the run has ended
 
-So after a crash: a call without an entry never ran, one that is `running` was cut, and a finished one has its result.
+So after a crash: a call without an entry never ran, one that is `running` was cut, and a finished one has its result. A
+sub-agent, or a child of a composite, goes on inside.
 A write that fails ends the run with that error; a write that hangs is cut by NOW like any other work.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from safepoint.agent.checkpoint import Checkpoint
@@ -87,7 +91,25 @@ class Ended:
         return Ended(result.run_id, result.stop_reason, index, own, ledger, usage, result.checkpoint, at)
 
 
-Fact: TypeAlias = Opened | Said | Called | Ended
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What the run has used so far, with those that it continues; and what it was given to say and has not said yet."""
+
+    step: int
+    spent: Usage
+    used: Mapping[str, float] = field(default_factory=dict[str, float])
+    pending: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """A fact of a run inside this one. `key`: the id of the call, or the key of the child, that it is."""
+
+    key: str
+    fact: Fact
+
+
+Fact: TypeAlias = Opened | Said | Called | Ended | Counted | Inside
 
 
 class Journal(Protocol):

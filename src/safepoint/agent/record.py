@@ -6,7 +6,8 @@ callback ever runs between a fact and its record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from safepoint._core.bell import Bell
@@ -16,16 +17,17 @@ from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node
 from safepoint._core.work import Cut, Failed, Outcome
 from safepoint.agent.budget import Budget, Meter
-from safepoint.agent.checkpoint import OpenCall
+from safepoint.agent.checkpoint import Checkpoint, OpenCall
 from safepoint.agent.conversation import Entered
 from safepoint.agent.events import Event, Place
-from safepoint.agent.journal import Fact, Journal, Said
+from safepoint.agent.inside import InnerJournal
+from safepoint.agent.journal import Counted, Ended, Fact, Journal, Opened, Said
 from safepoint.agent.ledger import Ledger
 from safepoint.agent.steering import Steering, SteerOutcome, SteerReceipt, joined
 from safepoint.agent.stream import Hub
 from safepoint.agent.usage import NO_USAGE, Usage
 from safepoint.errors import StoreError
-from safepoint.history.parts import Message
+from safepoint.history.parts import Message, common
 
 if TYPE_CHECKING:
     from safepoint.agent.base import BaseAgent
@@ -75,9 +77,14 @@ class Record:
         self.amendments: list[SteerReceipt] = []
         # Where facts go that must outlive the process; `unsaved` knows which messages it has not seen.
         self.journal: Journal | None = None
+        # The place for its facts in the run around it, if it is inside one.
+        self.inside: InnerJournal | None = None
         # What a journal raised: nothing new may build on facts that were not saved.
         self.broken: StoreError | None = None
         self._saved = 0
+        self._counted: tuple[object, ...] = ()
+        # What is left of the run is being made: nothing inside it may write any more.
+        self.closed = False
         # After the terminal event nothing more is told.
         self.sealed = False
         self.supervisor = Supervisor.current()
@@ -122,8 +129,20 @@ class Record:
         self.journal, self.call_ids = entered.journal, entered.call_ids
         self.started_at = entered.index
         if not resumed:
-            self.messages[:0] = entered.messages
+            self.messages[:] = joined(list(entered.messages), self.messages)
         self._saved = len(self.messages)
+
+    def join_inside(self) -> bool:
+        """Write to the run around this one from now on; False if there is none, or nothing of it is kept."""
+        if self.inside is None or not self.inside.is_kept:
+            return False
+        self.inside.begin(self.messages)
+        self.journal, self.started_at, self._saved = self.inside, self.inside.index, len(self.messages)
+        return True
+
+    def has_written(self, messages: Sequence[Message]) -> int:
+        """With how many messages these begin that the journal has of this run's own conversation."""
+        return common(self.messages[: self._saved], messages)
 
     def known_call_ids(self) -> set[str]:
         """The ids of all calls in the conversation; read once, then kept."""
@@ -136,15 +155,34 @@ class Record:
         if self.journal is None:
             return
         try:
-            await self.journal.write(*facts)
+            await self.journal.write(*facts, *self._counts(*facts))
         except StoreError as error:
             self.broken = error
             raise
+
+    def _counts(self, *facts: Fact) -> list[Fact]:
+        """What was used since it was last written. How a run begins and how it ends say that by themselves."""
+        pending = self.pending
+        now = (self.steps_done, self.spent, pending)
+        if isinstance(facts[0], Opened):
+            self._counted = now
+        if now == self._counted or isinstance(facts[-1], Ended):
+            return []
+        self._counted = now
+        return [Counted(self.steps_done, self.spent, self.used(), pending)]
+
+    def used(self) -> dict[str, float]:
+        """What was used of a budget beyond steps and tokens."""
+        return self.meter.used() if self.meter is not None else {}
 
     @property
     def pending(self) -> tuple[Message, ...]:
         """Messages that were added to a resumed run and have not joined the conversation."""
         return tuple([one.message for one in self.amendments if one.outcome is not SteerOutcome.JOINED])
+
+    def based_on(self, checkpoint: Checkpoint) -> Checkpoint:
+        """What this run goes on from: the checkpoint, with what it was given to say and the steps as they count now."""
+        return replace(checkpoint, pending=self.pending, step=self.steps_done)
 
     @property
     def spent(self) -> Usage:

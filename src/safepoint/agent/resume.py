@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from safepoint.agent.checkpoint import Checkpoint, OpenCall, Question
+from safepoint.agent.checkpoint import Checkpoint, OpenCall, Question, question_inside
 from safepoint.agent.ledger import LedgerEntry
-from safepoint.errors import CheckpointError
+from safepoint.errors import CheckpointError, HistoryError
 from safepoint.history.check import check_history
 from safepoint.history.closing import close_history
 from safepoint.history.parts import Message, Prompt, ToolCall, user_message
@@ -85,6 +85,10 @@ class Resume:
             return messages
         last = messages[-1:] if messages and messages[-1].tool_calls else []
         edited = [*self.edit(messages[: len(messages) - len(last)]), *last]
+        if not edited:
+            raise HistoryError("edit=… has left no message: keep at least what the user has said")
+        if not last and edited[-1].tool_calls:
+            raise HistoryError("edit=… may not add calls that are still to be made: give each of them its result")
         check_history(close_history(edited))
         return edited
 
@@ -145,18 +149,17 @@ def restore(resume: Resume, call: ToolCall, tool: BaseTool | None) -> Restored:
 
 def _unknown(resume: Resume, entry: LedgerEntry, saved: OpenCall, tool: BaseTool | None) -> Restored:
     """The outcome of this call is not known, and running it again may do harm."""
-    asked = saved.question is not None and saved.question.id in resume.answers
-    answer: object = resume.answers[saved.question.id] if saved.question is not None and asked else None
-    if answer is True or (resume.on_unknown == "rerun" and not asked):
+    decided = _answered(resume, saved).decided
+    if decided is True or (resume.on_unknown == "rerun" and decided is None):
         return _again(resume, entry, saved, tool)
-    if isinstance(answer, str):
-        told = replace(entry, state=LedgerState.FINISHED, content=f"A person says: {answer}")
+    if isinstance(decided, str):
+        told = replace(entry, state=LedgerState.FINISHED, content=f"A person says: {decided}")
         return Restored(told, False, saved, entry)
-    if resume.on_unknown == "ask" and not asked:
+    if resume.on_unknown == "ask" and decided is None:
         payload = f"The call {entry.name} was cut, its outcome is unknown. Run it again?"
         question = Question(f"{entry.call_id}:unknown", entry.name, payload, "unknown")
         return Restored(entry, False, saved, entry, question=question)
-    return Restored(entry, False, saved, entry)
+    return Restored(entry, False, _answered(resume, saved), entry)
 
 
 def _again(resume: Resume, entry: LedgerEntry, saved: OpenCall, tool: BaseTool | None) -> Restored:
@@ -167,7 +170,8 @@ def _again(resume: Resume, entry: LedgerEntry, saved: OpenCall, tool: BaseTool |
             entry, saved, f"This call was not run again: the parameters of {entry.name!r} have changed since."
         )
     fresh = LedgerEntry(entry.call_id, entry.name, entry.args, effect=tool.options.effect, remote=tool.remote)
-    return Restored(fresh, True, saved, entry, _remembered(resume, saved), None, resume_inside(resume, saved))
+    remembered, inside = _remembered(resume, saved), resume_inside(resume, saved)
+    return Restored(fresh, True, _answered(resume, saved), entry, remembered, None, inside)
 
 
 def _remembered(resume: Resume, saved: OpenCall) -> CallMemory:
@@ -179,12 +183,13 @@ def _remembered(resume: Resume, saved: OpenCall) -> CallMemory:
 
 
 def _answered(resume: Resume, saved: OpenCall) -> OpenCall:
-    question = saved.question
-    if question is not None and question.kind != "unknown" and question.id in resume.answers:
+    question, decided = saved.question, saved.decided
+    if question is not None and question.id in resume.answers:
+        decided = resume.answers[question.id] if question.kind == "unknown" else decided
         question = None
     inside = resume_inside(resume, saved)
     child = inside.answered() if inside is not None else None
-    return replace(saved, memory=_remembered(resume, saved), question=question, child=child)
+    return replace(saved, memory=_remembered(resume, saved), question=question, child=child, decided=decided)
 
 
 def remembered_by_hooks(resume: Resume) -> dict[str, OpenCall]:
@@ -196,8 +201,8 @@ def resume_inside(resume: Resume, saved: OpenCall) -> Resume | None:
     """How the run inside that call, or that child, goes on; None if it has left no checkpoint."""
     if saved.child is None:
         return None
-    prefix = f"{saved.call_id}/"
-    answers = {id.removeprefix(prefix): value for id, value in resume.answers.items() if id.startswith(prefix)}
+    asked = [(question_inside(saved.call_id, question).id, question.id) for question in saved.child.questions]
+    answers = {id: resume.answers[told] for told, id in asked if told in resume.answers}
     # The outer checkpoint is what may be continued once; the inner one goes with it.
     return Resume(saved.child, answers=answers, on_unknown=resume.on_unknown, fork=True)
 
@@ -207,22 +212,42 @@ def _refused(entry: LedgerEntry, saved: OpenCall, why: str) -> Restored:
 
 
 class Continued:
-    """Which checkpoints were continued in this process, by id: the second time is refused, whatever the thread."""
+    """Which checkpoints were continued in this process, by id: the second time is refused, whatever the thread.
+
+    In a session the store decides, which knows of its own runs alone: what was continued in one of the two ways can't
+    be continued in the other either.
+    """
 
     def __init__(self) -> None:
         self._claims: dict[str, object] = {}
+        self._in_stores: set[str] = set()
 
     def claim(self, resume: Resume) -> None:
+        """For one without a store."""
         id, mine = resume.checkpoint.id, object()
-        if not resume.fork and self._claims.setdefault(id, mine) is not mine:
-            raise CheckpointError(
-                f"the checkpoint {id} was continued already: write fork=True to continue it once more"
-            )
+        if resume.fork:
+            return
+        if id in self._in_stores or self._claims.setdefault(id, mine) is not mine:
+            raise _twice(resume)
 
     def give_back(self, resume: Resume) -> None:
         """It came to nothing."""
         if not resume.fork:
             self._claims.pop(resume.checkpoint.id, None)
+
+    def refuse(self, resume: Resume) -> None:
+        """For one that a store is to decide on."""
+        if not resume.fork and resume.checkpoint.id in self._claims:
+            raise _twice(resume)
+
+    def note(self, resume: Resume) -> None:
+        """A store has let it go on."""
+        self._in_stores.add(resume.checkpoint.id)
+
+
+def _twice(resume: Resume) -> CheckpointError:
+    id = resume.checkpoint.id
+    return CheckpointError(f"the checkpoint {id} was continued already: write fork=True to continue it once more")
 
 
 continued = Continued()

@@ -28,6 +28,7 @@ from safepoint.agent.conversation import Conversation
 from safepoint.agent.events import Event
 from safepoint.agent.holding import Holding, holding
 from safepoint.agent.inputs import listed
+from safepoint.agent.inside import InnerJournal
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.live import register
 from safepoint.agent.preview import Preview
@@ -72,6 +73,8 @@ class RunOptions(Generic[DepsT]):
     # For a child of a composite: what it is called there, and the run that it is a part of.
     label: str | None = None
     above: Record | None = None
+    # For a run inside another one: where it writes its facts.
+    inside: InnerJournal | None = None
     # For a run that goes on in another process: the id by which everybody knows it.
     id: str | None = None
 
@@ -201,6 +204,12 @@ class Run(Generic[DepsT, OutT]):
     def ended(self) -> bool:
         return self.node.ended.is_set
 
+    @property
+    def session_around(self) -> Conversation | None:
+        """Its session, or that of the run that it is a part of: the state there is for the tools of both."""
+        above = _run_above(self.node.parent) if self.session is None else None
+        return above.session_around if above is not None else self.session
+
     async def wait(self) -> RunResult[OutT]:
         """Wait for the end and return the result, also of a run that failed or was stopped.
 
@@ -291,8 +300,10 @@ class Run(Generic[DepsT, OutT]):
         claimed = options.resume if options.session is None else None  # in a session, its store decides
         if claimed is not None:
             continued.claim(claimed)
+        elif options.resume is not None:
+            continued.refuse(options.resume)
         record = self.record = Record(self, self.node, self.hub, options.messages, options.ladder, options.budget)
-        record.steering, record.above = self._steering, options.above
+        record.steering, record.above, record.inside = self._steering, options.above, options.inside
         record.payer = _record_above(self.node.parent)
         self._driver = self._drive_or_give_back(record, claimed)
         self.node.owner = self

@@ -23,6 +23,7 @@ from safepoint._core.ladder import CUT_AT_ONCE, Manner, Rung, WorkKind
 from safepoint._core.work import Abandoned, Failed, Work
 from safepoint.agent.checkpoint import Checkpoint, OpenCall
 from safepoint.agent.events import RungReached
+from safepoint.agent.inside import InnerJournal
 from safepoint.agent.journal import Called
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.record import Record
@@ -62,6 +63,7 @@ class ChildRun:
         # Kept in the checkpoint: the whole result, once it has finished.
         self._memory = CallMemory()
         self._left: Left | None = None
+        self._inside = InnerJournal(record, child.key)
         self._record = record
         self._restored = restored
         if child.key not in record.ledger:
@@ -142,7 +144,8 @@ class ChildRun:
             return result  # abandoned long ago; it goes to the orphan and nowhere else
         self._keep(result)
         self.work.manner = CUT_AT_ONCE
-        await self._make_durable()
+        if self._record.node.stop is None:  # otherwise the end of the composite tells of it, and nobody waits twice
+            await self._make_durable()
         return result
 
     def _options(self) -> RunOptions[Any]:  # Any: the caller's own dependencies
@@ -162,12 +165,15 @@ class ChildRun:
             parent=record.node,
             label=self.child.key,
             above=record,
+            inside=self._inside,
         )
 
     async def _make_durable(self, **changes: Any) -> None:  # Any: the entry's own fields
         """Write the entry, with these changes, if there is a journal. Cancellation: it is written whole or not."""
         if self._record.journal is not None:
-            await self._record.note(Called(replace(self.entry, **changes), self._memory))
+            now = self._record.supervisor.clock.wall()
+            inside = self._inside.end(self.result, now) if self.result is not None else ()
+            await self._record.note(Called(replace(self.entry, **changes), self._memory), *inside)
 
     def _keep(self, result: RunResult[Any]) -> None:  # Any: of any output type
         self.result = result
@@ -242,8 +248,9 @@ class ChildRun:
         return self._left
 
     def _opened(self) -> OpenCall:
-        question = self._restored.question if self._restored is not None and self.work is None else None
-        return OpenCall(self.child.key, "", self._memory, question, self._checkpoint())
+        waits = self._restored if self.run is None else None
+        question, decided = (waits.question, waits.decided) if waits is not None else (None, None)
+        return OpenCall(self.child.key, "", self._memory, question, self._checkpoint(), decided)
 
     def _checkpoint(self) -> Checkpoint | None:
         if self.result is not None:

@@ -18,6 +18,7 @@ from safepoint.agent.base import BaseAgent
 from safepoint.agent.budget import Budget
 from safepoint.agent.hooks import Hooks
 from safepoint.agent.inputs import checked_count, listed
+from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.model import ToolSpec
 from safepoint.agent.result import OutT, RunResult, StopReason
 from safepoint.agent.tool_choice import TRANSFER, check_tool_choice
@@ -62,8 +63,7 @@ class TransferTool(BaseTool):
 
     async def _transfer(self, context: ToolContext[Any]) -> str:  # Any: the caller's own dependencies
         """Cancellation: there is nothing to wait for."""
-        others = [entry for entry in context.run.ledger if entry.name.startswith(TRANSFER)]
-        if any(entry.state is LedgerState.FINISHED for entry in others):
+        if _target(context.run.agent, context.run.ledger) is not None:
             raise ValueError("this transfer did not happen: the conversation is being handed to somebody else already")
         return f"The conversation was handed over to {self.key!r}."
 
@@ -141,7 +141,7 @@ class Handoff(Composite[DepsT, OutT]):
         key, result = list(progress.ended.items())[-1]
         if result.stop_reason is not StopReason.END_TURN:
             return EndAs(result.stop_reason)
-        target = _target(self.member(key), result)
+        target = _target(self.member(key), result.ledger)
         if target is None:
             return Answer(result.text, result.output, tuple(result.messages))
         if number > self._max_transfers:
@@ -157,15 +157,15 @@ class Handoff(Composite[DepsT, OutT]):
             return None
         key, last = list(ended.items())[-1]
         if last.stop_reason is StopReason.END_TURN:
-            return tuple(last.messages) if _target(self.member(key), last) is None else _handed_over(last)
+            return tuple(last.messages) if _target(self.member(key), last.ledger) is None else _handed_over(last)
         *before, closing = last.messages
         parts = tuple([part for part in closing.parts if not isinstance(part, Notice)])  # the composite has its own
         return (*before, Message(closing.role, parts)) if parts else tuple(before)
 
 
-def _target(agent: BaseAgent[Any, Any], result: RunResult[Any]) -> str | None:  # Any: agents of every type
-    """To whom the conversation was handed, if it was."""
-    for entry in result.ledger:
+def _target(agent: BaseAgent[Any, Any], ledger: Iterable[LedgerEntry]) -> str | None:  # Any: agents of every type
+    """To whom the conversation was handed, if it was. Tools of the user's own may have any name."""
+    for entry in ledger:
         tool = agent.tools.get(entry.name)
         if entry.state is LedgerState.FINISHED and isinstance(tool, TransferTool):
             return tool.key

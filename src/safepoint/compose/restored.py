@@ -16,11 +16,15 @@ _UNKNOWN = "An earlier run of this task was cut while running, outcome unknown. 
 
 @dataclass(frozen=True, slots=True)
 class RestoredChild:
-    """`resume`: it continues inside. `remark`: what it is told as it starts again. `question`: a person says first."""
+    """`resume`: it continues inside. `remark`: what it is told as it starts again. `question`: a person says first.
+
+    `decided`: what one has said.
+    """
 
     resume: Resume | None = None
     remark: str | None = None
     question: Question | None = None
+    decided: bool | str | None = None
 
     def remarked(self, message: Message) -> Message:
         """The child's input, with the remark."""
@@ -34,11 +38,11 @@ def restore_child(resume: Resume, entry: LedgerEntry) -> RestoredChild:
     inside = resume_inside(resume, saved)
     if inside is not None or entry.state is not LedgerState.CUT:
         return RestoredChild(inside)
-    id = f"{entry.call_id}:unknown"
-    if resume.on_unknown == "ask" and id not in resume.answers:
+    saved = resume.answered().calls.get(entry.call_id, saved)
+    if resume.on_unknown == "ask" and saved.decided is None:
         payload = f"The child {entry.call_id!r} was cut, its outcome is unknown. Run it again?"
-        return RestoredChild(question=Question(id, entry.name, payload, "unknown"))
-    answer: object = resume.answers.get(id)
-    if answer is True or (resume.on_unknown == "rerun" and id not in resume.answers):
-        return RestoredChild()
-    return RestoredChild(remark=f"{_UNKNOWN} A person says: {answer}" if isinstance(answer, str) else _UNKNOWN)
+        return RestoredChild(question=Question(f"{entry.call_id}:unknown", entry.name, payload, "unknown"))
+    if saved.decided is True or (resume.on_unknown == "rerun" and saved.decided is None):
+        return RestoredChild(decided=saved.decided)
+    told = f"{_UNKNOWN} A person says: {saved.decided}" if isinstance(saved.decided, str) else _UNKNOWN
+    return RestoredChild(remark=told, decided=saved.decided)

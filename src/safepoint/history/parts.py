@@ -134,6 +134,12 @@ def user_message(prompt: Prompt) -> Message:
     return Message("user", parts)
 
 
+def common(one: Sequence[Message], other: Sequence[Message]) -> int:
+    """With how many messages both begin."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a is not b and a != b), min(len(one), len(other)))
+
+
 def _one_of(data: bytes | None, url: str | None, what: str) -> None:
     if (data is None) == (url is None):
         raise ValueError(f"{what} takes data=… or url=…, exactly one of them")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice, zip_longest
 
 from safepoint.agent.checkpoint import Checkpoint
-from safepoint.agent.journal import Called, Ended, Opened, Said
+from safepoint.agent.journal import Called, Counted, Ended, Fact, Inside, Opened, Said
 from safepoint.errors import CheckpointError
 from safepoint.history.parts import Message
 from safepoint.sessions.store import Change, LateSet, Released, StateSet, Stored, StoredRun, Truncated
@@ -27,6 +27,10 @@ def apply(stored: Stored, change: Change) -> Stored:
             ledger = {**{old.call_id: old for old in run.ledger}, entry.call_id: entry}
             memories = {**run.memories, entry.call_id: memory} if memory is not None else run.memories
             return _with_last(stored, replace(run, ledger=tuple(ledger.values()), memories=memories))
+        case Counted():
+            return _with_last(stored, replace(stored.runs[-1], counted=change))
+        case Inside(key, fact):
+            return _inside(stored, key, fact)
         case Ended():
             return _end(stored, change)
         case Truncated(index):
@@ -88,6 +92,15 @@ def _open(stored: Stored, opened: Opened) -> Stored:
     return _saying(stored, opened.index, opened.messages, opened.at, runs=(*runs, run))
 
 
+def _inside(stored: Stored, key: str, fact: Fact) -> Stored:
+    """A run inside the last one is kept as that one is, in a place of its own that begins with the same messages."""
+    run = stored.runs[-1]
+    inner = Stored(stored.messages, {}, times=stored.times) if isinstance(fact, Opened) else run.inside.get(key)
+    if inner is None or run.ended:
+        return stored  # nobody knows how it began
+    return _with_last(stored, replace(run, inside={**run.inside, key: apply(inner, fact)}))
+
+
 def _end(stored: Stored, ended: Ended) -> Stored:
     run = replace(
         stored.runs[-1],
@@ -96,6 +109,8 @@ def _end(stored: Stored, ended: Ended) -> Stored:
         checkpoint=ended.checkpoint,
         ledger=ended.ledger,
         continued=None,
+        counted=None,
+        inside={},
     )
     return _saying(stored, ended.index, ended.messages, ended.at, runs=(*stored.runs[:-1], run))
 

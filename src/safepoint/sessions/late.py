@@ -1,7 +1,8 @@
 """What calls brought that came back after their run had ended, and how the next run learns of it. Pure.
 
 A new run is told in the remark that closes the conversation; one that continues takes it for the result of its own
-call, which then is not made again.
+call, which then is not made again. A call inside a sub-agent, or inside a child of a composite, is named as a question
+from there is: `child/call_1`.
 """
 
 from __future__ import annotations
@@ -25,19 +26,39 @@ from safepoint.tools.rendering import render_error, render_result
 _STOPPED_AFTER_ALL = (asyncio.CancelledError, StopTool, CutShort)
 
 
-def late_result(orphan: Orphan) -> LateResult | None:
-    """What it brought, if it is a tool call and has come back."""
+def ids_inside(checkpoint: Checkpoint | None, path: str, prefix: str = "") -> dict[str, str]:
+    """The calls of runs inside the one at that path: from the path of each one's node to its id as seen from there."""
+    found: dict[str, str] = {}
+    for key, child in _inside(checkpoint):
+        # A child of a composite stands right below it, a sub-agent below its call.
+        names = [entry.name for entry in checkpoint.ledger if entry.call_id == key] if checkpoint is not None else []
+        for place in (f"{path}/{key}", *(f"{path}/{name}:{key}/{child.agent}" for name in names)):
+            found |= {
+                f"{place}/{entry.name}:{entry.call_id}": f"{prefix}{key}/{entry.call_id}" for entry in child.ledger
+            }
+            found |= ids_inside(child, place, f"{prefix}{key}/")
+    return found
+
+
+def _inside(checkpoint: Checkpoint | None) -> list[tuple[str, Checkpoint]]:
+    calls = checkpoint.calls.items() if checkpoint is not None else ()
+    return [(key, call.child) for key, call in calls if call.child is not None]
+
+
+def late_result(orphan: Orphan, ids: Mapping[str, str]) -> LateResult | None:
+    """What it brought, if it is a tool call and has come back. `ids`: of calls in runs inside."""
     call_id = orphan.path.rpartition(f"/{orphan.name}:")[2]
     if orphan.still_running or "/" in call_id or isinstance(orphan.error, _STOPPED_AFTER_ALL):
         return None  # it still runs; or it is a hook or an undo; or it stopped after all, and brings nothing
     content = f"it failed: {render_error(orphan.error)}" if orphan.error else render_result(orphan.result).text
-    return LateResult(call_id, orphan.name, content)
+    return LateResult(ids.get(orphan.path, call_id), orphan.name, content)
 
 
 def late_change(stored: Stored, opened: Opened) -> list[Change]:
     """What the beginning of a run changes: it is told of late results, or takes those of its own calls."""
     if opened.continues is not None:
         taken = {entry.call_id for entry in opened.ledger if entry.state is LedgerState.FINISHED_LATE}
+        taken |= _taken_inside(opened.base)
         left = tuple(late for late in stored.late if late.call_id not in taken)
         return [LateSet(left)] if left != stored.late else []
     if not _is_told(stored):
@@ -57,14 +78,29 @@ def with_late_notes(stored: Stored) -> Sequence[Message]:
     return messages
 
 
+def _taken_inside(checkpoint: Checkpoint | None, prefix: str = "") -> set[str]:
+    taken: set[str] = set()
+    for key, child in _inside(checkpoint):
+        late = [entry.call_id for entry in child.ledger if entry.state is LedgerState.FINISHED_LATE]
+        taken |= {f"{prefix}{key}/{call_id}" for call_id in late} | _taken_inside(child, f"{prefix}{key}/")
+    return taken
+
+
 def completed(checkpoint: Checkpoint, late: Iterable[LateResult]) -> Checkpoint:
-    """The checkpoint, its cut calls finished by what they brought."""
-    came = {(each.call_id, each.name): each.content for each in late}
-    return replace(checkpoint, ledger=tuple(_completed(entry, came) for entry in checkpoint.ledger))
+    """The checkpoint, its cut calls finished by what they brought, those of runs inside as well."""
+    return _all_completed(checkpoint, {(each.call_id, each.name): each.content for each in late}, "")
 
 
-def _completed(entry: LedgerEntry, came: Mapping[tuple[str, str], str]) -> LedgerEntry:
-    content = came.get((entry.call_id, entry.name))
+def _all_completed(checkpoint: Checkpoint, came: Mapping[tuple[str, str], str], prefix: str) -> Checkpoint:
+    calls = dict(checkpoint.calls)
+    for key, child in _inside(checkpoint):
+        calls[key] = replace(calls[key], child=_all_completed(child, came, f"{prefix}{key}/"))
+    ledger = tuple(_completed(entry, came, prefix) for entry in checkpoint.ledger)
+    return replace(checkpoint, ledger=ledger, calls=calls)
+
+
+def _completed(entry: LedgerEntry, came: Mapping[tuple[str, str], str], prefix: str) -> LedgerEntry:
+    content = came.get((f"{prefix}{entry.call_id}", entry.name))
     if content is None or entry.state is not LedgerState.CUT:
         return entry
     return replace(entry, state=LedgerState.FINISHED_LATE, content=content, still_running=False)

@@ -1,19 +1,21 @@
 """What a dead process leaves behind, and how it becomes a valid conversation again. Pure.
 
 The journal's order makes it possible to tell: a call without an entry never ran, one that is `running` was cut, a
-finished one has its result. A run that continued another one, and died before it came to a call, has left that call as
-it found it. The run is sealed as if it had been stopped NOW, and can be continued from there.
+finished one has its result. One that is a run itself, a sub-agent or a child of a composite, was stopped where its own
+facts end. A run that continued another one, and died before it came to a call, has left that call as it found it. The
+run is sealed as if it had been stopped NOW, and can be continued from there.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 
 from safepoint._core.clock import current_clock
 from safepoint._core.reasons import Reason, Source
 from safepoint.agent.checkpoint import Checkpoint, OpenCall
-from safepoint.agent.journal import Ended
+from safepoint.agent.journal import Counted, Ended
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.result import StopReason
 from safepoint.agent.usage import Usage
@@ -28,8 +30,8 @@ CRASH = Reason("the process that ran it died", Source.SHUTDOWN)
 def sealed(stored: Stored, run: StoredRun) -> Ended:
     """The end of a run whose process died."""
     own = stored.messages[run.index :]
-    before = {entry.call_id: entry for entry in run.continued.ledger} if run.continued is not None else {}
-    ledger = {entry.call_id: _settled(entry, before) for entry in run.ledger}
+    inside = {key: left for key, inner in run.inside.items() if (left := _left_inside(inner)) is not None}
+    ledger = {entry.call_id: _settled(entry, run.continued, inside) for entry in run.ledger}
     last = own[-1] if own else None
     open_calls = last.tool_calls if last is not None else ()
     for call in open_calls:
@@ -49,20 +51,26 @@ def sealed(stored: Stored, run: StoredRun) -> Ended:
     ]
     notice = notice_text(reason=CRASH.text, source=CRASH.source)
     closed = close_history(stored.messages, batch=batch, notice=notice)
-    checkpoint = _checkpoint(stored, run, closed, ledger)
+    checkpoint = _checkpoint(stored, run, closed, ledger, inside)
     usage, now = Usage(estimated=True), current_clock().wall()
     entries = tuple(ledger.values())
     return Ended(run.run_id, StopReason.CANCELLED, run.index, closed[run.index :], entries, usage, checkpoint, now)
 
 
 def _checkpoint(
-    stored: Stored, run: StoredRun, closed: tuple[Message, ...], ledger: dict[str, LedgerEntry]
+    stored: Stored,
+    run: StoredRun,
+    closed: tuple[Message, ...],
+    ledger: dict[str, LedgerEntry],
+    inside: Mapping[str, Checkpoint],
 ) -> Checkpoint:
     own = stored.messages[run.index :]
     # Open calls, and the children of a composite, which are no part of the conversation.
     over = {call.id for message in own[:-1] for call in message.tool_calls}
-    calls = {id: OpenCall(id, "", memory) for id, memory in run.memories.items() if id not in over}
-    base = run.continued
+    calls = {
+        id: OpenCall(id, "", memory, child=inside.get(id)) for id, memory in run.memories.items() if id not in over
+    }
+    base, counted = run.continued, run.counted or Counted(0, Usage())
     checkpoint = Checkpoint(
         f"checkpoint_{uuid.uuid4().hex}",
         run.agent,
@@ -72,31 +80,47 @@ def _checkpoint(
         stored.messages,
         tuple(ledger.values()),
         calls,
-        _steps(own),
-        reason=CRASH,
+        max(_steps(own), counted.step),
+        counted.spent,
+        CRASH,
+        counted.pending,
+        counted.used,
     )
     if base is None:
         return checkpoint
-    untouched = {entry.call_id for entry in run.ledger if entry.state is LedgerState.NOT_STARTED}
-    for id, call in base.calls.items():
-        if id in untouched:
-            calls[id] = replace(call, memory=run.memories.get(id, call.memory))
-    moved = stored.messages != base.open_messages
+    for entry in run.ledger:
+        call = base.calls.get(entry.call_id)
+        if call is not None and _is_untouched(entry, base, inside):
+            calls[entry.call_id] = replace(call, memory=run.memories.get(entry.call_id, call.memory))
+    moved = counted.step > base.step
     hooks = {name: hook for name, hook in base.hooks.items() if name != "before_model" or not moved}
-    return replace(
-        checkpoint,
-        step=max(checkpoint.step, base.step),
-        spent=base.spent,
-        used=base.used,
-        pending=() if moved else base.pending,
-        hooks=hooks,
-    )
+    if run.counted is None:
+        step = max(checkpoint.step, base.step)
+        checkpoint = replace(checkpoint, step=step, spent=base.spent, used=base.used, pending=base.pending)
+    return replace(checkpoint, hooks=hooks)
 
 
-def _settled(entry: LedgerEntry, before: dict[str, LedgerEntry]) -> LedgerEntry:
-    if entry.state is LedgerState.NOT_STARTED:
-        return before.get(entry.call_id, entry)
-    return replace(entry, state=LedgerState.CUT) if entry.state is LedgerState.RUNNING else entry
+def _left_inside(inner: Stored) -> Checkpoint | None:
+    """From where the run inside goes on: where it had ended, or else as the one around it."""
+    run = inner.runs[-1]
+    return run.checkpoint if run.ended else sealed(inner, run).checkpoint
+
+
+def _settled(entry: LedgerEntry, base: Checkpoint | None, inside: Mapping[str, Checkpoint]) -> LedgerEntry:
+    if _is_untouched(entry, base, inside):
+        before = base.ledger if base is not None else ()
+        return next((known for known in before if known.call_id == entry.call_id), entry)
+    if entry.state is not LedgerState.RUNNING:
+        return entry
+    return replace(entry, state=LedgerState.STOPPED if entry.call_id in inside else LedgerState.CUT)
+
+
+def _is_untouched(entry: LedgerEntry, base: Checkpoint | None, inside: Mapping[str, Checkpoint]) -> bool:
+    """Is the call as the run before has left it? A run that was to go on inside, and had not begun to, is."""
+    if entry.state is not LedgerState.RUNNING:
+        return entry.state is LedgerState.NOT_STARTED
+    call = base.calls.get(entry.call_id) if base is not None else None
+    return call is not None and call.child is not None and entry.call_id not in inside
 
 
 def _steps(messages: tuple[Message, ...]) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from safepoint._core.clock import current_clock
@@ -19,12 +20,12 @@ from safepoint._core.orphans import Orphan
 from safepoint._core.supervisor import Supervisor
 from safepoint.agent.conversation import Entered
 from safepoint.agent.journal import Ended, Fact, Opened, Said
-from safepoint.errors import SessionBusy
+from safepoint.errors import SafepointError, SessionBusy, StoreError
 from safepoint.history.check import check_history
 from safepoint.history.parts import Message
 from safepoint.sessions.applying import apply, knowing
 from safepoint.sessions.hold import Hold
-from safepoint.sessions.late import completed, late_change, late_result, with_late_notes
+from safepoint.sessions.late import completed, ids_inside, late_change, late_result, with_late_notes
 from safepoint.sessions.recovery import sealed
 from safepoint.sessions.rewinding import Rewound, last_turn_taken_back
 from safepoint.sessions.state import lasting, plain, rebased
@@ -39,6 +40,7 @@ from safepoint.sessions.store import (
     Stored,
     StoredRun,
 )
+from safepoint.tools.rendering import render_error
 
 if TYPE_CHECKING:
     from safepoint.agent.checkpoint import Checkpoint
@@ -225,7 +227,9 @@ class Session:
             await self._hold.give_back()
             raise
         resumed = continues is not None and bool(self._stored.runs)
-        index = self._stored.runs[-1].index if resumed else len(self.messages)
+        # A history from elsewhere may end with the user's words: what is asked now becomes one message with them.
+        unanswered = bool(self.messages) and self.messages[-1].role == "user"
+        index = self._stored.runs[-1].index if resumed else len(self.messages) - unanswered
         return Entered(with_late_notes(self._stored), self, index, self._call_ids)
 
     async def write(self, *facts: Fact) -> None:
@@ -237,7 +241,7 @@ class Session:
             self._opening = changes
         last = facts[-1]
         if isinstance(last, Ended):
-            changes += self._back_already()
+            changes += self._back_already(last)
             changes += [Released(self._hold.claimant)] if self._hold.claimant is not None else []
         if self._open and (isinstance(facts[0], Opened) or isinstance(last, Ended)):
             self._see(await self._store.load(self.id), keep_state=True)
@@ -281,10 +285,11 @@ class Session:
         if self.live is None and not self._changing:
             self._hold.begin_release()  # nothing, unless the store did not answer in time
         known = {late.call_id for late in self.late}
+        ids = ids_inside(run.result.checkpoint, run.node.path) if run.result.orphans else {}
         for orphan in run.result.orphans:
             if orphan.still_running:
-                orphan.when_late(self._came_back)
-            elif (late := late_result(orphan)) is not None and late.call_id not in known:
+                orphan.when_late(partial(self._came_back, ids))
+            elif (late := late_result(orphan, ids)) is not None and late.call_id not in known:
                 # It came back while the end was written. Nobody would wait for another write now: it waits in memory.
                 self._stored = replace(self._stored, late=(*self.late, late))
 
@@ -317,7 +322,12 @@ class Session:
     async def _append(self, *changes: Change) -> None:
         mine = object()
         self._open.add(mine)
-        await self._store.append(self.id, self._stored.epoch, knowing(self._stored, changes))
+        try:
+            await self._store.append(self.id, self._stored.epoch, knowing(self._stored, changes))
+        except SafepointError:
+            raise
+        except Exception as error:  # of a store of somebody's own: nothing may build on what it has not kept
+            raise StoreError(f"the session store failed: {render_error(error)}") from error
         if mine not in self._open:
             return  # given up long ago; whoever came after has looked for itself
         self._open.remove(mine)
@@ -348,16 +358,18 @@ class Session:
 
     # -- late results --------------------------------------------------------------------------------------------------
 
-    def _back_already(self) -> list[Change]:
+    def _back_already(self, ended: Ended) -> list[Change]:
         """What the live run has left behind and what has come back since is stored with its end."""
         record = self.live.record if self.live is not None else None
-        orphans = record.orphans if record is not None else ()
-        came = [late for orphan in orphans if (late := late_result(orphan)) is not None]
+        if record is None or not record.orphans:
+            return []
+        ids = ids_inside(ended.checkpoint, record.node.path)
+        came = [late for orphan in record.orphans if (late := late_result(orphan, ids)) is not None]
         return [LateSet((*self.late, *came))] if came else []
 
-    def _came_back(self, orphan: Orphan) -> None:
+    def _came_back(self, ids: Mapping[str, str], orphan: Orphan) -> None:
         """An orphan has ended; keep what it brought for the next run, and store it if a loop is there to do it."""
-        late = late_result(orphan)
+        late = late_result(orphan, ids)
         if late is None:
             return
         self._stored = replace(self._stored, late=(*self._stored.late, late))

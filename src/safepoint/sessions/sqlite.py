@@ -12,6 +12,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +26,8 @@ from safepoint.agent.codec import (
     encode_entry,
     encode_memory,
 )
-from safepoint.agent.journal import Called, Ended, Opened, Said
+from safepoint.agent.fact_codec import decode_counted, decode_fact, encode_counted, encode_fact
+from safepoint.agent.journal import Called, Counted, Ended, Inside, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import (
     CheckpointError,
@@ -35,6 +37,7 @@ from safepoint.errors import (
 )
 from safepoint.history.encoding import decode_message, decode_value, encode_message, encode_values
 from safepoint.history.parts import Message
+from safepoint.sessions.applying import apply
 from safepoint.sessions.owners import LEASE
 from safepoint.sessions.sqlite_claims import Claims, check_epoch, session_row
 from safepoint.sessions.store import (
@@ -62,7 +65,10 @@ CREATE TABLE IF NOT EXISTS messages (
 CREATE TABLE IF NOT EXISTS runs (
     session TEXT NOT NULL, number INTEGER NOT NULL, run_id TEXT NOT NULL, agent TEXT NOT NULL, place INTEGER NOT NULL,
     ended INTEGER NOT NULL, stop_reason TEXT, checkpoint_id TEXT, checkpoint BLOB, state_before TEXT NOT NULL,
-    origin TEXT NOT NULL DEFAULT '', PRIMARY KEY (session, number));
+    origin TEXT NOT NULL DEFAULT '', counted TEXT, PRIMARY KEY (session, number));
+CREATE TABLE IF NOT EXISTS inside (
+    session TEXT NOT NULL, run_id TEXT NOT NULL, number INTEGER PRIMARY KEY AUTOINCREMENT, fact TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS inside_by_run ON inside (session, run_id);
 CREATE TABLE IF NOT EXISTS calls (
     session TEXT NOT NULL, run_id TEXT NOT NULL, number INTEGER PRIMARY KEY AUTOINCREMENT, call_id TEXT NOT NULL,
     entry TEXT NOT NULL, memory TEXT, UNIQUE (session, run_id, call_id));
@@ -75,7 +81,14 @@ ALTER TABLE messages ADD COLUMN at REAL NOT NULL DEFAULT 0;
 ALTER TABLE runs ADD COLUMN origin TEXT NOT NULL DEFAULT '';
 UPDATE runs SET origin = run_id;
 """
-_VERSION = 2
+# What a file of version 2 lacks: the facts of the runs inside a run that has not ended, and what that one has used.
+_SINCE_2 = """
+ALTER TABLE runs ADD COLUMN counted TEXT;
+CREATE TABLE IF NOT EXISTS inside (
+    session TEXT NOT NULL, run_id TEXT NOT NULL, number INTEGER PRIMARY KEY AUTOINCREMENT, fact TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS inside_by_run ON inside (session, run_id);
+"""
+_VERSION = 3
 # What reading a spoilt row may raise.
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 
@@ -151,7 +164,7 @@ class SqliteStore:
     async def delete(self, session_id: str) -> None:
         def work(db: sqlite3.Connection) -> None:
             db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
-            for table in ("messages", "runs", "calls", "late"):
+            for table in ("messages", "runs", "calls", "inside", "late"):
                 db.execute(f"DELETE FROM {table} WHERE session = ?", (session_id,))
 
         await self.worker.call(work)
@@ -186,7 +199,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
     if version == _VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")  # of several processes that find an old file, one changes it
-    script = {0: _SCHEMA, 1: _SINCE_1, _VERSION: ""}[_version(connection)]
+    script = {0: _SCHEMA, 1: _SINCE_1 + _SINCE_2, 2: _SINCE_2, _VERSION: ""}[_version(connection)]
     for statement in script.split(";"):
         connection.execute(statement)
     connection.execute(f"PRAGMA user_version={_VERSION}")
@@ -217,6 +230,13 @@ def _apply(db: sqlite3.Connection, session_id: str, change: Lasting) -> None:
             _insert_messages(db, session_id, index, [message], at)
         case Called(entry, memory):
             _insert_call(db, session_id, _last_run(db, session_id)[1], entry, memory)
+        case Counted():
+            counted = _dump(encode_counted(change))
+            run_id = _last_run(db, session_id)[1]
+            db.execute("UPDATE runs SET counted = ? WHERE session = ? AND run_id = ?", (counted, session_id, run_id))
+        case Inside():
+            row = (session_id, _last_run(db, session_id)[1], _dump(encode_fact(change)))
+            db.execute("INSERT INTO inside (session, run_id, fact) VALUES (?, ?, ?)", row)
         case Ended():
             _end(db, session_id, change)
         case Truncated(index):
@@ -269,7 +289,8 @@ def _end(db: sqlite3.Connection, session_id: str, ended: Ended) -> None:
     _insert_messages(db, session_id, ended.index, ended.messages, ended.at)
     _truncate(db, session_id, ended.index + len(ended.messages))
     checkpoint = ended.checkpoint
-    columns = "ended = 1, stop_reason = ?, checkpoint_id = ?, checkpoint = ?"
+    db.execute("DELETE FROM inside WHERE session = ? AND run_id = ?", (session_id, ended.run_id))
+    columns = "ended = 1, stop_reason = ?, checkpoint_id = ?, checkpoint = ?, counted = NULL"
     id, data = (checkpoint.id, encode(checkpoint, known=ended.known)) if checkpoint is not None else (None, None)
     row = (str(ended.stop_reason), id, data, session_id, ended.run_id)
     db.execute(f"UPDATE runs SET {columns} WHERE session = ? AND run_id = ?", row)
@@ -289,7 +310,7 @@ def _runs_from(db: sqlite3.Connection, session_id: str, index: int) -> list[Any]
 
 
 def _forget_run(db: sqlite3.Connection, session_id: str, run_id: str) -> None:
-    for table in ("runs", "calls"):
+    for table in ("runs", "calls", "inside"):
         db.execute(f"DELETE FROM {table} WHERE session = ? AND run_id = ?", (session_id, run_id))
 
 
@@ -332,14 +353,14 @@ def _insert_late(db: sqlite3.Connection, session_id: str, late: LateResult) -> N
 def _load(db: sqlite3.Connection, session_id: str) -> Stored:
     found = session_row(db, session_id)
     rows = db.execute("SELECT place, body, at FROM messages WHERE session = ? ORDER BY place", (session_id,)).fetchall()
-    columns = "run_id, agent, place, ended, stop_reason, checkpoint, state_before, origin"
+    columns = "run_id, agent, place, ended, stop_reason, checkpoint, state_before, origin, counted"
     runs = db.execute(f"SELECT {columns} FROM runs WHERE session = ? ORDER BY number", (session_id,)).fetchall()
     late = db.execute("SELECT call_id, name, content FROM late WHERE session = ? ORDER BY number", (session_id,))
     try:
         if [place for place, _, _ in rows] != list(range(len(rows))):
             raise ValueError("a message is missing")
         messages = tuple(decode_message(json.loads(body)) for _, body, _ in rows)
-        return Stored(
+        stored = Stored(
             messages,
             _read_state(found.state),
             tuple(_read_run(db, session_id, row, messages) for row in runs),
@@ -347,8 +368,18 @@ def _load(db: sqlite3.Connection, session_id: str) -> Stored:
             found.epoch,
             tuple(float(at) for _, _, at in rows),
         )
+        return reduce(apply, _facts_inside(db, session_id, stored), stored)
     except _UNREADABLE as error:
         raise StoreCorrupt(f"the session {session_id!r} can't be read: {error!r}; it was left as it is") from error
+
+
+def _facts_inside(db: sqlite3.Connection, session_id: str, stored: Stored) -> list[Inside]:
+    """What the runs inside a run that has not ended have written: told once more, they are what they were."""
+    if not stored.runs or stored.runs[-1].ended:
+        return []
+    query = "SELECT fact FROM inside WHERE session = ? AND run_id = ? ORDER BY number"
+    facts = [decode_fact(json.loads(fact)) for (fact,) in db.execute(query, (session_id, stored.runs[-1].run_id))]
+    return [fact for fact in facts if isinstance(fact, Inside)]
 
 
 def _read_run(
@@ -357,7 +388,7 @@ def _read_run(
     row: tuple[Any, ...],  # Any: a row
     messages: tuple[Message, ...],
 ) -> StoredRun:
-    run_id, agent, place, ended, stop_reason, checkpoint, state_before, origin = row
+    run_id, agent, place, ended, stop_reason, checkpoint, state_before, origin, counted = row
     calls = db.execute(
         "SELECT entry, memory FROM calls WHERE session = ? AND run_id = ? ORDER BY number", (session_id, run_id)
     ).fetchall()
@@ -375,6 +406,7 @@ def _read_run(
         _read_state(state_before),
         origin,
         None if ended else kept,
+        None if counted is None else decode_counted(json.loads(counted)),
     )
 
 

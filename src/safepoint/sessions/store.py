@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from safepoint.agent.checkpoint import Checkpoint
-from safepoint.agent.journal import Fact
+from safepoint.agent.journal import Counted, Fact
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import SessionBusy
 from safepoint.history.parts import Message
@@ -45,7 +45,8 @@ class StoredRun:
 
     `index`: where its part of the conversation begins. `state_before`: the session's state at that time. `origin`:
     the run that began this turn; another one than `run_id` if that was stopped and continued. `continued`: of one that
-    has not ended, what it goes on from (`Opened.base`): all that it has not come to yet is still there.
+    has not ended, what it goes on from (`Opened.base`): all that it has not come to yet is still there. `counted` and
+    `inside`: of such a one, too, what it has used so far, and the runs inside it, by their keys.
     """
 
     run_id: str
@@ -59,6 +60,8 @@ class StoredRun:
     state_before: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: JSON values
     origin: str = ""
     continued: Checkpoint | None = None
+    counted: Counted | None = None
+    inside: Mapping[str, Stored] = field(default_factory=dict[str, "Stored"])
 
 
 @dataclass(frozen=True, slots=True)

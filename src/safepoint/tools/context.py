@@ -23,6 +23,7 @@ from safepoint.errors import AskPerson, StopTool, UsageError
 from safepoint.tools.memory import CallMemory
 
 if TYPE_CHECKING:
+    from safepoint.agent.inside import InnerJournal
     from safepoint.agent.run import Run
 
 DepsT = TypeVar("DepsT", default=None)
@@ -45,6 +46,7 @@ class ToolContext(Generic[DepsT]):
         ladder: Ladder,
         memory: CallMemory | None = None,
         child: object = None,
+        inside: InnerJournal | None = None,
     ) -> None:
         self.deps = deps
         self.run = run
@@ -53,7 +55,9 @@ class ToolContext(Generic[DepsT]):
         self.memory = memory or CallMemory()
         # A sub-agent's own checkpoint, if this call continues one.
         self.child = child
-        self.session = run.session
+        # Where a sub-agent that is this call writes its facts.
+        self.inside = inside
+        self.session = run.session_around
         self._ladder = ladder
         self._asked = 0
         self._work: Work[object] | None = None

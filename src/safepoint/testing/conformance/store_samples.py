@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from safepoint._core.reasons import Reason, Source
 from safepoint.agent.checkpoint import Checkpoint, OpenCall, Question
-from safepoint.agent.journal import Ended, Opened
+from safepoint.agent.journal import Counted, Ended, Opened
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.result import StopReason
 from safepoint.agent.usage import Usage
@@ -53,6 +53,7 @@ FINISHED = LedgerEntry(
 CUT = LedgerEntry(
     "call_2", "touch", {}, LedgerState.CUT, Effect.IRREVERSIBLE, error="it broke", still_running=True, started_at=1.5
 )
+COUNTED = Counted(2, Usage(20, 7, 2), {"seconds": 2.5, "cost": 0.25}, (said("and the roof?"),))
 
 
 def checkpoint(id: str = "checkpoint_1", run_id: str = "run_1") -> Checkpoint:

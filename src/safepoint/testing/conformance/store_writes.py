@@ -6,7 +6,7 @@ import asyncio
 from copy import deepcopy
 from dataclasses import replace
 
-from safepoint.agent.journal import Called, Said
+from safepoint.agent.journal import Called, Inside, Said
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import CheckpointError
 from safepoint.sessions.store import Change, LateResult, LateSet, StateSet, Stored, Truncated
@@ -61,6 +61,23 @@ async def _run(maker: StoreMaker) -> None:
     await compare(maker, opened, "runs")
     await compare(maker, [*opened, Called(sample.RUNNING), Called(sample.FINISHED)], "runs")
     await compare(maker, [*opened, Called(sample.RUNNING), sample.ending()], "runs")
+
+
+@RULES.rule(
+    "what a run has used, and what runs inside it have written, is kept until it ends",
+    "keep every Counted and Inside with the run, and forget them with Ended; `applying.apply` says what they mean",
+)
+async def _inside(maker: StoreMaker) -> None:
+    below = sample.opening("run_below", 1)
+    written = [below, Said(2, sample.CALLS), Called(sample.RUNNING, sample.MEMORY), Inside("call_1", below)]
+    run: list[Change] = [sample.opening(), *(Inside("child", each) for each in written), sample.COUNTED]
+    await compare(maker, run, "runs")
+    stopped = Inside("child", sample.ending("run_below", 1, sample.checkpoint()))
+    await compare(maker, [*run, Inside("child", sample.COUNTED), stopped], "runs")
+    async with maker.claimed(*run, sample.ending()) as (store, _):
+        ended = (await store.load("s")).runs[-1]
+        assert ended.counted is None, f"after the end it still has {ended.counted!r}"
+        assert not ended.inside, f"after the end it still has what {sorted(ended.inside)} wrote"
 
 
 @RULES.rule("a call's memory is kept until there is a newer one", "Called(entry, None) leaves the memory as it is")
