@@ -12,6 +12,7 @@ from safepoint import (
     Agent,
     Branch,
     Checkpoint,
+    Finished,
     Parallel,
     RunFailed,
     RunResult,
@@ -235,7 +236,12 @@ async def test_why_a_branch_was_stopped_is_known_again_after_a_resume() -> None:
     search = Parallel("search", [slow, fast], join=lambda found: [str(each.cancellation) for each in found.values()])
     writer = Agent("writer", model=ScriptedModel(stall(), say("done")))
     seen: list[list[str]] = []
-    pipeline = Sequential("pipeline", search).then(writer, input=lambda found: str(seen.append(found.output)))
+
+    def shown(found: Finished[list[str]]) -> str:
+        seen.append(found.output)
+        return "write"
+
+    pipeline = Sequential("pipeline", search).then(writer, input=shown)
     async with pipeline.start("go") as run:
         await asyncio.sleep(A_SECOND)
         [node] = [node for node in run.tree.walk() if node.name == "slow"]

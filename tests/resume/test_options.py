@@ -613,7 +613,7 @@ def test_what_a_person_said_of_a_cut_call_outlives_a_run_that_did_not_come_to_it
             calls.append(1)
             if not began.is_set():
                 began.set()
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
             return "paid"
 
         model = ScriptedModel(call("pay"), say("done"))

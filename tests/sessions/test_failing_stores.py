@@ -19,6 +19,8 @@ from tests.sessions.test_inside import around
 
 APPENDS = 5  # opened; said; called twice; ended
 
+A_LOOK = 0.1  # on the virtual clock
+
 
 def worker(done: list[int]) -> Agent:
     @tool
@@ -455,7 +457,7 @@ def test_a_store_that_hangs_holds_a_run_with_runs_inside_no_longer_than_any_othe
     @tool
     async def look() -> str:
         """Look."""
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(A_LOOK)
         return "dust"
 
     async def hung(number: int) -> bool:
@@ -465,7 +467,7 @@ def test_a_store_that_hangs_holds_a_run_with_runs_inside_no_longer_than_any_othe
         other = Agent("other", model=StepModel(call("look"), call("look"), say("done")), tools=[look])
         async with around(shape, worker, other).start("go", session=session) as run:
             if first == "stop":
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(A_LOOK / 2)
                 store.hangs_at = ("append", store.counts["append"] + number)
             else:
                 store.hangs_at = ("append", number)

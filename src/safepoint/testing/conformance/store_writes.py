@@ -6,7 +6,7 @@ import asyncio
 from copy import deepcopy
 from dataclasses import replace
 
-from safepoint.agent.journal import Called, Inside, Said
+from safepoint.agent.journal import Called, Fact, Inside, Said
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import CheckpointError
 from safepoint.sessions.store import Change, LateResult, LateSet, StateSet, Stored, Truncated
@@ -69,7 +69,7 @@ async def _run(maker: StoreMaker) -> None:
 )
 async def _inside(maker: StoreMaker) -> None:
     below = sample.opening("run_below", 1)
-    written = [below, Said(2, sample.CALLS), Called(sample.RUNNING, sample.MEMORY), Inside("call_1", below)]
+    written: list[Fact] = [below, Said(2, sample.CALLS), Called(sample.RUNNING, sample.MEMORY), Inside("call_1", below)]
     run: list[Change] = [sample.opening(), *(Inside("child", each) for each in written), sample.COUNTED]
     await compare(maker, run, "runs")
     stopped = Inside("child", sample.ending("run_below", 1, sample.checkpoint()))
