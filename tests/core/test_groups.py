@@ -371,6 +371,42 @@ def test_a_run_that_was_lost_with_its_loop_is_not_live_any_more() -> None:
 
 
 @virtual
+async def test_a_token_is_freed_if_nobody_has_acted_on_its_cancel_also_if_runs_have_ended_since() -> None:
+    token, ended, live = CancelToken(), run("ended"), run("live")
+    for node in (ended, live):
+        token.admit(node)
+    receipt = token.cancel(SAFE)
+    end(ended)
+    assert receipt.withdraw()
+    assert not token.cancel_requested
+    end(live)
+    assert await receipt.wait() == "withdrawn"
+    assert [each.outcome for each in receipt.receipts] == ["finished_first", "withdrawn"]
+
+
+@virtual
+async def test_an_ask_that_came_to_nothing_cannot_be_taken_back() -> None:
+    group = Group()
+    node = joined(group)
+    receipt = group.ask(ask(), keep=False)
+    end(node)
+    assert not receipt.withdraw()
+    assert await receipt.wait() == "finished_first"
+
+
+@virtual
+async def test_an_ask_that_is_kept_while_the_last_run_tells_its_end_may_be_taken_back() -> None:
+    group = Group()
+    node = joined(group)
+    node.seal()
+    kept = group.ask(ask(), keep=True)
+    assert kept.withdraw()
+    following = joined(group, "following")
+    assert following.request() is None
+    end(node, following)
+
+
+@virtual
 async def test_an_ask_for_the_next_run_is_kept_while_the_last_one_is_telling_its_end() -> None:
     group = Group()
     node = joined(group)

@@ -22,7 +22,7 @@ async def outlive(task: asyncio.Task[None], on_cancelled: Callable[[], object]) 
 
     Cancellation: `on_cancelled` is called, the task is waited for all the same, then the caller's exception goes on.
     """
-    if task.done():  # perhaps on another loop, which is closed
+    if task.done() and task.get_loop() is not asyncio.get_running_loop():  # that loop may be closed
         return
     try:
         await asyncio.wait((task,))

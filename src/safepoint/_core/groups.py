@@ -59,19 +59,20 @@ class GroupReceipt:
         return next((outcome for outcome in _MOST_FIRST if outcome in found), Outcome.FINISHED_FIRST)
 
     def withdraw(self) -> bool:
-        """Take the ask back wherever nobody has acted on it; False if it stands in any run."""
+        """Take the ask back wherever nobody has acted on it; False if it stands in any run, or came to nothing."""
         if self._kept_in is not None:
             with suppress(ValueError):  # a run took it in this moment
                 self._kept_in.remove(self)
                 self._withdrawn = True
-        if not self._take_back_from_runs():
+        taken_back = self._take_back_from_runs()
+        if self._acted_on():
             return False
         if self._refuses is not None:
             with suppress(ValueError):  # taken back before
                 self._refuses.remove(self)
                 self._withdrawn = True
-                return self._take_back_from_runs()  # one may have started meanwhile
-        return self._withdrawn or bool(self._receipts)
+                self._take_back_from_runs()  # one may have started meanwhile
+        return (self._withdrawn or taken_back) and not self._acted_on()
 
     async def wait(self, timeout: float | None = None) -> Outcome:
         """Wait for every run that took the ask. Cancellation: only the waiting ends; the ask stands."""
@@ -120,8 +121,12 @@ class GroupReceipt:
         return True
 
     def _take_back_from_runs(self) -> bool:
-        taken_back = [receipt.withdraw() for receipt in self.receipts]  # all of them, not up to the first refusal
-        return all(taken_back)
+        """True if that could be done in any of them."""
+        taken_back = [receipt.withdraw() for receipt in self.receipts]  # all of them, not up to the first
+        return any(taken_back)
+
+    def _acted_on(self) -> bool:
+        return any(receipt.acted_on for receipt in self.receipts)
 
     def _refuse_untaken(self) -> None:
         taken = any(receipt.accepted for receipt in self.receipts)

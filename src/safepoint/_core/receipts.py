@@ -76,6 +76,11 @@ class Receipt:
         return Outcome.ESCALATED if stop.timed_out else Outcome.STOPPED
 
     @property
+    def acted_on(self) -> bool:
+        """Has a node acted on this ask? Then it can't be taken back."""
+        return self.asked.id in self.node.log.standing().acted
+
+    @property
     def stopped_at(self) -> float:
         return self._ending().stopped_at
 
