@@ -24,7 +24,7 @@ from safepoint.turns import (
     TurnEnded,
     TurnStarted,
 )
-from safepoint.turns.events import LIMIT, EventsMissed, LoopHub
+from safepoint.turns.events import LIMIT, EventsMissed, LoopHub, LoopReader
 from tests.turns.parts import Gate, one_each, talker, told, until
 from tests.virtual import virtual
 
@@ -257,6 +257,18 @@ async def test_a_reader_that_is_too_slow_is_told_what_it_missed() -> None:
         hub.emit(ItemsDropped(number, ()))
     assert await anext(reader) == EventsMissed(5)
     assert await anext(reader) == ItemsDropped(5, ())
+
+
+def test_a_live_loop_is_read_on_its_own_event_loop_only() -> None:
+    async def elsewhere(reader: LoopReader[str]) -> None:
+        with pytest.raises(UsageError, match="lives on another event loop: read its events there"):
+            await anext(reader)
+
+    async def main() -> None:
+        async with TurnLoop(talker()) as loop:
+            await asyncio.to_thread(asyncio.run, elsewhere(loop.events()))
+
+    asyncio.run(main())
 
 
 @virtual

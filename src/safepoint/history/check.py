@@ -222,7 +222,7 @@ def _check_text(where: str, name: str, text: object) -> str:
     if not isinstance(text, str):
         raise _fault(where, f"{name} is {_kind(text)}", "write a str")
     if not is_well_formed(text):
-        raise _fault(where, f"{name} holds half a surrogate pair", "pass it through well_formed() first")
+        raise _fault(where, f"{name} holds half a surrogate pair", 'write text.encode("utf-8", "replace").decode()')
     return text
 
 

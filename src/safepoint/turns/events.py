@@ -68,7 +68,8 @@ LoopEvent: TypeAlias = "TurnStarted[T] | TurnEnded[T] | ItemsDropped[T] | Events
 class LoopReader(Generic[T]):
     """One reader's place. Cancellation: no event is lost, this reader can go on."""
 
-    def __init__(self) -> None:
+    def __init__(self, hub: LoopHub[T]) -> None:
+        self._hub = hub
         self._buffer: deque[LoopEvent[T]] = deque()
         self._missed = 0
         self._ended = False
@@ -91,6 +92,8 @@ class LoopReader(Generic[T]):
 
     async def __anext__(self) -> LoopEvent[T]:
         """The next event. Cancellation: no event is lost, this reader can go on."""
+        if not self._ended:
+            self._hub.check_place()
         while not self._buffer:
             if self._ended:
                 raise StopAsyncIteration
@@ -108,19 +111,28 @@ class LoopReader(Generic[T]):
 
 
 class LoopHub(Generic[T]):
-    """Hands events to the readers that are there. In the loop's thread only."""
+    """Hands events to the readers that are there, on the event loop where the turns are: `home`, once they began."""
 
     def __init__(self) -> None:
+        self.home: asyncio.AbstractEventLoop | None = None
         self._readers: list[weakref.ref[LoopReader[T]]] = []
         self._ended = False
 
     def read(self) -> LoopReader[T]:
-        reader: LoopReader[T] = LoopReader()
+        reader: LoopReader[T] = LoopReader(self)
         if self._ended:
             reader.end()
         self._readers = [ref for ref in self._readers if ref() is not None]
         self._readers.append(weakref.ref(reader))
         return reader
+
+    def check_place(self) -> None:
+        """Refuse to read a live loop anywhere else: events are put at its home, and there a reader is woken."""
+        if self.home is not None and asyncio.get_running_loop() is not self.home:
+            raise UsageError(
+                "the loop lives on another event loop: read its events there, and hand on what others need, for "
+                "example with queue.Queue()"
+            )
 
     def emit(self, event: LoopEvent[T]) -> None:
         self._ended = isinstance(event, LoopEnded)

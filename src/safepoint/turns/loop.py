@@ -229,7 +229,7 @@ class TurnLoop(Generic[T]):
         if self._task is not None:
             return
         supervisor = self._driver.attach()
-        self._event_loop = asyncio.get_running_loop()
+        self._event_loop = self._driver.hub.home = asyncio.get_running_loop()
         serving = Serving(self._driver)
         self._task = supervisor.spawn(self._driver.drive(serving.next_step), "turns", copy_context())
         self._task.add_done_callback(self._driver.task_done)
