@@ -21,6 +21,7 @@ from safepoint import (
     RunResult,
     SafePoint,
     Sequential,
+    StopReason,
     Text,
     ToolCall,
     ToolContext,
@@ -28,6 +29,7 @@ from safepoint import (
     tool,
 )
 from safepoint.agent.model import Finish, TextDelta
+from safepoint.agent.resume import Continued
 from safepoint.errors import CheckpointError, HistoryError, ModelError, SessionBusy
 from safepoint.sessions import MemoryStore, Session
 from safepoint.testing import ScriptedModel, call, fail, pass_time, say, stall
@@ -690,3 +692,22 @@ async def test_a_run_that_goes_on_under_its_id_leaves_a_checkpoint_that_is_not_t
     assert again.id == run.id
     with pytest.raises(CheckpointError, match="moved on"):
         await agent.resume(before, session=session)
+
+
+def test_which_checkpoints_were_continued_is_known_of_the_newest_so_that_a_process_may_live_for_ever() -> None:
+    class Few(Continued):
+        LIMIT = 10
+
+    def resume(number: int) -> Resume:
+        said = (Message("user", (Text("go"),)),)
+        return Resume(Checkpoint(f"checkpoint_{number}", "a", "r", StopReason.CANCELLED, said, said))
+
+    known = Few()
+    for number in range(1000):
+        known.claim(resume(number))
+        known.note(resume(1000 + number))
+    for newest in (999, 1999):
+        with pytest.raises(CheckpointError, match="continued already"):
+            known.claim(resume(newest))
+    known.claim(resume(0))
+    known.claim(resume(1000))

@@ -215,12 +215,14 @@ class Continued:
     """Which checkpoints were continued in this process, by id: the second time is refused, whatever the thread.
 
     In a session the store decides, which knows of its own runs alone: what was continued in one of the two ways can't
-    be continued in the other either.
+    be continued in the other either. A process may live long, so only the newest ones are known: `LIMIT` of each.
     """
+
+    LIMIT = 100_000
 
     def __init__(self) -> None:
         self._claims: dict[str, object] = {}
-        self._in_stores: set[str] = set()
+        self._in_stores: dict[str, None] = {}
 
     def claim(self, resume: Resume) -> None:
         """For one without a store."""
@@ -229,6 +231,7 @@ class Continued:
             return
         if id in self._in_stores or self._claims.setdefault(id, mine) is not mine:
             raise _twice(resume)
+        self._forget_oldest(self._claims)
 
     def give_back(self, resume: Resume) -> None:
         """It came to nothing."""
@@ -242,7 +245,13 @@ class Continued:
 
     def note(self, resume: Resume) -> None:
         """A store has let it go on."""
-        self._in_stores.add(resume.checkpoint.id)
+        self._in_stores[resume.checkpoint.id] = None
+        self._forget_oldest(self._in_stores)
+
+    def _forget_oldest(self, known: dict[str, Any]) -> None:  # Any: marks of either kind
+        if len(known) > self.LIMIT:
+            for id in list(known)[: self.LIMIT // 10]:
+                known.pop(id, None)
 
 
 def _twice(resume: Resume) -> CheckpointError:
