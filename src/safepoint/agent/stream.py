@@ -106,8 +106,6 @@ class Reader:
                 raise StopAsyncIteration
             if self._waiter is not None:
                 raise UsageError("another task waits for the next event here: call run.events() once for each reader")
-            if not self._hub.node.started:
-                raise UsageError("the run has not started, so no event will come: enter `async with run:` first")
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -221,8 +219,6 @@ class Hub:
 
     def read(self) -> Reader:
         """A new reader, from the first event on."""
-        if not self._ended:
-            self.check_place()
         backlog = [*self._kept, *(() if self._ended else self._partials())]
         reader = Reader(self, backlog, ended=self._ended)
         if not self._ended:
@@ -248,4 +244,4 @@ class Hub:
         return [reader for ref in tuple(self._readers.values()) if (reader := ref()) is not None]
 
     def _partials(self) -> list[Event]:
-        return [event for say in self._under_way.values() if (event := say()) is not None]
+        return [event for say in tuple(self._under_way.values()) if (event := say()) is not None]
