@@ -228,8 +228,8 @@ SETTLED: dict[str, int] = {}
 
 def until_quiet(server: ServerProcess) -> None:
     deadline = time.monotonic() + PATIENCE
-    while any(run["state"] in ("live", "queued") for run in server.get("/runs").body):
-        assert time.monotonic() < deadline, server.get("/runs").body
+    while open_runs := server.get("/runs?state=live&state=queued").body:
+        assert time.monotonic() < deadline, open_runs
         time.sleep(0.05)
 
 
