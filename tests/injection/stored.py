@@ -266,11 +266,14 @@ async def recorded_runs(store: Store) -> None:
     await book.accept(record, since=0.0)
     await book.accept(record, since=0.0)
     assert await book.by_key("s", "k", since=0.0) == record
-    await book.intend("run_1", {"at": ["now"]})
+    number = await book.intend("run_1", {"at": ["now"]})
+    await book.answer(number, {"outcome": "stopped"})
+    assert await book.answer_to(number) == {"outcome": "stopped"}
     await book.beat("here|1|1", at=2.0, after=0)
     taken = await book.take("run_1", "there|2|2", epoch=0, at=3.0)
     await book.move("run_1", RunState.LIVE, epoch=taken.epoch)
     assert [await book.get("run_1")] == await book.find(session="s") == await book.still_open()
+    assert await book.over(limit=1) == []
     await book.intents("run_1")
     await book.retract("run_1", "nobody's")
     await book.touch("s", 4.0)
