@@ -36,14 +36,20 @@ def ended(server: ServerProcess, run: str) -> dict[str, Any]:  # Any: JSON
     return dict(found)
 
 
+def napping(server: ServerProcess, session: str) -> Later:
+    """A run of that new session, in the middle of a long nap."""
+    naps = server.did().count("nap begins")
+    server.create(session)
+    caller = server.run_in_thread(session, "nap 30")
+    server.until_did("nap begins", naps + 1)
+    return caller
+
+
 def test_a_node_of_a_run_of_the_other_process_is_stopped_or_is_not_there(
     servers: tuple[ServerProcess, ServerProcess],
 ) -> None:
     here, there = servers
-    naps = here.did().count("nap begins")
-    here.create("part")
-    caller = here.run_in_thread("part", "nap 30")
-    here.until_did("nap begins", naps + 1)
+    caller = napping(here, "part")
     run = here.run_of("part", "live")
     for cancel in (there.cancel("part", node="worker/nowhere"), there.post(f"/runs/{run}:cancel", {"node": "nap"})):
         assert (cancel.status, "no live node has the path" in cancel.body["detail"]) == (404, True), cancel.body
@@ -61,10 +67,7 @@ def test_a_run_of_the_other_process_can_be_named_by_the_path_of_its_root(
     servers: tuple[ServerProcess, ServerProcess],
 ) -> None:
     here, there = servers
-    naps = here.did().count("nap begins")
-    here.create("root")
-    caller = here.run_in_thread("root", "nap 30")
-    here.until_did("nap begins", naps + 1)
+    caller = napping(here, "root")
     stopped = there.cancel("root", node="worker")
     assert [each["outcome"] for each in stopped.body["runs"]] == ["stopped"]
     assert caller.answer().body[-1]["errorCode"] == "INVOCATION_ABORTED"

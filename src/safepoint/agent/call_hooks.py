@@ -13,7 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from safepoint.agent.events import HookFailed
-from safepoint.agent.hooks import AskFirst, Deny, Replace, in_context, is_its_own, leaves, overridden, told, way_out
+from safepoint.agent.hooks import (
+    AskFirst,
+    Deny,
+    Replace,
+    in_context,
+    is_its_own,
+    leaves,
+    overridden,
+    told,
+    words_unwrapped,
+)
 from safepoint.agent.record import Record
 from safepoint.tools.context import ToolContext
 
@@ -76,7 +86,7 @@ class CallHooks:
             if not overridden(hooks, name) or self._being_stopped():
                 continue
             try:
-                with in_context(self._context):
+                with in_context(self._context), words_unwrapped():
                     verdict: object = getattr(hooks, name)(self._record.run, deepcopy(subject))
                     if inspect.isawaitable(verdict):
                         verdict = await verdict
@@ -84,11 +94,8 @@ class CallHooks:
                     raise TypeError(
                         f"before_tool returned {verdict!r}: return Deny(…), Replace(…), AskFirst(…) or None"
                     )
-            except BaseException as raised:
-                error = way_out(raised)
+            except BaseException as error:
                 if self._being_stopped() or leaves(name, error) or not is_its_own(error):
-                    if error is not raised:
-                        raise error from None
                     raise
                 self._record.emit(HookFailed, hook=name, error=told(name, error))
                 verdict = Deny(f"the check {type(hooks).__name__}.{name} failed") if name == "before_tool" else None

@@ -26,7 +26,7 @@ from safepoint._core.work import Abandoned, Cut, Done, Failed, NeverRan, Work
 from safepoint.agent.call_hooks import Allowed, CallHooks, Unanswered, decide
 from safepoint.agent.checkpoint import Checkpoint, Question
 from safepoint.agent.events import HookFailed, RungReached, ToolCallEnded, ToolCallStarted, ToolOutputStreamed
-from safepoint.agent.hooks import Deny, Replace, way_out
+from safepoint.agent.hooks import Deny, Replace, words_unwrapped
 from safepoint.agent.inside import InnerJournal
 from safepoint.agent.journal import Called, Fact
 from safepoint.agent.ledger import LedgerEntry
@@ -55,8 +55,6 @@ class Phase(StrEnum):
 
 # A call with a node that never ran a line was stopped before it.
 _CANCELLED = frozenset({LedgerState.NOT_STARTED, LedgerState.CUT, LedgerState.STOPPED, LedgerState.COMPENSATED})
-
-
 _DENIED = "This call was not run, it was denied: "
 
 
@@ -141,13 +139,11 @@ class Execution:
         self._mark_running()
         self.work.manner = self._tool.manner
         try:
-            value = refuse_coroutine(await self._tool.body(self._context, self._args))
-        except (Exception, BaseExceptionGroup) as raised:
-            error = way_out(raised)
-            if self._being_stopped() or not isinstance(error, Exception):
-                if error is not raised:
-                    raise error from None
-                raise  # the ledger will say `cut`, with this error attached; or what else it means
+            with words_unwrapped():
+                value = refuse_coroutine(await self._tool.body(self._context, self._args))
+        except Exception as error:
+            if self._being_stopped():
+                raise  # the ledger will say `cut`, with this error attached
             self._record_failure(error)
             value = None
         else:

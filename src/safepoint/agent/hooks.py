@@ -146,15 +146,23 @@ def leaves(name: str, error: BaseException) -> bool:
     return isinstance(error, StopTool) or (isinstance(error, AskPerson) and name.startswith("before_"))
 
 
-def way_out(error: BaseException) -> BaseException:
-    """The error itself; of a group of nothing but words to us the first, for a task group wraps them like errors."""
+@contextmanager
+def words_unwrapped() -> Generator[None]:
+    """A task group wraps words to us like errors: of a group of nothing else, the first one comes out by itself."""
+    try:
+        yield
+    except BaseExceptionGroup as raised:
+        word = _word_in(raised)
+        if word is None:
+            raise
+        raise word from None
+
+
+def _word_in(error: BaseException) -> BaseException | None:
     if not isinstance(error, BaseExceptionGroup):
         return error
-    group = cast("BaseExceptionGroup[BaseException]", error)
-    found, rest = group.split((StopTool, AskPerson, Retry, CutShort))
-    if found is None or rest is not None:
-        return group
-    return way_out(found.exceptions[0])
+    words, rest = cast("BaseExceptionGroup[BaseException]", error).split((StopTool, AskPerson, Retry, CutShort))
+    return None if words is None or rest is not None else _word_in(words.exceptions[0])
 
 
 def told(name: str, error: BaseException) -> BaseException:

@@ -21,7 +21,7 @@ from safepoint._core.reasons import Reason, Source
 from safepoint._core.work import Abandoned, Cut, Failed, NeverRan, Outcome, Work
 from safepoint.agent.checkpoint import OpenCall, Question
 from safepoint.agent.events import CancelRequested, HookFailed, RungReached
-from safepoint.agent.hooks import in_context, is_being_cut, is_its_own, leaves, overridden, told, way_out
+from safepoint.agent.hooks import in_context, is_being_cut, is_its_own, leaves, overridden, told, words_unwrapped
 from safepoint.agent.record import Record
 from safepoint.errors import AskPerson, StopTool
 from safepoint.tools.context import ToolContext
@@ -193,15 +193,14 @@ class Stage:
             if not overridden(hooks, name) or is_being_cut():
                 continue
             try:
-                with in_context(context):
+                with in_context(context), words_unwrapped():
                     answer: object = getattr(hooks, name)(self._record.run, *args)
                     if inspect.isawaitable(answer):
                         await answer
-            except BaseException as raised:
-                error = way_out(raised)
+            except BaseException as error:
                 if leaves(name, error):
                     self._keep(name, error)
-                    raise error from None
+                    raise
                 if not is_its_own(error):
                     raise
                 self._hook_failed(name, error)

@@ -75,10 +75,8 @@ class Others:
         """Cancellation: some were asked."""
         if if_busy not in _STOPS:
             return
-        request, reason = (
-            CancelRequest(at=_STOPS[if_busy], recursive=True),
-            Reason("a new message came", Source.PREEMPT),
-        )
+        request = CancelRequest(at=_STOPS[if_busy], recursive=True)
+        reason = Reason("a new message came", Source.PREEMPT)
         for record in found:
             if record.state is not RunState.LIVE:
                 continue
