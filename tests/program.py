@@ -8,20 +8,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.signals import default_signals
+
 SECONDS = 50  # below the ceiling for a test, so that the report names the program
 
 
 def run_program(file: Path, cwd: Path, *, seconds: float = SECONDS) -> str:
     """What the program printed. Fails unless it exits 0 in time; whatever it started goes with it."""
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error", str(file)],
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    with default_signals():
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", str(file)],
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
     with process:
         try:
             printed, _ = process.communicate(timeout=seconds)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.program import run_program
+from tests.signals import sigint_ignored
 
 HANGS = """
 import subprocess, sys
@@ -27,3 +28,10 @@ def test_a_program_that_hangs_is_ended_with_its_children_and_named(tmp_path: Pat
     file.write_text(HANGS)
     with pytest.raises(AssertionError, match=r"hangs\.py did not end within 1 s\nstarted"):
         run_program(file, tmp_path, seconds=1)
+
+
+def test_a_program_hears_ctrl_c_also_where_the_tests_ignore_it(tmp_path: Path) -> None:
+    file = tmp_path / "listening.py"
+    file.write_text("import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)")
+    with sigint_ignored():
+        assert run_program(file, tmp_path) == "True\n"

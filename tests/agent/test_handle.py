@@ -15,6 +15,7 @@ from safepoint.testing import RuleModel, ScriptedModel, call, say, stall
 from tests.agent.oracle import check_left_behind, notices
 from tests.agent.workshop import Gate
 from tests.core.piece import for_ever
+from tests.signals import default_signals
 from tests.virtual import rounds, virtual
 
 # -- the handle --------------------------------------------------------------------------------------------------------
@@ -277,22 +278,22 @@ def pressing(times: int, *, grace: float | None = None) -> tuple[Agent[None], li
 
 def test_ctrl_c_in_run_sync_stops_the_run_and_raises_with_its_result() -> None:
     agent, log = pressing(1)
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(CtrlC, match="stopped by Ctrl-C") as caught:
-        agent.run_sync("go")
+    with default_signals():
+        with pytest.raises(CtrlC, match="stopped by Ctrl-C") as caught:
+            agent.run_sync("go")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "the handler is ours only while we wait"
     assert isinstance(caught.value, KeyboardInterrupt)
     result = caught.value.result
     assert result.stop_reason == "cancelled"
     assert result.cancellation.reason == Reason("Ctrl-C", Source.CALLER)
     assert [entry.state for entry in result.ledger] == ["cut"]
     assert log == ["cancelled"]
-    assert signal.getsignal(signal.SIGINT) is before, "the handler is ours only while we wait"
     check_history(result.messages)
 
 
 def test_a_second_ctrl_c_is_force() -> None:
     agent, log = pressing(2, grace=9)
-    with pytest.raises(CtrlC) as caught:
+    with default_signals(), pytest.raises(CtrlC) as caught:
         agent.run_sync("go")
     assert caught.value.result.cancellation.level.name == "FORCE"
     assert log[0] == "cancelled"

@@ -25,6 +25,7 @@ from safepoint.cli.chat import (
 )
 from safepoint.cli.conversation import Conversation
 from safepoint.testing import ScriptedModel, say, stall
+from tests.signals import default_signals, sigint_ignored
 
 
 class Keyboard:
@@ -133,11 +134,20 @@ def test_ctrl_c_while_a_line_is_read_ends_a_chat_without_a_terminal() -> None:
 
 def test_the_signal_is_ours_inside_the_block_only() -> None:
     presses: list[str] = []
-    before = signal.getsignal(signal.SIGINT)
-    with ctrl_c(lambda: presses.append("pressed")):
-        signal.raise_signal(signal.SIGINT)
-    assert presses == ["pressed"]
-    assert signal.getsignal(signal.SIGINT) is before
+    with default_signals():
+        with ctrl_c(lambda: presses.append("pressed")):
+            signal.raise_signal(signal.SIGINT)
+        assert presses == ["pressed"]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_signal_that_is_ignored_stays_ignored_inside_the_block() -> None:
+    presses: list[str] = []
+    with sigint_ignored():
+        with ctrl_c(lambda: presses.append("pressed")):
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    assert presses == []
 
 
 @pytest.mark.parametrize("pause", ["-1", "nan", "61"])

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from tests.house.tree import Source, sources
 
 WHOLE_PROCESS = ("tests/process/", "tests/server/")
+STARTERS = ("tests.program", "tests.process.child", "tests.server.server_process")
 
 
 def sleeps_with_a_number(source: Source) -> Iterator[str]:
@@ -40,6 +41,22 @@ def patches(source: Source) -> Iterator[str]:
                 pass
 
 
+def signals_without_dispositions(source: Source) -> Iterator[str]:
+    """Files that send SIGINT, and start nothing by the helpers that give it a meaning where the tests ignore it."""
+    tree = source.parse()
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    if imported & {"tests.signals", *STARTERS}:
+        return
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="send_signal" | "raise_signal" | "kill"), args=arguments) if any(
+                isinstance(each, ast.Attribute) and each.attr == "SIGINT" for each in arguments
+            ):
+                yield f"{source.path}:{node.lineno}: sends SIGINT, which may be ignored here; see tests/signals.py"
+            case _:
+                pass
+
+
 def test_no_test_sleeps_for_a_number_of_seconds() -> None:
     files = [source for source in sources("tests") if not source.path.startswith(WHOLE_PROCESS)]
     assert [complaint for source in files for complaint in sleeps_with_a_number(source)] == []
@@ -65,3 +82,19 @@ def test_a_patch_is_found() -> None:
     ):
         assert len(list(patches(Source("a.py", line)))) == 1, line
     assert list(patches(Source("a.py", "monkeypatch.setenv('A', 'b')\nsetattr(x, 'y', 1)"))) == []
+
+
+def test_a_test_that_sends_sigint_says_what_it_does_where_the_tests_ignore_it() -> None:
+    assert [line for source in sources("tests") for line in signals_without_dispositions(source)] == []
+
+
+def test_a_sigint_that_may_be_ignored_is_found() -> None:
+    for line in (
+        "signal.raise_signal(signal.SIGINT)",
+        "process.send_signal(signal.SIGINT)",
+        "os.kill(1, signal.SIGINT)",
+    ):
+        assert len(list(signals_without_dispositions(Source("a.py", line)))) == 1, line
+        told = f"from tests.signals import default_signals\n{line}"
+        assert list(signals_without_dispositions(Source("a.py", told))) == []
+    assert list(signals_without_dispositions(Source("a.py", "process.send_signal(signal.SIGTERM)"))) == []

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from tests.signals import default_signals, sigint_ignored
+
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0  # for a start on a busy machine; nothing that is measured comes near it
@@ -39,19 +41,23 @@ class Exit:
 
 
 class Child:
-    """`with Child("ctrl_c.py", "task") as child:`; whatever happens, no process is left behind."""
+    """`with Child("ctrl_c.py", "task") as child:`; whatever happens, no process is left behind.
 
-    def __init__(self, program: str, *args: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "error", str(PROGRAMS / program), *args],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+    `in_background`: SIGINT is ignored, as for a command that a script starts with `&`.
+    """
+
+    def __init__(self, program: str, *args: str, in_background: bool = False) -> None:
+        with sigint_ignored() if in_background else default_signals():
+            self._process = subprocess.Popen(
+                [sys.executable, "-W", "error", str(PROGRAMS / program), *args],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
         self._lines: queue.Queue[Line | None] = queue.Queue()
         self._errors: list[str] = []
         assert self._process.stdout is not None

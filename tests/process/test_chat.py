@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from safepoint.models import LocalModel
+from tests.signals import default_signals
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are a thing of Unix", allow_module_level=True)
@@ -53,7 +54,8 @@ class Terminal:
 def chat_in_a_terminal(*arguments: str) -> Generator[tuple[subprocess.Popen[bytes], Terminal]]:
     ours, theirs = os.openpty()
     try:
-        process = subprocess.Popen([*COMMAND, *arguments], stdin=theirs, stdout=theirs, start_new_session=True)
+        with default_signals():
+            process = subprocess.Popen([*COMMAND, *arguments], stdin=theirs, stdout=theirs, start_new_session=True)
     finally:
         os.close(theirs)
     with process:

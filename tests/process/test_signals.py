@@ -25,6 +25,17 @@ def test_a_handler_of_the_programs_own_is_left_alone() -> None:
         ends_cleanly(child)
 
 
+def test_an_ignored_sigint_stays_ignored_in_run_sync_and_sigterm_stops_the_run() -> None:
+    with Child("signals.py", "in_background", in_background=True) as child:
+        child.expect("READY")
+        child.signal()
+        child.stays_silent(0.3)
+        child.signal(signal.SIGTERM)
+        back = child.expect("BACK", within=SOON).value
+        assert (back["stop_reason"], back["states"], back["ignored"]) == ("cancelled", ["cut"], True)
+        ends_cleanly(child)
+
+
 def test_a_handler_that_raises_ends_run_sync_and_the_run_is_closed_first() -> None:
     with Child("signals.py", "raising_handler") as child:
         child.expect("READY")

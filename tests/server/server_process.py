@@ -17,6 +17,8 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 
+from tests.signals import default_signals, sigint_ignored
+
 APPS = Path(__file__).parent / "apps"
 PATIENCE = 30.0
 START = 120.0  # on a machine that has much else to do
@@ -35,7 +37,8 @@ class ServerProcess:
     """`with ServerProcess(folder) as server:`; it may be killed and started again on the same data.
 
     `env` adds to the environment, `options` to the command line; `data`: whether it is given a folder for that;
-    `command`: the module that serves. `tool_log`: what tools really did, a line each.
+    `command`: the module that serves; `in_background`: SIGINT is ignored, as a script's `&` starts its commands.
+    `tool_log`: what tools really did, a line each.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class ServerProcess:
         env: Mapping[str, str] | None = None,
         data: bool = True,
         command: Sequence[str] = ("safepoint", "serve"),
+        in_background: bool = False,
     ) -> None:
         self.folder = folder
         self.tool_log = folder / "tools.log"
@@ -55,6 +59,7 @@ class ServerProcess:
         self.port = free_port()
         self._apps = apps
         self._command = tuple(command)
+        self._in_background = in_background
         self._options = (*(("--data", str(folder / "data")) if data else ()), *options)
         self._env = {"TOOL_LOG": str(self.tool_log), "PROMPT_LOG": str(self.prompt_log), **(env or {})}
         self.process: subprocess.Popen[bytes] | None = None
@@ -74,7 +79,7 @@ class ServerProcess:
         """Returns when it answers."""
         where = [str(self._apps)] if self._apps is not None else []
         command = [sys.executable, "-m", *self._command, *where, "--port", str(self.port), *self._options]
-        with self.log.open("ab") as log:
+        with self.log.open("ab") as log, sigint_ignored() if self._in_background else default_signals():
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self._env})
         deadline = time.monotonic() + START
         while True:

@@ -166,6 +166,20 @@ def test_a_store_that_hangs_does_not_hold_the_exit_and_loses_nothing(tmp_path: P
         assert server.did().count("note before") == 1
 
 
+def test_an_ignored_sigint_stays_ignored_and_sigterm_drains(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, in_background=True) as server:
+        server.create("s")
+        watcher = Watcher(server, "s", "nap 30")
+        server.until_did("nap begins")
+        assert server.process is not None
+        for _ in range(3):  # three would end it on the spot
+            server.process.send_signal(signal.SIGINT)
+            assert server.get("/health").status == 200
+        assert len(until_runs(server, 1, "live")) == 1
+        assert server.terminate() == 0
+        assert watcher.last()["errorCode"] == "INVOCATION_ABORTED"
+
+
 def test_a_third_signal_leaves_there_and_then_and_the_next_process_finds_the_run(tmp_path: Path) -> None:
     with serving(tmp_path, "--shutdown-seconds", "60") as server:
         server.create("s")

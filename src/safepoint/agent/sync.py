@@ -2,7 +2,8 @@
 
 The first Ctrl-C asks the run to stop NOW; it closes itself within its ladder and `CtrlC` is raised, with the result. A
 second one is FORCE. A third one is raised right where the program is: a tool that never yields hears nothing else.
-The handler is ours only while we wait, only in the main thread, and only if nobody else has one.
+The handler is ours only while we wait, only in the main thread, and only if SIGINT has Python's default handler: the
+program's own stays, and so does an ignored SIGINT, with which `&` in a script starts its commands.
 """
 
 from __future__ import annotations

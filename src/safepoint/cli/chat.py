@@ -106,7 +106,10 @@ class Chat:
 
 @contextmanager
 def ctrl_c(press: Callable[[], object]) -> Generator[None]:
-    """Inside the block Ctrl-C calls `press`."""
+    """Inside the block Ctrl-C calls `press`; a process that was started to ignore SIGINT goes on ignoring it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield
+        return
     before = signal.signal(signal.SIGINT, lambda _signal, _frame: press())
     try:
         yield

@@ -18,8 +18,11 @@ import asyncio
 import gc
 import logging
 import os
+import signal
 import socket as socket_options
-from contextlib import suppress
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from socket import AI_PASSIVE, SOCK_STREAM, create_server, getaddrinfo, socket
 from types import FrameType
@@ -69,6 +72,15 @@ class Server(uvicorn.Server):
             if option is not None and each.family in (socket_options.AF_INET, socket_options.AF_INET6):
                 patience = int(self._host.config.stalled_seconds * 1000)
                 each.setsockopt(socket_options.IPPROTO_TCP, option, patience)
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """uvicorn's, except that a SIGINT that this process was started to ignore stays ignored."""
+        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        with super().capture_signals():
+            if ignored and threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+            yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """In a signal handler: what it means is decided on the loop.
@@ -136,6 +148,9 @@ def address_of(listener: socket) -> str:
 
 def serve(app: FastAPI, *, host: str = "127.0.0.1", port: int = 8000) -> None:
     """Serve until a signal says otherwise; returns when everything is recorded and every caller was told.
+
+    SIGTERM and SIGINT drain. A process that was started to ignore SIGINT, as by `&` in a script and many CI runners,
+    goes on ignoring it; SIGTERM works there too.
 
     Raises ValueError if others than this machine could reach it and it has no keys, `OSError` for an address in use.
     """

@@ -60,6 +60,13 @@ def own_handler() -> None:
     tell_result("BACK", waiting().run_sync("go"), kept=signal.getsignal(signal.SIGINT) is handler)
 
 
+def in_background() -> None:
+    """SIGINT is ignored; the program handles SIGTERM."""
+    agent = waiting()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: agent.cancel(reason="SIGTERM"))
+    tell_result("BACK", agent.run_sync("go"), ignored=signal.getsignal(signal.SIGINT) is signal.SIG_IGN)
+
+
 def raising_handler() -> None:
     """A handler that raises into whatever is running, as the default one does."""
 
@@ -159,6 +166,7 @@ def inside_a_loop() -> None:
 
 {
     "own_handler": own_handler,
+    "in_background": in_background,
     "raising_handler": raising_handler,
     "cancel_in_handler": cancel_in_handler,
     "other_thread": other_thread,
