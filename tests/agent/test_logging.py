@@ -23,4 +23,4 @@ asyncio.run(Agent("a", model=ScriptedModel(say("hi")), hooks=[Broken()]).run("go
 def test_the_logger_is_silent_until_a_program_sets_up_logging(tmp_path: Path) -> None:
     program = tmp_path / "silent.py"
     program.write_text(SILENT)
-    assert run_program(program, tmp_path).split() == ["safepoint"]
+    assert run_program(program, tmp_path, fresh=True).split() == ["safepoint"]

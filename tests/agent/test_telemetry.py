@@ -459,13 +459,13 @@ print(loaded())
 def test_opentelemetry_is_loaded_by_the_first_run_and_not_by_the_import(tmp_path: Path) -> None:
     program = tmp_path / "lazy.py"
     program.write_text(LAZY.format(before=""))
-    assert run_program(program, tmp_path).split() == ["True"]
+    assert run_program(program, tmp_path, fresh=True).split() == ["True"]
 
 
 def test_a_run_works_where_opentelemetry_is_not_installed(tmp_path: Path) -> None:
     program = tmp_path / "without.py"
     program.write_text(LAZY.format(before="sys.modules['opentelemetry'] = None"))
-    assert run_program(program, tmp_path).split() == ["False"]
+    assert run_program(program, tmp_path, fresh=True).split() == ["False"]
 
 
 def test_a_run_works_where_opentelemetry_cannot_be_imported(tmp_path: Path) -> None:
@@ -473,7 +473,7 @@ def test_a_run_works_where_opentelemetry_cannot_be_imported(tmp_path: Path) -> N
     (tmp_path / "opentelemetry" / "__init__.py").write_text("raise RuntimeError('a broken installation')")
     program = tmp_path / "broken.py"
     program.write_text(LAZY.format(before=""))
-    assert run_program(program, tmp_path).split() == ["False"]
+    assert run_program(program, tmp_path, fresh=True).split() == ["False"]
 
 
 EXPORTED = """
@@ -501,7 +501,7 @@ print(*(span.name.replace(" ", ":") for span in exporter.get_finished_spans()))
 def test_runs_are_exported_by_the_provider_that_the_program_has_set(tmp_path: Path) -> None:
     program = tmp_path / "exported.py"
     program.write_text(EXPORTED)
-    printed = run_program(program, tmp_path).split()
+    printed = run_program(program, tmp_path, fresh=True).split()
     plain = ["chat:scripted", "invoke_agent:a"]
     with_sub = ["chat:scripted", "chat:scripted", "invoke_agent:sub", "execute_tool:sub", "chat:scripted"]
     assert printed == [*plain, *with_sub, "invoke_agent:a"]

@@ -11,7 +11,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -19,7 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from tests.signals import default_signals, sigint_ignored
+from tests.program import imports
+from tests.warm.process import start_python
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
@@ -47,24 +47,26 @@ class Child:
     """
 
     def __init__(self, program: str, *args: str, in_background: bool = False) -> None:
-        with sigint_ignored() if in_background else default_signals():
-            self._process = subprocess.Popen(
-                [sys.executable, "-W", "error", str(PROGRAMS / program), *args],
+        said, out = os.pipe()
+        complained, err = os.pipe()
+        try:
+            self._process = start_python(
+                [str(PROGRAMS / program), *args],
+                preload=list(imports((PROGRAMS / program).read_text())),
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
+                files=(None, out, err),
+                options=["warnings_are_errors", "new_session", *(["in_background"] if in_background else [])],
             )
+        finally:
+            os.close(out)
+            os.close(err)
+        self._streams = os.fdopen(said), os.fdopen(complained)
         self._lines: queue.Queue[Line | None] = queue.Queue()
         self._errors: list[str] = []
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
         self._readers = [
-            threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True),
-            threading.Thread(target=self._collect, args=(self._process.stderr,), daemon=True),
+            threading.Thread(target=self._read, args=(self._streams[0],), daemon=True),
+            threading.Thread(target=self._collect, args=(self._streams[1],), daemon=True),
         ]
         for reader in self._readers:
             reader.start()
@@ -80,9 +82,8 @@ class Child:
             self._process.wait()
         for reader in self._readers:
             reader.join()
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
+        for stream in self._streams:
+            stream.close()
 
     def expect(self, word: str, *, within: float = PATIENCE) -> Line:
         """The next line, which must be this one."""

@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -17,11 +15,12 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 
-from tests.signals import default_signals, sigint_ignored
+from tests.warm.process import Process, start_python
 
 APPS = Path(__file__).parent / "apps"
 PATIENCE = 30.0
 START = 120.0  # on a machine that has much else to do
+SERVER_MODULES = ("safepoint.cli.main", "safepoint.cli.serving", "safepoint.server.default_app")
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class ServerProcess:
         self._in_background = in_background
         self._options = (*(("--data", str(folder / "data")) if data else ()), *options)
         self._env = {"TOOL_LOG": str(self.tool_log), "PROMPT_LOG": str(self.prompt_log), **(env or {})}
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
 
     def __enter__(self) -> ServerProcess:
         try:
@@ -78,9 +77,16 @@ class ServerProcess:
     def start(self) -> None:
         """Returns when it answers."""
         where = [str(self._apps)] if self._apps is not None else []
-        command = [sys.executable, "-m", *self._command, *where, "--port", str(self.port), *self._options]
-        with self.log.open("ab") as log, sigint_ignored() if self._in_background else default_signals():
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self._env})
+        command = [*self._command, *where, "--port", str(self.port), *self._options]
+        with self.log.open("ab") as log:
+            self.process = start_python(
+                command,
+                module=True,
+                preload=SERVER_MODULES,
+                files=(None, log.fileno(), log.fileno()),
+                env={**os.environ, **self._env},
+                options=["in_background"] if self._in_background else [],
+            )
         deadline = time.monotonic() + START
         while True:
             with suppress(OSError):
