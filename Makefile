@@ -4,8 +4,16 @@
 
 BIN := .venv/bin
 READY := .venv/.ready
-# One more than there are cores: the tests of whole processes wait for most of their time.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Twice as many as there are cores: the tests of whole processes wait for most of their time.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2)
+
+# Compiled modules are kept, in one place, whatever the machine's environment says: hundreds of Pythons start here.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
+
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Suites that start no processes.
+FAST := $(addprefix tests/,agent cli compose core history hostile house machines resume sessions testing tools turns)
 
 # The first interpreter that is new enough. Each is tried, because a name on PATH may be a shim that does not run.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -13,20 +21,43 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 
 .PHONY: help
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: quick
+quick: $(READY) lint ## while you work: lint, the types of what changed, the fast tests
+	@$(MAKE) --no-print-directory -j2 mypy pyright-changed
+	$(PYTEST) -q $(FAST)
 
 .PHONY: test
-test: $(READY) ## lint, check the types, run the tests: what CI runs
+test: $(READY) lint ## lint, check the types, run the tests
+	@$(MAKE) --no-print-directory -j2 mypy pyright
+	$(PYTEST)
+
+.PHONY: test-everywhere
+test-everywhere: $(READY) ## cancel every entry at every await, where `make test` takes a sample, and see that none is left
+	$(BIN)/pytest -m everywhere
+
+.PHONY: test-browser
+test-browser: $(READY) ## the tests that need a browser: chromium, Chrome, or playwright's
+	$(BIN)/pytest -m browser
+
+.PHONY: test-cold
+test-cold: $(READY) ## docs, examples and whole processes once more, each in a new Python instead of a forked one
+	SAFEPOINT_COLD=1 $(PYTEST) tests/docs tests/examples tests/process tests/test_program.py
+
+.PHONY: lint
+lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	@$(MAKE) --no-print-directory -j2 mypy pyright
-	@$(BIN)/pytest -n $(WORKERS) --dist loadfile || { \
-		echo "Once more without neighbours. What passes now is a test that can't bear them: mend it all the same."; \
-		$(BIN)/pytest --last-failed --last-failed-no-failures none; }
 
 .PHONY: mypy pyright
 mypy pyright: $(READY)
 	$(BIN)/$@
+
+.PHONY: pyright-changed
+pyright-changed: $(READY)
+	@changed=$$(git diff --name-only --diff-filter=d HEAD -- '*.py'; git ls-files --others --exclude-standard -- '*.py'); \
+	if [ -n "$$changed" ]; then $(BIN)/pyright $$changed; fi
 
 .PHONY: format
 format: $(READY) ## mend what ruff can mend by itself
@@ -35,7 +66,7 @@ format: $(READY) ## mend what ruff can mend by itself
 
 .PHONY: proof
 proof: $(READY) ## run the long proofs and show their reports
-	$(BIN)/pytest -m proof -s --timeout 1800
+	$(BIN)/pytest -m 'proof or everywhere' -s --timeout 1800
 
 .PHONY: mutants
 mutants: $(READY) ## break the core and the closing of histories on purpose, and see whether a test notices

@@ -11,6 +11,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,9 +28,16 @@ class Source:
     text: str
 
     def parse(self) -> ast.Module:
-        return ast.parse(self.text, self.path)
+        """The same tree each time: a rule reads it and changes nothing."""
+        return _parse(self.text, self.path)
 
 
+@cache
+def _parse(text: str, path: str) -> ast.Module:
+    return ast.parse(text, path)
+
+
+@cache
 def project_files() -> list[Path]:
     """Every file that git would take, except git's own."""
     lines = (ROOT / ".gitignore").read_text().splitlines()
@@ -55,8 +63,13 @@ def sources(*tops: str, suffix: str = ".py") -> list[Source]:
     for file in project_files():
         path = file.relative_to(ROOT).as_posix()
         if path.endswith(suffix) and any(path == top or path.startswith(f"{top}/") for top in tops):
-            found.append(Source(path, file.read_text(errors="replace")))
+            found.append(_source(file, path))
     return found
+
+
+@cache
+def _source(file: Path, path: str) -> Source:
+    return Source(path, file.read_text(errors="replace"))
 
 
 def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, FunctionNode]]:

@@ -1,4 +1,7 @@
-"""Every public way into Safepoint, cancelled wherever it waits, in every moment, by us and by the caller."""
+"""Every public way into Safepoint, cancelled wherever it waits, in every moment, by us and by the caller.
+
+`make test` injects into a sample that changes daily, `make test-everywhere` everywhere, and no await is left.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ import pytest
 
 import safepoint
 from safepoint.testing import CALLER, OWN, Report, Site, check_cancellable, never_reached
+from safepoint.testing.kinds import Injection
 from tests.injection.entries import ENTRIES, SHELF, WITHOUT_A_CALLER
+from tests.injection.sampling import SHARE, sample
 from tests.injection.turned import BOOKS
 
 REPORTS: dict[str, Report] = {}
@@ -36,13 +41,34 @@ LONG = sorted(name for name in ENTRIES if name.endswith(("_in_sqlite", "_in_a_pr
 ORDINARY = sorted(set(ENTRIES) - set(LONG))
 
 
-def cancel_everywhere(name: str) -> None:
-    kinds = [OWN] if name in WITHOUT_A_CALLER else [OWN, CALLER]
-    report = REPORTS[name] = check_cancellable(ENTRIES[name], oracles=[SHELF.is_sound, BOOKS.balance], kinds=kinds)
+def kinds_for(name: str) -> list[Injection]:
+    return [OWN] if name in WITHOUT_A_CALLER else [OWN, CALLER]
+
+
+def cancel(name: str, kinds: list[Injection]) -> Report:
+    report = check_cancellable(ENTRIES[name], oracles=[SHELF.is_sound, BOOKS.balance], kinds=kinds)
     assert report.failures == [], "\n".join(map(str, report.failures[:3]))
-    assert report.injections > 0
+    return report
 
 
+def cancel_everywhere(name: str) -> None:
+    REPORTS[name] = cancel(name, kinds_for(name))
+    assert REPORTS[name].injections > 0
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_an_entry_can_be_cancelled_where_it_waits_today(name: str) -> None:
+    assert cancel(name, sample(kinds_for(name), name)).points
+
+
+def test_a_sample_is_a_share_of_the_points_and_the_same_for_the_same_seed() -> None:
+    whole = cancel(ORDINARY[0], kinds_for(ORDINARY[0])).points * 100
+    drawn = [[kind.fits(point) for point in whole] for _ in range(2) for kind in sample([OWN], "an entry")]
+    assert drawn[0] == drawn[1]
+    assert 0.8 * SHARE < sum(drawn[0]) / len(whole) < 1.2 * SHARE
+
+
+@pytest.mark.everywhere
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ORDINARY)
 def test_an_entry_can_be_cancelled_wherever_it_waits(name: str) -> None:
@@ -55,6 +81,7 @@ def test_an_entry_that_takes_long_can_be_cancelled_wherever_it_waits(name: str) 
     cancel_everywhere(name)
 
 
+@pytest.mark.everywhere
 def test_every_await_that_needs_no_real_file_was_waited_in(
     record_property: Callable[[str, object], None],
 ) -> None:

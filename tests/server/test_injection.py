@@ -30,9 +30,11 @@ from safepoint.server.requests import CancelRequest, RunRequest
 from safepoint.sessions import MemoryStore
 from safepoint.sessions.records import MemoryRunBook, RunRecord, RunState
 from safepoint.sessions.shelf import MemoryShelf
-from safepoint.testing import CALLER, OWN, RuleModel, call, check_cancellable, say
+from safepoint.testing import CALLER, OWN, Report, RuleModel, call, check_cancellable, say
+from safepoint.testing.kinds import Injection
 from safepoint.tools.context import ToolContext
 from tests.injection.parts import A_MOMENT, A_WHILE, EFFECTS, SlowStore, post
+from tests.injection.sampling import sample
 from tests.server.server_process import message
 
 Scenario: TypeAlias = Callable[[], Coroutine[Any, Any, None]]  # Any: what a coroutine yields
@@ -158,8 +160,7 @@ async def a_pause_is_cleared(host: Host) -> None:
     await cancel_records(host, await host.book.still_open(), CancelRequest(), Reason("enough"))
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
+EACH_BEGINNING = pytest.mark.parametrize(
     "first",
     [
         a_message_is_answered,
@@ -169,12 +170,32 @@ async def a_pause_is_cleared(host: Host) -> None:
     ],
     ids=lambda first: first.__name__,
 )
+
+
+def kinds_for(first: Callable[[Host], Awaitable[None]]) -> list[Injection]:
+    return [CALLER] if first is a_process_leaves_while_a_run_and_a_queue_are_under_way else [CALLER, OWN]
+
+
+def cancel(first: Callable[[Host], Awaitable[None]], kinds: list[Injection]) -> Report:
+    report = check_cancellable(two_processes(first), oracles=[everything_is_over, EFFECTS.began_once], kinds=kinds)
+    assert report.failures == [], "\n".join(map(str, report.failures[:3]))
+    return report
+
+
+@EACH_BEGINNING
+def test_whatever_is_cancelled_today_the_next_process_finds_and_ends_everything(
+    first: Callable[[Host], Awaitable[None]],
+) -> None:
+    assert cancel(first, sample(kinds_for(first), first.__name__)).points
+
+
+@pytest.mark.everywhere
+@pytest.mark.timeout(300)
+@EACH_BEGINNING
 def test_whatever_is_cancelled_the_next_process_finds_and_ends_everything(
     first: Callable[[Host], Awaitable[None]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kinds = [CALLER] if first is a_process_leaves_while_a_run_and_a_queue_are_under_way else [CALLER, OWN]
-    report = check_cancellable(two_processes(first), oracles=[everything_is_over, EFFECTS.began_once], kinds=kinds)
+    report = cancel(first, kinds_for(first))
     with capsys.disabled():
         print(f"\n{report.entry}: {len(report.points)} points, {report.injections} injections")
-    assert report.failures == [], "\n".join(map(str, report.failures[:3]))
     assert report.injections > 30

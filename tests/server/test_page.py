@@ -13,6 +13,7 @@ from safepoint.server.keys import KeyFile
 from tests.server.browser import browser
 from tests.server.server_process import ServerProcess
 
+pytestmark = pytest.mark.browser
 expect.set_options(timeout=20_000)
 _numbers = count()
 

@@ -233,7 +233,7 @@ def test_a_task_factory_of_the_user_s_is_used(loop: Callable[[], VirtualLoop]) -
     assert run_on(loop, main()) == "done"
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks are new in 3.12")
+@pytest.mark.python(3, 12)
 @both_loops
 def test_an_eager_task_runs_its_first_step_at_once(loop: Callable[[], VirtualLoop]) -> None:
     async def child() -> str:
@@ -387,7 +387,7 @@ def test_a_task_made_by_a_callback_belongs_to_the_loop() -> None:
     assert [point.task for point in record(main).points] == ["main", "loop/2.child", "loop/2.child", "main"]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks are new in 3.12")
+@pytest.mark.python(3, 12)
 def test_a_child_of_an_eager_task_belongs_to_that_task_and_the_next_to_its_parent() -> None:
     async def leaf() -> None:
         await pass_time(1)
