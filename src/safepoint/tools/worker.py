@@ -4,16 +4,21 @@
 
 TERM raises `StopTool` in the function. Nothing that the function leaves running holds this process: it leaves without
 waiting for threads, and the keeper ends what it has started.
+
+The reply belongs to this process. A function that forks comes back from its call twice: the child has no reply, and
+leaves where its parent would have answered.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing.spawn
 import os
 import pickle
 import signal
 import sys
+from functools import partial
 from types import FrameType
 from typing import Any, cast
 
@@ -26,9 +31,12 @@ from safepoint.tools.rendering import refuse_coroutine, render_error, render_res
 def main(job: int, reply: int) -> None:
     os.set_inheritable(job, False)
     os.set_inheritable(reply, False)
+    os.register_at_fork(after_in_child=partial(_let_go, reply))
+    answering = os.getpid()
     told = _told(job)
-    with open(reply, "wb") as file:
-        file.write(json.dumps(told).encode())
+    if os.getpid() == answering:  # a child that C code forked has skipped the hook above
+        with open(reply, "wb") as file:
+            file.write(json.dumps(told).encode())
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -70,6 +78,11 @@ def _prepare(job: process.Job) -> None:
         multiprocessing.spawn.prepare(preparation)
     finally:
         process.importing = False
+
+
+def _let_go(descriptor: int) -> None:
+    with contextlib.suppress(OSError):  # the function may have closed everything
+        os.close(descriptor)
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
