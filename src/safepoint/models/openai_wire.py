@@ -6,7 +6,7 @@ The rules, from the API reference and from what the service refuses:
   nowhere else.
 - A message has content; an assistant's may be missing if it has calls. No empty text, no empty list.
 - An id is at most 40 characters long. Arguments are a str of JSON. A function's name is 1 to 64 of `A-Z a-z 0-9 _ -`.
-- Thinking is never sent back: chat completions have no place for it.
+- Thinking goes back only to a server that has sent it as `reasoning_content`: see `thinking_back`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias, assert_never
 
-from safepoint.agent.model import CallDelta, Chunk, Finish, FinishReason, ModelRequest, ReasoningDelta, TextDelta
+from safepoint.agent.model import CallDelta, Chunk, Finish, FinishReason, ModelRequest, TextDelta
 from safepoint.errors import HistoryError, ModelError
 from safepoint.history.parts import File, Image, Message, Notice, Text, ToolCall, ToolResult
 from safepoint.models.loose import event_of, items, mapping, number, text
 from safepoint.models.plain_json import plain
+from safepoint.models.thinking_back import FIELD, OPENAI, ThinkingReader, thinking_for
 from safepoint.models.wire_id import wire_id
 
 Payload: TypeAlias = dict[str, Any]  # Any: JSON
@@ -38,12 +39,14 @@ _REASONS: Final[dict[str, FinishReason]] = {
 }
 
 
-def to_payload(model: str, request: ModelRequest, *, limit: str = "max_completion_tokens") -> Payload:
-    """The request's body. `limit` names the option for the most tokens: compatible servers know the old one."""
+def to_payload(
+    model: str, request: ModelRequest, *, limit: str = "max_completion_tokens", server: str = OPENAI
+) -> Payload:
+    """The request's body for that server. `limit` names the option for the most tokens: others know the old one."""
     settings = request.settings
     payload: Payload = {
         "model": model,
-        "messages": to_messages(request.messages, request.instructions),
+        "messages": to_messages(request.messages, request.instructions, server=server),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -66,15 +69,15 @@ def to_payload(model: str, request: ModelRequest, *, limit: str = "max_completio
     return payload | dict(settings.extra)
 
 
-def to_messages(messages: Sequence[Message], instructions: str | None = None) -> list[Payload]:
+def to_messages(messages: Sequence[Message], instructions: str | None = None, *, server: str = OPENAI) -> list[Payload]:
     """The conversation alone."""
     sent: list[Payload] = [{"role": "system", "content": instructions}] if instructions else []
-    for message in messages:
+    for message, thinking in zip(messages, thinking_for(messages, server), strict=True):
         match message.role:
             case "user":
                 sent.append({"role": "user", "content": _user_content(message)})
             case "assistant":
-                sent.append(_assistant(message))
+                sent.append(_assistant(message, thinking))
             case "tool":
                 sent += [_result(part) for part in message.parts if isinstance(part, ToolResult)]
             case _:
@@ -128,10 +131,13 @@ def data_url(data: bytes | None, media_type: str) -> str:
     return f"data:{media_type};base64,{base64.b64encode(data or b'').decode()}"
 
 
-def _assistant(message: Message) -> Payload:
+def _assistant(message: Message, thinking: str | None) -> Payload:
     sent: Payload = {"role": "assistant"}
     if words := assistant_text(message):
         sent["content"] = words
+    if thinking is not None:
+        sent.setdefault("content", "")  # such servers want a str here, where others want nothing
+        sent[FIELD] = thinking
     if message.tool_calls:
         sent["tool_calls"] = [_call(call) for call in message.tool_calls]
     return sent
@@ -187,7 +193,7 @@ def _check_content(where: str, message: Payload) -> None:
     if message.get("tool_calls") == []:
         raise HistoryError(f"{where}: tool_calls is an empty list")
     content: Any = message.get("content")  # Any: a str or a list of parts
-    if content is None and "tool_calls" in message:
+    if "tool_calls" in message and (content is None or (content == "" and FIELD in message)):
         return
     if not content or (isinstance(content, str) and not content.strip()):
         raise HistoryError(f"{where}: it has no content")
@@ -214,8 +220,9 @@ def _checked_call(where: str, call: Payload) -> str:
 class Reader:
     """Makes chunks of the events of one streamed completion."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: str = OPENAI) -> None:
         self._reason: FinishReason | None = None
+        self._thinking = ThinkingReader(server)
         self._refused = False
         self._usage: Mapping[str, object] = {}
         # The ids met so far, by the index under which the call is passed on; and which call the server's index means.
@@ -235,15 +242,16 @@ class Reader:
         return chunks
 
     def _delta(self, delta: Mapping[str, object]) -> list[Chunk]:
-        chunks: list[Chunk] = []
-        if thought := text(delta.get("reasoning_content")) or text(delta.get("reasoning")):
-            chunks.append(ReasoningDelta(thought))
+        chunks: list[Chunk] = list(self._thinking.read(delta))
+        calls = items(delta.get("tool_calls"))
+        if calls or text(delta.get("content")) or text(delta.get("refusal")):
+            chunks += self._thinking.end(calls=bool(calls))
         if words := text(delta.get("content")):
             chunks.append(TextDelta(words))
         if refusal := text(delta.get("refusal")):
             self._refused = True
             chunks.append(TextDelta(refusal))
-        chunks += [self._call(mapping(call)) for call in items(delta.get("tool_calls"))]
+        chunks += [self._call(mapping(call)) for call in calls]
         return chunks
 
     def _call(self, call: Mapping[str, object]) -> CallDelta:
