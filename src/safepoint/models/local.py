@@ -32,6 +32,14 @@ class LocalModel(OpenAIModel):
         super().__init__("local", base_url="http://127.0.0.1/v1", name="local")
         self._weights = None if weights is None else Path(weights)
 
+    @property
+    def model_name(self) -> str:
+        return (self._weights or Path(SMOLLM2.member)).stem
+
+    @property
+    def provider_name(self) -> str:
+        return "llama.cpp"
+
     async def prepare(self) -> str:
         """Fetch the weights, once, and start the server; where it listens.
 

@@ -14,6 +14,7 @@ from safepoint.models.failures import refusal, unreachable
 from safepoint.models.loose import mapping, number, text
 from safepoint.models.openai_wire import Payload, Reader, to_payload
 from safepoint.models.per_loop import PerLoop
+from safepoint.models.provider_names import provider_at
 from safepoint.models.thinking_back import server_of
 from safepoint.models.upstream import Events, Upstream
 from safepoint.models.upstream import Reader as EventReader
@@ -44,6 +45,14 @@ class OpenAIModel(Upstream):
     @property
     def name(self) -> str:
         return self._name
+
+    @property
+    def model_name(self) -> str:
+        return self._model
+
+    @property
+    def provider_name(self) -> str:
+        return provider_at(self._base_url)
 
     def _client(self) -> AsyncOpenAI:
         key = self._key or ("none" if self._base_url is not None else os.environ.get(KEY))
