@@ -25,7 +25,8 @@ async def test_a_loop_that_breaks_at_the_end_of_the_run_has_read_to_the_end_of_t
         async for event in run.events():
             if isinstance(event, RunEnded):
                 break
-        assert run.ended and run.result.text == "all done"
+        assert run.ended
+        assert run.result.text == "all done"
 
 
 @virtual

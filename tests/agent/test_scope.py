@@ -49,8 +49,9 @@ class Family:
 
 def endings(run: Run[None]) -> dict[str, str]:
     """How each run of the tree ended, by the name of its agent."""
-    names = {event.run_id: event.agent for event in run.kept_events(nested=True) if isinstance(event, RunStarted)}
-    return {names[event.run_id]: event.stop_reason for event in run.kept_events(nested=True) if isinstance(event, RunEnded)}
+    events = run.kept_events(nested=True)
+    names = {event.run_id: event.agent for event in events if isinstance(event, RunStarted)}
+    return {names[event.run_id]: event.stop_reason for event in events if isinstance(event, RunEnded)}
 
 
 # -- three deep --------------------------------------------------------------------------------------------------------

@@ -160,7 +160,8 @@ async def check_what_is_left(left: Left) -> None:
     again = await left.agent.run("again", history=result.messages, deps=world)
     assert (again.stop_reason, again.text) == ("end_turn", "fine")
     await let_go(left)
-    assert (left.run.result.ledger, left.run.result.messages, left.run.kept_events(nested=True)) == facts, "changed after its end"
+    now = (left.run.result.ledger, left.run.result.messages, left.run.kept_events(nested=True))
+    assert now == facts, "changed after its end"
 
 
 def check_one_terminal_event(run: Run[Any, Any]) -> None:  # Any: runs of every agent
