@@ -19,9 +19,10 @@ from typing import Any, Final, TypeAlias
 
 from safepoint.agent.model import CallDelta, Chunk, Finish, ModelRequest, TextDelta, ToolSpec
 from safepoint.agent.output import OUTPUT_TOOL
-from safepoint.history.parts import Message, ToolResult
+from safepoint.history.parts import Attachment, File, Message, ToolResult
+from safepoint.models.attached import not_shown
 from safepoint.models.openai_wire import Reader as PlainReader
-from safepoint.models.openai_wire import assistant_text, to_messages
+from safepoint.models.openai_wire import assistant_text, file_text, to_messages
 from safepoint.models.plain_json import plain
 
 Payload: TypeAlias = dict[str, Any]  # Any: JSON
@@ -101,8 +102,18 @@ def _messages(request: ModelRequest) -> list[Payload]:
 
 
 def _results(message: Message) -> str:
-    told = [f"The tool {part.name} says: {part.content}" for part in message.parts if isinstance(part, ToolResult)]
+    told: list[str] = []
+    for result in message.parts:
+        if isinstance(result, ToolResult):
+            told.append(f"The tool {result.name} says: {result.content}")
+            told += [_shown(part) for part in result.parts]
     return "\n".join([*told, "Now answer me."])
+
+
+def _shown(part: Attachment) -> str:
+    if isinstance(part, File) and part.data is not None and part.media_type.startswith("text/"):
+        return file_text(part)
+    return not_shown(part, "this model reads text only")
 
 
 class Reader:

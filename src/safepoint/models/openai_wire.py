@@ -7,6 +7,7 @@ The rules, from the API reference and from what the service refuses:
 - A message has content; an assistant's may be missing if it has calls. No empty text, no empty list.
 - An id is at most 40 characters long. Arguments are a str of JSON. A function's name is 1 to 64 of `A-Z a-z 0-9 _ -`.
 - Thinking goes back only to a server that has sent it as `reasoning_content`: see `thinking_back`.
+- A `tool` message holds words alone: pictures and files of results come in a `user` message after all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any, Final, TypeAlias, assert_never
 
 from safepoint.agent.model import CallDelta, Chunk, Finish, FinishReason, ModelRequest, TextDelta
 from safepoint.errors import HistoryError, ModelError
-from safepoint.history.parts import File, Image, Message, Notice, Text, ToolCall, ToolResult
+from safepoint.history.parts import Attachment, File, Image, Message, Notice, Text, ToolCall, ToolResult
+from safepoint.models.attached import not_shown, whose
 from safepoint.models.loose import event_of, items, mapping, number, text
 from safepoint.models.plain_json import plain
 from safepoint.models.thinking_back import FIELD, OPENAI, ThinkingReader, thinking_for
@@ -72,17 +74,43 @@ def to_payload(
 def to_messages(messages: Sequence[Message], instructions: str | None = None, *, server: str = OPENAI) -> list[Payload]:
     """The conversation alone."""
     sent: list[Payload] = [{"role": "system", "content": instructions}] if instructions else []
+    attached: list[Payload] = []
     for message, thinking in zip(messages, thinking_for(messages, server), strict=True):
         match message.role:
             case "user":
-                sent.append({"role": "user", "content": _user_content(message)})
+                content = [*attached, *_parts(message)] if attached else _user_content(message)
+                sent.append({"role": "user", "content": content})
             case "assistant":
+                sent += _from_tools(attached)
                 sent.append(_assistant(message, thinking))
             case "tool":
                 sent += [_result(part) for part in message.parts if isinstance(part, ToolResult)]
             case _:
                 assert_never(message.role)
-    return sent
+        attached = attached_parts(message)
+    return [*sent, *_from_tools(attached)]
+
+
+def _from_tools(attached: list[Payload]) -> list[Payload]:
+    return [{"role": "user", "content": attached}] if attached else []
+
+
+def attached_parts(message: Message) -> list[Payload]:
+    """The pictures and files of a message's results, each under the name of its tool."""
+    found: list[Payload] = []
+    for result in message.parts:
+        if isinstance(result, ToolResult) and result.parts:
+            found.append({"type": "text", "text": whose(result)})
+            found += [_attached(part) for part in result.parts]
+    return found
+
+
+def _attached(part: Attachment) -> Payload:
+    """The tool can't know which kinds are taken: what is not is said instead."""
+    try:
+        return _user_part(part)
+    except ModelError as error:
+        return {"type": "text", "text": not_shown(part, error)}
 
 
 def _tool_choice(choice: str) -> object:
@@ -94,6 +122,10 @@ def _tool_choice(choice: str) -> object:
 def _user_content(message: Message) -> object:
     if len(message.parts) == 1 and isinstance(message.parts[0], Text):
         return message.parts[0].text
+    return _parts(message)
+
+
+def _parts(message: Message) -> list[Payload]:
     return [_user_part(part) for part in message.parts if isinstance(part, Text | Image | File)]
 
 
@@ -198,6 +230,8 @@ def _check_content(where: str, message: Payload) -> None:
     if not content or (isinstance(content, str) and not content.strip()):
         raise HistoryError(f"{where}: it has no content")
     parts: list[Payload] = [] if isinstance(content, str) else content
+    if message["role"] == "tool" and any(part["type"] != "text" for part in parts):
+        raise HistoryError(f"{where}: a result holds text alone")
     for part in parts:
         if part["type"] == "text" and not part["text"].strip():
             raise HistoryError(f"{where}: it has an empty text")

@@ -23,9 +23,11 @@ from types import FrameType
 from typing import Any, cast
 
 from safepoint.errors import Retry, StopTool
+from safepoint.history.encoding import encode_attachments
 from safepoint.tools import process
+from safepoint.tools.content import content_of
 from safepoint.tools.function import Tool
-from safepoint.tools.rendering import refuse_coroutine, render_error, render_result
+from safepoint.tools.rendering import refuse_coroutine, render_error
 
 
 def main(job: int, reply: int) -> None:
@@ -42,7 +44,7 @@ def main(job: int, reply: int) -> None:
     os._exit(0)
 
 
-def _told(job: int) -> dict[str, str]:
+def _told(job: int) -> dict[str, Any]:  # Any: JSON
     """What came of the call. Everything that it raises is told, whatever it is."""
     try:
         with open(job, "rb") as file:
@@ -55,7 +57,8 @@ def _told(job: int) -> dict[str, str]:
         if not callable(function):
             raise TypeError(f"{place.qualname} in {place.module} is {found!r}, and not the tool")
         signal.signal(signal.SIGTERM, _leave)
-        return {"value": render_result(refuse_coroutine(function(**args))).text}
+        content = content_of(refuse_coroutine(function(**args)))
+        return {"value": content.text} | encode_attachments(content.parts)
     except StopTool:
         return {"stopped": ""}
     except Retry as error:
