@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,5 +80,6 @@ def test_a_batch_that_writers_would_fill_is_refused() -> None:
     with pytest.raises(ValueError, match=r"batch=4 with slots=4: .* write batch=5 or more"):
         LlamaOptions(slots=4, batch=4)
     for option in ("slots", "context", "threads", "batch"):
+        nothing: dict[str, Any] = {option: 0}  # Any: the options are of several types
         with pytest.raises(ValueError, match=f"{option}=0: write a whole number from 1 up"):
-            LlamaOptions(**{option: 0})
+            LlamaOptions(**nothing)

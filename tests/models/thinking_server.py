@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from tests.models.openai_stream import DONE, USAGE, completion, piece
 from tests.models.raw_server import RawServer, answer, raw_server, stream
@@ -78,6 +78,7 @@ async def thinking_server(*replies: Reply, silent_after: int | None = None) -> A
 
 
 def _remember(reply: Reply, thoughts: dict[str, str]) -> None:
-    deltas = [event["choices"][0]["delta"] for event in reply if isinstance(event, dict) and event["choices"]]
+    events = [cast("dict[str, Any]", event) for event in reply if isinstance(event, dict)]  # Any: JSON
+    deltas: list[dict[str, Any]] = [event["choices"][0]["delta"] for event in events if event["choices"]]
     thought = "".join(delta.get("reasoning_content") or "" for delta in deltas)
     thoughts.update({call["id"]: thought for delta in deltas for call in delta.get("tool_calls", []) if "id" in call})
