@@ -74,7 +74,7 @@ def _check_notice(run: Run[Any, Any]) -> None:  # Any: as above
 
 
 def _check_events(run: Run[Any, Any]) -> None:  # Any: as above
-    events = run.kept_events()
+    events = run.kept_events(nested=True)
     assert [event.seq for event in events] == sorted({event.seq for event in events}), "rising, and each once"
     own = [event for event in events if event.run_id == run.id]
     assert isinstance(own[0], RunStarted)

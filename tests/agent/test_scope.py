@@ -49,8 +49,9 @@ class Family:
 
 def endings(run: Run[None]) -> dict[str, str]:
     """How each run of the tree ended, by the name of its agent."""
-    names = {event.run_id: event.agent for event in run.kept_events() if isinstance(event, RunStarted)}
-    return {names[event.run_id]: event.stop_reason for event in run.kept_events() if isinstance(event, RunEnded)}
+    events = run.kept_events(nested=True)
+    names = {event.run_id: event.agent for event in events if isinstance(event, RunStarted)}
+    return {names[event.run_id]: event.stop_reason for event in events if isinstance(event, RunEnded)}
 
 
 # -- three deep --------------------------------------------------------------------------------------------------------
@@ -166,11 +167,11 @@ async def test_an_event_of_a_sub_agent_carries_its_own_run_and_path() -> None:
     family.let_go()
     async with family.agent.start("go") as run:
         await run.wait()
-    paths = {event.path for event in run.kept_events() if isinstance(event, RunStarted)}
+    paths = {event.path for event in run.kept_events(nested=True) if isinstance(event, RunStarted)}
     (grandchild,) = (path for path in paths if path.endswith("/grandchild"))
     assert grandchild.startswith("parent/child:")
     assert grandchild.count("/") == 4
-    assert len({event.run_id for event in run.kept_events()}) == 3
+    assert len({event.run_id for event in run.kept_events(nested=True)}) == 3
     check_left_behind(run)
 
 

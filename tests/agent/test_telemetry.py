@@ -165,6 +165,21 @@ async def test_a_run_cancelled_in_its_tools_tells_it_on_the_call_that_was_cut_an
     assert "safepoint.cancel.reason" not in told(finished)
 
 
+class Provided(ScriptedModel):
+    model_name = "m-1"
+    provider_name = "somewhere"
+
+
+@virtual
+async def test_a_stop_is_told_on_a_model_call_that_has_its_providers_name() -> None:
+    traces = Traces()
+    async with traces.start(Agent("teller", model=Provided(stall()))) as run:
+        await passes(1)
+        run.cancel()
+    about = told(traces["chat m-1"])
+    assert (about["gen_ai.provider.name"], about["safepoint.cancel.rung"]) == ("somewhere", "cancel")
+
+
 @virtual
 async def test_one_call_stopped_by_itself_is_told_on_its_own_span_alone() -> None:
     traces = Traces()

@@ -94,7 +94,7 @@ async def test_the_words_of_the_last_stage_are_the_words_of_the_sequence() -> No
 @virtual
 async def test_events_of_children_carry_their_paths_and_each_run_ends_once() -> None:
     async with two(say("done")).start("go") as run:
-        events = [event async for event in run.events()]
+        events = [event async for event in run.events(nested=True)]
     started = [event.path for event in events if isinstance(event, RunStarted)]
     ended = [event.path for event in events if isinstance(event, RunEnded)]
     assert started == ["pipeline", "pipeline/first", "pipeline/last"]

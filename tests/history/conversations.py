@@ -53,7 +53,14 @@ user_parts = st.one_of(
 )
 user_messages = st.builds(Message, st.just("user"), st.lists(user_parts, min_size=1, max_size=3).map(tuple))
 calls = st.lists(st.tuples(names, st.dictionaries(words, json_values, max_size=2)), min_size=1, max_size=3)
-results = st.tuples(words, st.sampled_from(sorted(CLOSED_STATES)))
+attachments = st.one_of(
+    st.builds(Image, data=st.binary(min_size=1, max_size=4), media_type=st.sampled_from(["image/png", "image/tiff"])),
+    st.builds(File, url=st.just("https://example.com/a.pdf"), name=st.none() | words),
+    st.builds(File, data=st.just(b"x"), media_type=st.sampled_from(["text/plain", "application/zip"])),
+)
+results = st.tuples(
+    words, st.sampled_from(sorted(CLOSED_STATES)), st.lists(attachments, max_size=2).map(tuple) | st.just(())
+)
 lengths = st.integers(0, 5)
 drafts = st.builds(
     Draft, wild_text, st.lists(st.builds(Reasoning, wild_text, st.none() | wild_text), max_size=2).map(tuple)
@@ -63,6 +70,7 @@ entries = st.builds(
     call=st.just(ToolCall("", "", {})),
     state=st.sampled_from(LedgerState),
     content=wild_text,
+    parts=st.lists(attachments, max_size=2).map(tuple),
     error=st.none() | wild_text,
     reason=st.none() | wild_text,
     point=st.none() | wild_text,

@@ -316,6 +316,18 @@ BROKEN: dict[str, tuple[Wrong, str]] = {
         [user(), assistant(call()), tool(result(name="a b"))],
         f"messages[2] (tool), part 0: 'a b' is no tool name; {NAME}",
     ),
+    "a result's parts are a tuple": (
+        [user(), assistant(call()), tool(as_is(ToolResult)("1", "search", "found", "finished", [Image(data=b"x")]))],
+        "messages[2] (tool), part 0, its parts: its parts are of type list; write a tuple: (Text('…'),)",
+    ),
+    "a result's parts are pictures and files": (
+        [user(), assistant(call()), tool(as_is(ToolResult)("1", "search", "found", "finished", (Text("x"),)))],
+        "messages[2] (tool), part 0, its parts, part 0: it is of type Text; this role's parts are Image, File",
+    ),
+    "a result's picture has bytes": (
+        [user(), assistant(call()), tool(ToolResult("1", "search", "found", parts=(Image(data=b""),)))],
+        "messages[2] (tool), part 0, its part 0: data is empty; send at least one byte, or leave the part out",
+    ),
     "a result has a state of the ledger": (
         [user(), assistant(call()), tool(result(state="aborted"))],
         f"messages[2] (tool), part 0: 'aborted' is no state of an ended call; {STATES}",

@@ -78,10 +78,10 @@ def test_a_run_inside_that_is_slow_to_stop_is_left_at_the_cap_and_named(
         assert (left.waited, left.seconds) == (0, seconds)
         assert left.orphans == orphans
         check_history(left.result.messages)
-        facts = (left.result.ledger, list(left.result.messages), left.run.kept_events())
+        facts = (left.result.ledger, list(left.result.messages), left.run.kept_events(nested=True))
         await pass_time(20)  # the run inside climbs its own ladder to the end
         check_one_terminal_event(left.run)
-        assert (left.result.ledger, left.result.messages, left.run.kept_events()) == facts
+        assert (left.result.ledger, left.result.messages, left.run.kept_events(nested=True)) == facts
         assert asyncio.all_tasks() == {asyncio.current_task()}
         late = [orphan.result for orphan in left.result.orphans if orphan.name == "slow_inner"]
         assert all(isinstance(result, RunResult) and result.stop_reason == "cancelled" for result in late)
@@ -167,10 +167,10 @@ def test_the_late_value_of_a_thread_goes_to_its_orphan_and_nowhere_else() -> Non
         left = await visit(victim(blocks), World(), Push.NOW)
         orphan = left.result.orphans[0]
         assert (orphan.still_running, orphan.result) == (True, None)
-        facts = (left.result.ledger, list(left.result.messages), left.run.kept_events())
+        facts = (left.result.ledger, list(left.result.messages), left.run.kept_events(nested=True))
         await let_go(left)
         assert (orphan.still_running, orphan.result) == (False, "late")
-        assert (left.result.ledger, left.result.messages, left.run.kept_events()) == facts
+        assert (left.result.ledger, left.result.messages, left.run.kept_events(nested=True)) == facts
 
     run_virtual(scenario)
 

@@ -119,7 +119,7 @@ async def reach(run: Run[World, str], world: World, *, ended: str | None) -> Non
     """Until the hostile place is reached; with `ended`, until that call has ended by itself."""
     await world.reached.wait()
     if ended is not None:
-        async for event in run.events():
+        async for event in run.events(nested=True):
             if isinstance(event, ToolCallEnded) and event.entry.name == ended:
                 break
     for _ in range(20):  # let everything that can go on by itself do so
@@ -156,15 +156,16 @@ async def check_what_is_left(left: Left) -> None:
     for orphan in result.orphans:
         told = orphan.name.removeprefix("undo of hostile") or "undo_that"
         assert not orphan.still_running or told in orphan.stack(), "nobody can tell where it is"
-    facts = (result.ledger, list(result.messages), left.run.kept_events())
+    facts = (result.ledger, list(result.messages), left.run.kept_events(nested=True))
     again = await left.agent.run("again", history=result.messages, deps=world)
     assert (again.stop_reason, again.text) == ("end_turn", "fine")
     await let_go(left)
-    assert (left.run.result.ledger, left.run.result.messages, left.run.kept_events()) == facts, "changed after its end"
+    now = (left.run.result.ledger, left.run.result.messages, left.run.kept_events(nested=True))
+    assert now == facts, "changed after its end"
 
 
 def check_one_terminal_event(run: Run[Any, Any]) -> None:  # Any: runs of every agent
-    events: Sequence[Event] = run.kept_events()
+    events: Sequence[Event] = run.kept_events(nested=True)
     assert [event.run_id for event in events if isinstance(event, RunEnded)].count(run.id) == 1
     assert isinstance(events[-1], RunEnded)
     assert events[-1].run_id == run.id

@@ -44,8 +44,9 @@ class Leftovers:
         expected = [*course.base, *course.said]
         if left != expected:
             self._complain(f"H6: what is left is {left} and should be {expected}")
-        last = result.messages[-1]
-        text = last.text if last.role == "assistant" else ""
+        asked = max(place for place, (role, *_) in enumerate(course.base) if role == "user")
+        spoken = [each.text for each in result.messages[asked:] if each.role == "assistant" and each.text.strip()]
+        text = spoken[-1] if spoken else ""
         if result.text != text:
             self._complain(f"the text is {result.text!r} and the last words are {text!r}")
 

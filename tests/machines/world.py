@@ -264,7 +264,7 @@ class World:
     def attach_reader(self) -> None:
         assert self.run is not None
         heard: list[Event] = []
-        reader = self.run.events()
+        reader = self.run.events(nested=True)
         self.audiences.append(Audience(reader, self.loop.create_task(_read(reader, heard)), heard))
 
     def detach_reader(self, audience: Audience, *, by_cancelling: bool) -> None:

@@ -144,7 +144,8 @@ def test_what_the_service_would_refuse_is_refused(kind: str) -> None:
 
 def test_a_stream_of_words_becomes_chunks() -> None:
     chunks, finish = read(ANSWER)
-    assert chunks == [ReasoningDelta("Hm. "), TextDelta("Once upon "), TextDelta("a time in Łódź.")]
+    sealed = ReasoningDelta("", "chat:reasoning_content:api.openai.com")
+    assert chunks == [ReasoningDelta("Hm. "), sealed, TextDelta("Once upon "), TextDelta("a time in Łódź.")]
     assert finish == Finish("end_turn", 100, 20, cached_tokens=64, reasoning_tokens=5)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import subprocess
@@ -83,3 +84,33 @@ def gives_what_it_has(folder: str) -> str:
 def runs(script: str) -> str:
     """Run a shell script and wait for it."""
     return str(subprocess.run(["/bin/sh", "-c", script], check=False).returncode)
+
+
+@tool(run_in="process")
+def forks(what_the_child_does: str, first: str) -> str:
+    """Leave a forked child behind, which comes back from here too, before or after its parent."""
+    reading, writing = os.pipe()
+    child = os.fork() if what_the_child_does != "forks in C" else ctypes.CDLL(None).fork()
+    if child:
+        if first == "child":
+            os.waitpid(child, 0)
+        os.close(writing)
+        return "the parent's"
+    if first == "parent":
+        os.close(writing)
+        os.read(reading, 1)  # its end comes with the parent's, which has answered by then
+    match what_the_child_does:
+        case "raises":
+            raise ValueError("the child's")
+        case "exits":
+            sys.exit(3)
+        case "retries":
+            raise Retry("the child's")
+        case "writes everywhere":
+            for descriptor in range(3, 64):
+                with contextlib.suppress(OSError):
+                    os.ftruncate(descriptor, 0)
+                    os.pwrite(descriptor, b'{"value": "forged"}', 0)
+        case _:
+            pass
+    return "the child's"

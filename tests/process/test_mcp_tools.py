@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from safepoint import Agent, RunResult, SafePoint
+from safepoint import Agent, File, Image, RunResult, SafePoint, ToolResult, check_history
 from safepoint.agent.events import ToolOutputStreamed
 from safepoint.testing import ScriptedModel, call, say
 from safepoint.tools import McpTool, mcp_tools
@@ -150,6 +150,94 @@ def test_a_server_that_was_started_anew_between_two_calls_is_found_again(era: Er
             await tools.__aexit__()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_cut_read_is_run_again_and_a_cut_deletion_is_not(transport: str, era: Era, tmp_path: Path) -> None:
+    diary = tmp_path / "diary"
+
+    async def main(server: str | Sequence[str]) -> None:
+        async with mcp_tools(server, era=era) as tools:
+            assert {tool.name: tool.options.effect for tool in tools} == {
+                **dict.fromkeys(["add", "waits", "shows", "blocks", "who"], "effectful"),
+                "reads": "pure",
+                "burns": "irreversible",
+            }
+            model = ScriptedModel([call("reads"), call("burns")], say("done"))
+            async with Agent("a", model=model, tools=tools).start("go") as run:
+                await until(lambda: {"reading", "burnt"} <= set(diary_of(diary)), "both were to begin")
+                run.cancel()
+            assert [entry.state for entry in run.result.ledger] == ["cut", "cut"]
+            assert run.result.checkpoint is not None
+            diary.unlink()
+            again = await Agent("a", model=model, tools=tools).resume(run.result.checkpoint)
+            assert set(diary_of(diary)) == {"reading"}
+            read, burnt = again.ledger
+            assert (read.state, read.content, burnt.state) == ("finished", "dear diary", "cut")
+
+    with TRANSPORTS[transport](diary) as (server, _):
+        asyncio.run(main(server))
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_progress_without_a_message_is_told_in_numbers(transport: str, tmp_path: Path) -> None:
+    async def main(server: str | Sequence[str]) -> str:
+        told = ""
+        async with mcp_tools(server, only=["reads"]) as tools, agent(tools, call("reads")).start("go") as run:
+            async for event in run.events():
+                if isinstance(event, ToolOutputStreamed):
+                    told += event.text
+                    if told.count("\n") == 2:
+                        run.cancel()
+        return told
+
+    with TRANSPORTS[transport](tmp_path / "diary") as (server, _):
+        assert asyncio.run(main(server)) == "1 of 4\n3\n"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_pictures_sounds_and_files_of_a_server_are_parts_of_the_result(transport: str, tmp_path: Path) -> None:
+    async def main(server: str | Sequence[str]) -> RunResult[str]:
+        async with mcp_tools(server) as tools:
+            return await agent(tools, call("shows")).run("go")
+
+    with TRANSPORTS[transport](tmp_path / "diary") as (server, _):
+        result = asyncio.run(main(server))
+    (shown,) = result.messages[2].parts
+    assert isinstance(shown, ToolResult)
+    assert shown.content.splitlines() == [
+        "a picture:",
+        "[image 1: image/png, 4 bytes]",
+        "[file 2: audio/wav, 4 bytes]",
+        "a fine day",
+        "[file 3: rose.pdf, application/pdf, 4 bytes]",
+        "[image 4: image/jpeg, 3 bytes]",
+    ]
+    assert shown.parts == (
+        Image(b"\x89PNG", "image/png"),
+        File(b"RIFF", "audio/wav"),
+        File(b"%PDF", "application/pdf", "rose.pdf"),
+        Image(b"\xff\xd8\xff", "image/jpeg"),
+    )
+    check_history(result.messages)
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_the_servers_instructions_reach_the_model_unless_they_are_not_wanted(
+    transport: str, era: Era, tmp_path: Path
+) -> None:
+    async def main(server: str | Sequence[str], *, wanted: bool) -> str | None:
+        async with mcp_tools(server, era=era, instructions=wanted, only=["who", "add"], prefix="d-") as tools:
+            model = ScriptedModel(say("done"))
+            await Agent("a", model=model, instructions="Be kind.", tools=tools).run("go")
+            return model.requests[0].instructions
+
+    with TRANSPORTS[transport](tmp_path / "diary") as (server, _):
+        told = asyncio.run(main(server, wanted=True))
+        assert told == "Be kind.\n\nThe server diary says about its tools (d-add, d-who):\nWrite one line a day."
+        assert asyncio.run(main(server, wanted=False)) == "Be kind."
 
 
 def test_a_tool_that_hears_nothing_goes_on_at_the_server_and_the_ledger_claims_nothing_else(

@@ -60,6 +60,14 @@ def test_however_the_process_ends_the_run_goes_on_and_the_ledger_says_how() -> N
         assert (error or "") in (entry.error or ""), how
 
 
+@pytest.mark.parametrize("first", ["parent", "child"])
+@pytest.mark.parametrize("does", ["returns", "raises", "retries", "exits", "writes everywhere", "forks in C"])
+def test_a_forked_child_changes_nothing_in_the_answer_whatever_it_does(does: str, first: str) -> None:
+    wish = call("forks", what_the_child_does=does, first=first)
+    (entry,) = asyncio.run(agent(wish, tools=[process_tools.forks]).run("go")).ledger
+    assert (entry.state, entry.content, entry.error) == ("finished", "the parent's", None)
+
+
 def stopped(tool: BaseTool, folder: Path, at: SafePoint = SafePoint.NOW) -> tuple[Run[None], float]:
     """Stop it once it has said that it runs; the run, and how long that took."""
 

@@ -52,6 +52,9 @@ values: st.SearchStrategy[Any] = st.recursive(  # Any: values of the user's own
     max_leaves=6,
 )
 objects = st.dictionaries(words, json_values, max_size=3)
+attachments = st.lists(
+    st.builds(Image, st.binary(max_size=8)) | st.builds(File, st.binary(max_size=8), words, maybe), max_size=2
+).map(tuple)
 parts = st.one_of(
     st.builds(Text, words, st.booleans()),
     st.builds(Image, st.binary(max_size=8)),
@@ -59,7 +62,7 @@ parts = st.one_of(
     st.builds(File, st.binary(max_size=8), words, maybe),
     st.builds(Reasoning, words, maybe),
     st.builds(ToolCall, words, words, objects, maybe),
-    st.builds(ToolResult, words, words, words, words),
+    st.builds(ToolResult, words, words, words, words, attachments),
     st.builds(Notice, words),
 )
 messages = st.builds(Message, st.sampled_from(["user", "assistant", "tool"]), st.lists(parts, max_size=3).map(tuple))
@@ -228,7 +231,7 @@ def test_every_cut_and_every_flipped_bit_is_found() -> None:
         (b"\x80\x04\x95pickle.", "not a checkpoint"),
         (b"{}\n", "not a checkpoint"),
         (b"safepoint-checkpoint 1\n{}", "not a checkpoint"),
-        (b"safepoint-checkpoint 3 abc\n{}", "version 3, this Safepoint reads 2"),
+        (b"safepoint-checkpoint 4 abc\n{}", "version 4, this Safepoint reads 3"),
         (b"safepoint-checkpoint " + b"9" * 5000 + b" abc\n{}", "version 999"),
         (b"safepoint-checkpoint 1 abc\n{}", "damaged"),
     ],

@@ -21,8 +21,10 @@ from safepoint import (
     Agent,
     BaseAgent,
     Budget,
+    File,
     Handoff,
     Hooks,
+    Image,
     Loop,
     Parallel,
     Resume,
@@ -57,6 +59,12 @@ async def hang() -> str:
 
 
 @tool(effect="pure")
+async def photo() -> list[str | Image | File]:
+    """Take a photo."""
+    return ["Here:", Image(data=b"\x89PNG"), File(data=b"%PDF", media_type="application/pdf", name="bill.pdf")]
+
+
+@tool(effect="pure")
 async def look(x: int) -> str:
     """Look."""
     return f"saw {x}"
@@ -70,7 +78,7 @@ async def pages(context: ToolContext) -> str:
 
 
 def agent(*replies: Reply) -> Agent:
-    return Agent("writer", model=ScriptedModel(*replies), tools=[ask, hang, look, pages])
+    return Agent("writer", model=ScriptedModel(*replies), tools=[ask, hang, look, pages, photo])
 
 
 async def ended(agent: BaseAgent[None, Any], budget: Budget | None = None) -> RunResult[Any]:  # Any: every type
@@ -93,6 +101,13 @@ async def cut_tools() -> RunResult[str]:
             await asyncio.sleep(0)
         run.cancel(reason="enough")
     return run.result
+
+
+async def photographed() -> RunResult[str]:
+    run = agent([say("I look"), call("photo")]).start("look")
+    run.cancel(SafePoint.AFTER_TOOLS, reason="enough")
+    async with run:
+        return await run.wait()
 
 
 async def stopped() -> RunResult[str]:
@@ -189,6 +204,7 @@ async def second_round() -> RunResult[Any]:  # Any: as above
 KINDS: dict[str, Callable[[], Coroutine[Any, Any, RunResult[Any]]]] = {  # Any: what a coroutine yields, every type
     "cancelled-model": cut_model,
     "cancelled-tools": cut_tools,
+    "cancelled-parts": photographed,
     "cancelled-safe-point": stopped,
     "cancelled-amended": amended,
     "interrupted": lambda: ended(agent(call("ask"))),

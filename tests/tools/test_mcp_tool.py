@@ -5,14 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from mcp import Client, MCPError
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import ListToolsResult, PaginatedRequestParams, Tool
+from mcp_types import (
+    CallToolRequestParams,
+    CallToolResult,
+    ImageContent,
+    ListToolsResult,
+    PaginatedRequestParams,
+    ResourceLink,
+    Tool,
+    ToolAnnotations,
+    ToolExecution,
+)
 
 from safepoint import Agent, LedgerEntry
 from safepoint.errors import McpFailed
@@ -60,7 +70,7 @@ async def test_a_result_is_the_text_that_the_server_sent() -> None:
     assert (await called(mcp_tools(made), "add", a=1, b=2)).content == "3"
     assert (await called(mcp_tools(made), "nothing")).content == '{"result": null}'
     assert (await called(mcp_tools(made, prefix="my-"), "my-odd_name")).content == "one\ntwo"
-    assert (await called(mcp_tools(made), "draws")).content == "[image, image/png, 6 bytes]"
+    assert (await called(mcp_tools(made), "draws")).content == "[image 1: image/png, 6 bytes]"
 
 
 @virtual
@@ -80,6 +90,100 @@ async def test_the_schema_is_the_servers_own_and_only_says_which_tools() -> None
     assert (add.options.effect, add.remote) == ("pure", True)
     with pytest.raises(ValueError, match=r"the server has no tool 'subtract', it has \['add'"):
         await mcp_tools(made, only=["subtract"]).__aenter__()
+
+
+HINTS = {
+    "nothing is hinted": (None, "effectful"),
+    "no hint in it": (ToolAnnotations(), "effectful"),
+    "it only reads": (ToolAnnotations(read_only_hint=True), "pure"),
+    "it only reads, and the rest has no meaning": (
+        ToolAnnotations(read_only_hint=True, destructive_hint=True, idempotent_hint=False),
+        "pure",
+    ),
+    "once is as good as twice": (ToolAnnotations(idempotent_hint=True, destructive_hint=False), "idempotent"),
+    "once is as good as twice, and it destroys": (
+        ToolAnnotations(idempotent_hint=True, destructive_hint=True),
+        "irreversible",
+    ),
+    "it destroys": (ToolAnnotations(read_only_hint=False, destructive_hint=True), "irreversible"),
+    "it adds": (ToolAnnotations(destructive_hint=False), "effectful"),
+}
+
+
+def listing(*tools: Tool) -> Server[Any]:  # Any: its lifespan
+    async def list_tools(_: object, params: PaginatedRequestParams | None) -> ListToolsResult:
+        return ListToolsResult(tools=list(tools))
+
+    return Server("listing", on_list_tools=list_tools)
+
+
+def hinting() -> Server[Any]:  # Any: as above
+    schema = {"type": "object"}
+    return listing(
+        *(Tool(name=f"t{n}", input_schema=schema, annotations=hint) for n, (hint, _) in enumerate(HINTS.values()))
+    )
+
+
+@virtual
+async def test_hints_say_what_a_tool_leaves_in_the_world_and_can_be_overruled() -> None:
+    hinted = {f"t{number}": effect for number, (_, effect) in enumerate(HINTS.values())}
+
+    async def effects(effect: Any) -> dict[str, str]:  # Any: a word, or a mapping of names to words
+        async with mcp_tools(hinting, effect=effect) as tools:
+            return {tool.name: tool.options.effect for tool in tools}
+
+    assert await effects(None) == hinted
+    assert await effects("effectful") == dict.fromkeys(hinted, "effectful")
+    assert await effects({"t0": "pure", "t2": "effectful"}) == {**hinted, "t0": "pure", "t2": "effectful"}
+    with pytest.raises(ValueError, match=r"effect=\{'t99': …\}: the server has no tool 't99', it has \['t0'"):
+        await effects({"t99": "pure"})
+    with pytest.raises(ValueError, match="effect='harmless' is not a choice"):
+        mcp_tools(hinting, effect="harmless")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # that is the point
+    with pytest.raises(ValueError, match="effect='harmless' is not a choice"):
+        mcp_tools(hinting, effect={"t0": "harmless"})  # type: ignore[dict-item]  # pyright: ignore[reportArgumentType]  # as above
+
+
+@virtual
+async def test_a_tool_that_only_runs_as_a_task_is_not_offered() -> None:
+    def tasks() -> Server[Any]:  # Any: as above
+        kinds: list[Literal["required", "optional", "forbidden"]] = ["required", "optional", "forbidden"]
+        schema = {"type": "object"}
+        return listing(
+            *(Tool(name=kind, input_schema=schema, execution=ToolExecution(task_support=kind)) for kind in kinds)
+        )
+
+    async with mcp_tools(tasks, era="legacy") as tools:
+        assert [tool.name for tool in tools] == ["optional", "forbidden"]
+    with pytest.raises(
+        ValueError, match="'required' runs only as a task, which Safepoint does not speak: leave it out"
+    ):
+        await mcp_tools(tasks, era="legacy", only=["required"]).__aenter__()
+
+
+@virtual
+async def test_what_a_server_sends_is_bounded_and_what_cannot_be_read_is_said() -> None:
+    def odd() -> Server[Any]:  # Any: as above
+        async def call_tool(_: object, params: CallToolRequestParams) -> CallToolResult:
+            broken = ImageContent(type="image", data="no base 64!", mime_type="image/png")
+            nothing = ImageContent(type="image", data="", mime_type="image/png")
+            link = ResourceLink(type="resource_link", name="x", uri="diary://x")
+            return CallToolResult(content=[broken, nothing, link], is_error=params.name == "fails")
+
+        async def list_tools(_: object, params: PaginatedRequestParams | None) -> ListToolsResult:
+            return ListToolsResult(tools=[Tool(name=name, input_schema={"type": "object"}) for name in ("ok", "fails")])
+
+        return Server("odd", on_list_tools=list_tools, on_call_tool=call_tool, instructions="x" * 100_000)
+
+    async with mcp_tools(odd) as tools:
+        model = ScriptedModel([call("ok"), call("fails")], say("done"))
+        result = await Agent("a", model=model, tools=tools).run("go")
+    told = model.requests[0].instructions or ""
+    assert len(told) < 10_000
+    assert "more characters were left out" in told
+    ok, fails = result.ledger
+    assert (ok.content or "").startswith("[image, image/png: its data cannot be read]\n[image left out: ")
+    assert (ok.content or "").endswith("\n[resource diary://x]")
+    assert "[image, image/png: its data cannot be read]" in (fails.error or "")
 
 
 def paged(next_cursor: Callable[[str | None], str | None], asked: list[str | None]) -> Server[Any]:  # Any: its lifespan

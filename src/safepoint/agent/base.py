@@ -207,6 +207,7 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         prompt: Prompt,
         *,
         on_close: Literal["cancel", "detach"] = "cancel",
+        nested: bool = False,
         history: Sequence[Message] = (),
         session: Conversation | None = None,
         deps: DepsT = NO_DEPS,
@@ -227,7 +228,7 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
             ladder=ladder,
             parent=parent,
         )
-        return Streamed(run, on_close)
+        return Streamed(run, on_close, nested=nested)
 
     def _checked_budget(self, budget: Budget | None) -> Budget | None:
         checked_kind("budget", budget, (Budget, NoneType), "Budget(…)")

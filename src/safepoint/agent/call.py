@@ -9,7 +9,7 @@ from safepoint._core.work import Work
 from safepoint.agent.checkpoint import OpenCall, Question
 from safepoint.agent.events import ToolCallEnded
 from safepoint.agent.execution import Execution, Phase
-from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.ledger import LedgerEntry, closed_call
 from safepoint.agent.record import Record
 from safepoint.agent.resume import Restored
 from safepoint.errors import InternalError
@@ -125,15 +125,5 @@ class Call:
 
     def closed(self, reason: str | None) -> ClosedCall:
         """What the conversation says of this call; `reason` is the run's, and the call's own comes first."""
-        entry = self.entry
         why = self.execution.why if self.execution is not None else None
-        return ClosedCall(
-            call=self.call,
-            state=entry.state,
-            content=entry.content or "",
-            error=entry.error,
-            reason=(reason if why is None else why) or None,
-            point=entry.point,
-            still_running=entry.still_running,
-            remote=entry.remote,
-        )
+        return closed_call(self.call, self.entry, (reason if why is None else why) or None)

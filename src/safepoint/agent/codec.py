@@ -21,15 +21,24 @@ from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.result import StopReason
 from safepoint.agent.usage import Usage
 from safepoint.errors import CheckpointError
-from safepoint.history.encoding import Json, decode_message, decode_value, encode_message, encode_value, encode_values
+from safepoint.history.encoding import (
+    Json,
+    decode_attachments,
+    decode_message,
+    decode_value,
+    encode_attachments,
+    encode_message,
+    encode_value,
+    encode_values,
+)
 from safepoint.history.parts import Message, common
 from safepoint.history.states import LedgerState
 from safepoint.tools.memory import CallMemory
 from safepoint.tools.options import Effect
 
 MAGIC = "safepoint-checkpoint"
-VERSION = 2  # since then messages that were written already are left out
-_READS = ("1", "2")
+VERSION = 3  # since 2, messages that were written already are left out; since 3, results may have parts
+_READS = ("1", "2", "3")
 
 
 def encode(checkpoint: Checkpoint, *, known: int = 0) -> bytes:
@@ -199,6 +208,7 @@ def encode_entry(entry: LedgerEntry) -> Json:
         "started_at": entry.started_at,
         "ended_at": entry.ended_at,
         "remote": entry.remote,
+        **encode_attachments(entry.parts),
     }
 
 
@@ -208,6 +218,7 @@ def decode_entry(data: Json) -> LedgerEntry:
         "args": decode_value(data["args"]),
         "state": LedgerState(data["state"]),
         "effect": Effect(data["effect"]),
+        "parts": decode_attachments(data),
     }
     return LedgerEntry(**fields)
 

@@ -15,6 +15,7 @@ from safepoint._core.work import Done, Failed, NeverRan, Outcome, Work
 from safepoint.agent.base_driver import BaseDriver
 from safepoint.agent.batch import Batch
 from safepoint.agent.events import Event, ModelCallEnded, RetryScheduled, TextStreamed
+from safepoint.agent.guidance import with_guidance
 from safepoint.agent.incoming import Incoming
 from safepoint.agent.model import ModelRequest
 from safepoint.agent.model_call import receive, usage_of
@@ -168,7 +169,8 @@ class Driver(BaseDriver[OwnStep]):
         agent = self._agent
         self._record.hear()
         specs = tuple(tool.spec for tool in agent.tools.values())
-        return ModelRequest(tuple(self._record.messages), instructions, specs, agent.settings)
+        told = with_guidance(instructions, agent.tools.values())
+        return ModelRequest(tuple(self._record.messages), told, specs, agent.settings)
 
     def _unprepared(self, outcome: Outcome[ModelRequest]) -> Step:
         if self._node.judge_now() is not None:

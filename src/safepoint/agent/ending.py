@@ -43,7 +43,7 @@ def close(record: Record, step: Close, remains: Remains, value_of: Callable[[str
     stop = record.node.stop if step.stop_reason is StopReason.CANCELLED else None
     cancellation = stop.recorded(now) if stop is not None else None
     messages = _closed_messages(record, step, remains, cancellation)
-    text = _last_words(messages)
+    text = _last_words(messages[record.answers_at :])
     why = step.stop_reason
     if cancellation is not None and cancellation.reason.source is Source.BUDGET:
         why = StopReason.BUDGET
@@ -134,5 +134,6 @@ def _is_incomplete(draft: Draft | None, carried: Sequence[Message] | None) -> bo
 
 
 def _last_words(messages: list[Message]) -> str:
-    last = messages[-1]
-    return last.text if last.role == "assistant" else ""
+    """What the model said last in these, also if calls and their results, or a notice alone, came after it."""
+    spoken = (message.text for message in reversed(messages) if message.role == "assistant")
+    return next((text for text in spoken if text.strip()), "")

@@ -34,8 +34,12 @@ class RunStarted(Place):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCallStarted(Place):
+    """`model` is the name that chooses it; `model_name` and `provider_name` are what its provider calls both."""
+
     step: int
     model: str
+    model_name: str | None = None
+    provider_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

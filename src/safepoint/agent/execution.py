@@ -39,6 +39,7 @@ from safepoint.history.parts import ToolCall
 from safepoint.history.states import LedgerState
 from safepoint.tools.bad_arguments import BadArguments
 from safepoint.tools.base import BaseTool
+from safepoint.tools.content import content_of
 from safepoint.tools.context import ToolContext
 from safepoint.tools.function import Tool
 from safepoint.tools.memory import CallMemory
@@ -191,7 +192,7 @@ class Execution:
                 self._settle(LedgerState.WAITING)
             case Replace(result=result):
                 self._settle(LedgerState.RUNNING)
-                self._settle(LedgerState.FINISHED, content=render_result(result).text)
+                self._settle(LedgerState.FINISHED, content=content_of(result))
         return False
 
     def _fit(self, args: Mapping[str, Any]) -> bool:  # Any: decoded JSON
@@ -223,7 +224,7 @@ class Execution:
         elif isinstance(self._tool, OutputTool):
             self._settle(LedgerState.FINISHED, content=str(value))  # an answer is never shortened
         else:
-            self._settle(LedgerState.FINISHED, content=render_result(value).text)
+            self._settle(LedgerState.FINISHED, content=content_of(value))
 
     def _record_run(self, result: RunResult[Any]) -> None:  # Any: a sub-agent's output type
         self._record.pay(result.run_id, result.usage)

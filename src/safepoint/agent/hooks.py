@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from safepoint.errors import AskPerson, CutShort, Retry, StopTool, UsageError
+from safepoint.history.parts import Prompt
 
 if TYPE_CHECKING:
     from safepoint._core.asks import Ask
@@ -38,10 +39,13 @@ class Deny:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """The call is made with other arguments, or not at all and `result` is taken for its result."""
+    """The call is made with other arguments, or not at all and `result` is taken for its result.
+
+    As of a tool, the result is text, or a list of `Text`, `Image` and `File`.
+    """
 
     args: Mapping[str, Any] | None = None  # Any: decoded JSON
-    result: str | None = None
+    result: Prompt | None = None
 
     def __post_init__(self) -> None:
         if (self.args is None) == (self.result is None):

@@ -16,7 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from safepoint.errors import InternalError
+from safepoint.history.closing import ClosedCall
+from safepoint.history.parts import Attachment, ToolCall
 from safepoint.history.states import LedgerState
+from safepoint.tools.content import Content
 from safepoint.tools.options import Effect
 
 
@@ -39,6 +42,8 @@ class LedgerEntry:
     started_at: float | None = None
     ended_at: float | None = None
     remote: bool = False
+    # The pictures and files of its result, which `content` names.
+    parts: tuple[Attachment, ...] = ()
 
 
 _MOVES: dict[LedgerState, frozenset[LedgerState]] = {
@@ -66,7 +71,7 @@ class Ledger:
         call_id: str,
         state: LedgerState,
         *,
-        content: str | None = None,
+        content: str | Content | None = None,
         error: str | None = None,
         still_running: bool = False,
         point: str | None = None,
@@ -75,6 +80,7 @@ class Ledger:
     ) -> LedgerEntry:
         """The call is in that state from now on; what is not said stays as it was."""
         old = self._entries[call_id]
+        text, parts = (content.text, content.parts) if isinstance(content, Content) else (content, old.parts)
         if state not in _MOVES.get(old.state, frozenset()):
             raise InternalError(f"{old.name} ({call_id}): {old.state} → {state} is not a move")
         entry = self._entries[call_id] = LedgerEntry(
@@ -83,13 +89,14 @@ class Ledger:
             old.args,
             state,
             old.effect,
-            old.content if content is None else content,
+            old.content if text is None else text,
             old.error if error is None else error,
             old.still_running or still_running,
             old.point if point is None else point,
             old.started_at if started_at is None else started_at,
             old.ended_at if ended_at is None else ended_at,
             old.remote,
+            parts,
         )
         return entry
 
@@ -113,3 +120,18 @@ class Ledger:
 
     def __iter__(self) -> Iterator[LedgerEntry]:
         return iter(self._entries.values())
+
+
+def closed_call(call: ToolCall, entry: LedgerEntry, reason: str | None) -> ClosedCall:
+    """What the conversation says of the call, now that nothing more will be written of it."""
+    return ClosedCall(
+        call=call,
+        state=entry.state,
+        content=entry.content or "",
+        parts=entry.parts,
+        error=entry.error,
+        reason=reason,
+        point=entry.point,
+        still_running=entry.still_running,
+        remote=entry.remote,
+    )

@@ -136,9 +136,19 @@ class ModelRequest:
 
 @runtime_checkable
 class Model(Protocol):
-    """The protocol. `stream` is a context manager, so that closing the upstream is never left to chance."""
+    """The protocol. `stream` is a context manager, so that closing the upstream is never left to chance.
+
+    A model may also have `model_name` and `provider_name`, the names that its provider and price tables use: spans
+    carry them.
+    """
 
     @property
     def name(self) -> str: ...
 
     def stream(self, request: ModelRequest, /) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]: ...
+
+
+def provider_names(model: Model) -> tuple[str | None, str | None]:
+    """What the provider calls the model, and itself; None where the model does not say."""
+    told = (getattr(model, "model_name", None), getattr(model, "provider_name", None))
+    return told[0] if isinstance(told[0], str) else None, told[1] if isinstance(told[1], str) else None

@@ -10,7 +10,7 @@ import asyncio
 
 from safepoint.agent.events import ModelCallStarted, ReasoningStreamed, TextStreamed
 from safepoint.agent.incoming import Incoming
-from safepoint.agent.model import Model, ModelRequest, TextDelta
+from safepoint.agent.model import Model, ModelRequest, TextDelta, provider_names
 from safepoint.agent.record import Record
 from safepoint.agent.usage import Usage
 from safepoint.errors import ModelMisbehaved, ModelUnavailable
@@ -25,7 +25,10 @@ async def receive(record: Record, model: Model, request: ModelRequest, incoming:
 
     Cancellation: the stream is closed on the way out; `incoming` has what was received.
     """
-    record.emit(ModelCallStarted, step=record.step, model=model.name)
+    model_name, provider_name = provider_names(model)
+    record.emit(
+        ModelCallStarted, step=record.step, model=model.name, model_name=model_name, provider_name=provider_name
+    )
     settings, loop = request.settings, asyncio.get_running_loop()
     patience = settings.timeout_first_token  # connecting is part of the wait for a token
     limit = asyncio.timeout(patience)

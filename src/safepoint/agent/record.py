@@ -63,6 +63,8 @@ class Record:
         self.messages = messages
         # Where this run's part of the conversation begins.
         self.started_at = 0
+        # The user's message that this run answers: what the model says after it are the run's own words.
+        self.answers_at = _last_of_user(messages)
         self.call_ids: set[str] | None = None
         # The step under way, and how many are complete: a model call that is made again counts once.
         self.step = 0
@@ -130,6 +132,7 @@ class Record:
         self.started_at = entered.index
         if not resumed:
             self.messages[:] = joined(list(entered.messages), self.messages)
+            self.answers_at = _last_of_user(self.messages)
         self._saved = len(self.messages)
 
     def join_inside(self) -> bool:
@@ -237,3 +240,8 @@ class Record:
         """For a run that a tool has made and handed back, unless it was paid for as it went."""
         if run_id not in self._paid:
             self.spend(usage)
+
+
+def _last_of_user(messages: Sequence[Message]) -> int:
+    places = range(len(messages) - 1, -1, -1)
+    return next((place for place in places if messages[place].role == "user"), 0)

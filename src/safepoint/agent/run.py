@@ -172,20 +172,24 @@ class Run(Generic[DepsT, OutT]):
         """The live nodes of this run, each of which can be stopped by itself."""
         return RunTree(self.node)
 
-    def events(self) -> Reader:
-        """All events from the first on, to be read with `async for`. Breaking out only detaches this reader."""
-        return self.hub.read()
+    def events(self, *, nested: bool = False) -> Reader:
+        """The events of this run from the first on, for `async for`; with `nested`, those of runs inside it as well.
+
+        Runs inside it are those of sub-agents, of a composite's children, and of agents that its tools have started:
+        `run_id` and `path` tell them apart. Breaking out only detaches this reader.
+        """
+        return self.hub.read(nested=nested)
 
     def text(self) -> TextReader:
         """The model's words as they come, for `async for`: also those before a tool call, not those of sub-agents.
 
         A composite's are the words of the child that gives its answer: the last of a sequence, every one of a hand-off.
         """
-        return TextReader(self.hub.read())
+        return TextReader(self.hub.read(nested=True))
 
-    def kept_events(self) -> tuple[Event, ...]:
-        """All events so far but the pieces of text, which whole messages make up for."""
-        return self.hub.kept()
+    def kept_events(self, *, nested: bool = False) -> tuple[Event, ...]:
+        """The events so far but the pieces of text, which whole messages make up for; `nested` as for `events`."""
+        return self.hub.kept(nested=nested)
 
     @property
     def ledger(self) -> tuple[LedgerEntry, ...]:

@@ -58,9 +58,12 @@ def make_listener() -> Callable[[Event], None] | None:
 
 @dataclass(slots=True)
 class _Open:
-    """A span under way. `token` puts back what was current before, in the task where it started."""
+    """A span under way. `token` puts back what was current before, in the task where it started.
 
-    name: str
+    `work` is the name under which the ladder knows it.
+    """
+
+    work: str
     span: Span
     token: Token[Context]
     rungs: list[Rung] = field(default_factory=list[Rung])
@@ -78,8 +81,8 @@ class Spans:
         match event:
             case RunStarted(agent=agent):
                 self._start((run, None), "invoke_agent", agent, {"gen_ai.agent.name": agent, "safepoint.run.id": run})
-            case ModelCallStarted(model=model):
-                self._start((run, _MODEL), "chat", model, {"gen_ai.request.model": model}, SpanKind.CLIENT)
+            case ModelCallStarted():
+                self._start_model_call(event)
             case ToolCallStarted(call=call):
                 about = {"gen_ai.tool.name": call.name, "gen_ai.tool.call.id": call.id, "gen_ai.tool.type": "function"}
                 self._start((run, call.id), "execute_tool", call.name, about)
@@ -94,18 +97,34 @@ class Spans:
             case _:
                 pass
 
+    def _start_model_call(self, event: ModelCallStarted) -> None:
+        """Under the provider's names: price tables know them, and not the string that chooses a model here."""
+        name = event.model_name or event.model
+        about = {"gen_ai.request.model": name}
+        if event.provider_name is not None:
+            about["gen_ai.provider.name"] = event.provider_name
+        key = (event.run_id, _MODEL)
+        self._start(key, "chat", name, about, kind=SpanKind.CLIENT, work=event.model)
+
     def _start(
-        self, key: Key, operation: str, name: str, about: Attributes, kind: SpanKind = SpanKind.INTERNAL
+        self,
+        key: Key,
+        operation: str,
+        name: str,
+        about: Attributes,
+        *,
+        kind: SpanKind = SpanKind.INTERNAL,
+        work: str | None = None,
     ) -> None:
         attributes = {"gen_ai.operation.name": operation, **about}
         span = self._tracer.start_span(f"{operation} {name}", kind=kind, attributes=attributes)
-        self._open[key] = _Open(name, span, current.attach(trace.set_span_in_context(span)))
+        self._open[key] = _Open(work or name, span, current.attach(trace.set_span_in_context(span)))
 
     def _climb(self, event: RungReached) -> None:
         run, work = self._open.get((event.run_id, None)), self._open.get((event.run_id, event.call_id or _MODEL))
         if run is not None:
             run.rungs.append(event.rung)
-        if work is not None and work.name == event.name:  # a hook beside the work has its own name
+        if work is not None and work.work == event.name:  # a hook beside the work has its own name
             work.rungs.append(event.rung)
 
     def _end_run(self, event: RunEnded) -> None:

@@ -37,9 +37,10 @@ class Reader:
     Cancellation: leaving only detaches this reader; the run goes on and other readers see nothing of it.
     """
 
-    def __init__(self, hub: Hub, backlog: list[Event], *, ended: bool) -> None:
+    def __init__(self, hub: Hub, backlog: list[Event], *, nested: bool, ended: bool) -> None:
         self._hub = hub
-        self._buffer: deque[Event] = deque(backlog)
+        self._nested = nested
+        self._buffer: deque[Event] = deque(event for event in backlog if self._wants(event))
         self._pieces: list[str] = []
         self._chars = 0
         self._missed = 0
@@ -51,7 +52,12 @@ class Reader:
         """Is it about the run whose words are read here, or about one that speaks for it?"""
         return event.run_id in self._hub.speakers
 
+    def _wants(self, event: Event) -> bool:
+        return self._nested or event.run_id == self._hub.run_id
+
     def put(self, event: Event) -> None:
+        if not self._wants(event):
+            return
         if isinstance(event, _PIECES):
             self._put_text(event)
         else:
@@ -217,10 +223,10 @@ class Hub:
         """
         self._listeners.append(listener)
 
-    def read(self) -> Reader:
-        """A new reader, from the first event on."""
+    def read(self, *, nested: bool) -> Reader:
+        """A new reader, from the first event on: of this run, or, `nested`, of the runs inside it as well."""
         backlog = [*self._kept, *(() if self._ended else self._partials())]
-        reader = Reader(self, backlog, ended=self._ended)
+        reader = Reader(self, backlog, nested=nested, ended=self._ended)
         if not self._ended:
             self._readers[id(reader)] = weakref.ref(reader)
         return reader
@@ -233,9 +239,9 @@ class Hub:
                 "others need, for example with queue.Queue(); once it has ended they can be read anywhere"
             )
 
-    def kept(self) -> tuple[Event, ...]:
-        """All events so far but the pieces of text."""
-        return tuple(self._kept)
+    def kept(self, *, nested: bool) -> tuple[Event, ...]:
+        """All events so far but the pieces of text; `nested` as for `read`."""
+        return tuple(self._kept) if nested else tuple([each for each in self._kept if each.run_id == self.run_id])
 
     def drop(self, reader: Reader) -> None:
         self._readers.pop(id(reader), None)

@@ -28,8 +28,9 @@ class Streamed(Generic[DepsT, OutT]):
     event, it never starts.
     """
 
-    def __init__(self, run: Run[DepsT, OutT], on_close: Literal["cancel", "detach"]) -> None:
+    def __init__(self, run: Run[DepsT, OutT], on_close: Literal["cancel", "detach"], *, nested: bool) -> None:
         self.run = run
+        self._nested = nested
         self.run.discard()  # the stream itself says that nobody has read it
         self._closed = False
         # Somebody has asked for an event, also if the run was refused then.
@@ -50,7 +51,7 @@ class Streamed(Generic[DepsT, OutT]):
         if self._reader is None:
             self._tried = True
             self.run.launch()
-            self._reader = self.run.events()
+            self._reader = self.run.events(nested=self._nested)
         try:
             return await anext(self._reader)
         except StopAsyncIteration:

@@ -114,6 +114,15 @@ def _check_part(where: str, part: Part) -> None:
             _check_words(where, "text", part.text)
 
 
+def part_fault(part: Image | File) -> str | None:
+    """Why no conversation may hold this picture or file; None if it may."""
+    try:
+        _check_part("part", part)
+    except HistoryError as fault:
+        return str(fault).removeprefix("part: ").partition(";")[0]
+    return None
+
+
 def _check_reasoning(where: str, part: Reasoning) -> None:
     # Providers may keep the thinking to themselves and send only its seal, so the text may be empty.
     _check_text(where, "text", part.text)
@@ -144,6 +153,10 @@ def _check_result(where: str, result: ToolResult) -> None:
     _check_tool_name(where, result.name)
     _check_words(where, "content", result.content)
     _check_state(where, result.state)
+    if result.parts != ():
+        _check_parts(f"{where}, its parts", result.parts, (Image, File))
+        for number, part in enumerate(result.parts):
+            _check_part(f"{where}, its part {number}", part)
 
 
 def _check_state(where: str, state: object) -> None:

@@ -22,7 +22,7 @@ from typing import Final, assert_never
 
 from safepoint.errors import HistoryError
 from safepoint.history.check import part_rank
-from safepoint.history.parts import Message, Notice, Part, Reasoning, Text, ToolCall, ToolResult
+from safepoint.history.parts import Attachment, Message, Notice, Part, Reasoning, Text, ToolCall, ToolResult
 from safepoint.history.states import LedgerState
 from safepoint.history.wellformed import is_well_formed, well_formed
 
@@ -51,13 +51,15 @@ class Draft:
 class ClosedCall:
     """What became of one call, as the ledger has it when nothing more will be written.
 
-    ``content`` is the real result if it finished, and what there was so far if it was stopped or cut. ``point`` names
-    the tool's own safe point; without one, a `stopped` call is a sub-agent's. ``reason`` says why it was stopped.
+    ``content`` is the real result if it finished, with its pictures and files as ``parts``, and what there was so far
+    if it was stopped or cut. ``point`` names the tool's own safe point; without one, a `stopped` call is a sub-agent's.
+    ``reason`` says why it was stopped.
     """
 
     call: ToolCall
     state: LedgerState
     content: str = ""
+    parts: tuple[Attachment, ...] = ()
     error: str | None = None
     reason: str | None = None
     point: str | None = None
@@ -95,7 +97,8 @@ def close_history(
 def tool_result(entry: ClosedCall) -> ToolResult:
     """The result that answers the call. One that still runs when its run has ended was cut."""
     state = LedgerState.CUT if entry.state == LedgerState.RUNNING else entry.state
-    return ToolResult(entry.call.id, entry.call.name, result_text(entry), state)
+    parts = entry.parts if state in (LedgerState.FINISHED, LedgerState.FINISHED_LATE) else ()
+    return ToolResult(entry.call.id, entry.call.name, result_text(entry), state, parts)
 
 
 def result_text(entry: ClosedCall) -> str:

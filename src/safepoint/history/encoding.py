@@ -8,11 +8,22 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from safepoint.history.parts import File, Image, Message, Notice, Part, Reasoning, Text, ToolCall, ToolResult
+from safepoint.history.parts import (
+    Attachment,
+    File,
+    Image,
+    Message,
+    Notice,
+    Part,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from safepoint.tools.rendering import render_result
 
 Json: TypeAlias = dict[str, Any]  # Any: decoded JSON
@@ -103,6 +114,19 @@ def decode_message(data: Json) -> Message:
     return Message(role, tuple(_read_part(part) for part in data["parts"]))
 
 
+def encode_attachments(parts: Sequence[Attachment]) -> Json:
+    """For the JSON of what has them: a key of their own, or none."""
+    return {"parts": [_part(part) for part in parts]} if parts else {}
+
+
+def decode_attachments(data: Json) -> tuple[Attachment, ...]:
+    """From the JSON of what may have them."""
+    parts = tuple(_read_part(part) for part in data.get("parts", ()))
+    if not all(isinstance(part, Image | File) for part in parts):
+        raise ValueError("a result's parts are pictures and files")
+    return cast("tuple[Attachment, ...]", parts)
+
+
 def _part(part: Part) -> Json:
     match part:
         case Text(text, incomplete):
@@ -115,8 +139,9 @@ def _part(part: Part) -> Json:
             return {"kind": "reasoning", "text": text, "signature": signature}
         case ToolCall(id, name, args, invalid):
             return {"kind": "tool_call", "id": id, "name": name, "args": encode_values(args), "invalid": invalid}
-        case ToolResult(call_id, name, content, state):
-            return {"kind": "tool_result", "call_id": call_id, "name": name, "content": content, "state": state}
+        case ToolResult(call_id, name, content, state, parts):
+            told = {"kind": "tool_result", "call_id": call_id, "name": name, "content": content, "state": state}
+            return told | encode_attachments(parts)
         case Notice(text):
             return {"kind": "notice", "text": text}
 
@@ -134,7 +159,7 @@ def _read_part(data: Json) -> Part:
         case "tool_call":
             return ToolCall(data["id"], data["name"], decode_value(data["args"]), data["invalid"])
         case "tool_result":
-            return ToolResult(data["call_id"], data["name"], data["content"], data["state"])
+            return ToolResult(data["call_id"], data["name"], data["content"], data["state"], decode_attachments(data))
         case "notice":
             return Notice(data["text"])
         case kind:

@@ -198,6 +198,8 @@ class _Bill:
             case ToolResult():
                 self.tokens += CALL_TOKENS
                 self.texts.append(part.content)
+                for attached in part.parts:
+                    self.add(attached)
             case Reasoning():
                 if part.signature:
                     self.texts.append(part.text)

@@ -49,6 +49,10 @@ class File:
         _one_of(self.data, self.url, "File")
 
 
+# What a tool may hand over beside words.
+Attachment: TypeAlias = Image | File
+
+
 @dataclass(frozen=True, slots=True)
 class Reasoning:
     """What a model thought aloud. ``signature`` is the provider's seal; without it the text is never sent back."""
@@ -74,12 +78,16 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The one answer to one call. ``state`` is the ledger's word for what really happened."""
+    """The one answer to one call. ``state`` is the ledger's word for what really happened.
+
+    ``content`` has the words, and names the pictures and files among ``parts`` where they stood.
+    """
 
     call_id: str
     name: str
     content: str
     state: str = "finished"
+    parts: tuple[Attachment, ...] = ()
     kind: Literal["tool_result"] = field(default="tool_result", init=False)
 
     @property

@@ -17,6 +17,7 @@ from safepoint.agent.model import (
 from safepoint.models.anthropic import AnthropicModel, BedrockModel
 from safepoint.models.choosing import choose_model
 from safepoint.models.gemini import GeminiModel
+from safepoint.models.llama import LlamaOptions
 from safepoint.models.local import LocalModel
 from safepoint.models.openai import OpenAIModel
 
@@ -27,6 +28,7 @@ __all__ = [
     "Chunk",
     "Finish",
     "GeminiModel",
+    "LlamaOptions",
     "LocalModel",
     "Model",
     "ModelRequest",

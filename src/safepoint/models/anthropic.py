@@ -44,6 +44,14 @@ class AnthropicModel(Upstream):
     def name(self) -> str:
         return f"anthropic:{self._model}"
 
+    @property
+    def model_name(self) -> str:
+        return self._model
+
+    @property
+    def provider_name(self) -> str:
+        return "anthropic"
+
     def _client(self) -> AsyncAnthropic | AsyncAnthropicBedrock:
         key = self._key or os.environ.get(KEY)
         if not key:
@@ -103,6 +111,10 @@ class BedrockModel(AnthropicModel):
     @property
     def name(self) -> str:
         return f"bedrock:{self._model}"
+
+    @property
+    def provider_name(self) -> str:
+        return "aws.bedrock"
 
     @cached_property
     def _bearer(self) -> str | None:

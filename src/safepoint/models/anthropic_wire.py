@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias, assert_never, cast
 from safepoint.agent.model import CallDelta, Chunk, Finish, FinishReason, ModelRequest, ReasoningDelta, TextDelta
 from safepoint.errors import HistoryError, ModelError
 from safepoint.history.parts import File, Image, Message, Notice, Part, Reasoning, Text, ToolCall, ToolResult
+from safepoint.models.attached import not_shown
 from safepoint.models.loose import Loose, event_of, mapping, number, text
 from safepoint.models.plain_json import plain
 from safepoint.models.seals import seal, unseal
@@ -146,7 +147,8 @@ def _block(part: Part) -> Payload:
             return {"type": "tool_use", "id": id, "name": part.name, "input": plain(part.args)}
         case ToolResult():
             id = wire_id(part.call_id, longest=LONGEST_ID)
-            return {"type": "tool_result", "tool_use_id": id, "content": part.content, "is_error": part.is_error}
+            content = [{"type": "text", "text": part.content}, *_attached(part)] if part.parts else part.content
+            return {"type": "tool_result", "tool_use_id": id, "content": content, "is_error": part.is_error}
         case Image():
             return {"type": "image", "source": _picture(part)}
         case File():
@@ -160,6 +162,17 @@ def _thought(part: Reasoning) -> Payload:
     if kind == "redacted":
         return {"type": "redacted_thinking", "data": signature}
     return {"type": "thinking", "thinking": part.text, "signature": signature}
+
+
+def _attached(result: ToolResult) -> list[Payload]:
+    """A result takes pictures and documents. The tool can't know which kinds: what is not taken is said instead."""
+    blocks: list[Payload] = []
+    for part in result.parts:
+        try:
+            blocks.append(_block(part))
+        except ModelError as error:
+            blocks.append({"type": "text", "text": not_shown(part, error)})
+    return blocks
 
 
 def _picture(part: Image) -> Payload:
@@ -233,8 +246,13 @@ def _check_block(where: str, block: Payload) -> None:
             if not LEGAL.fullmatch(block["id"]) or not isinstance(block["input"], dict):
                 raise HistoryError(f"{where}: the id or the input of a call is not as it should be")
         case "tool_result":
-            if not block["content"].strip():
+            content: Any = block["content"]  # Any: a str or a list of blocks
+            if not content or (isinstance(content, str) and not content.strip()):
                 raise HistoryError(f"{where}: a result is blank")
+            for inner in [] if isinstance(content, str) else cast("list[Payload]", content):
+                if inner["type"] not in ("text", "image", "document"):
+                    raise HistoryError(f"{where}: a result holds {inner['type']}")
+                _check_block(where, inner)
         case "thinking":
             if not block["signature"]:
                 raise HistoryError(f"{where}: a thought has no signature")

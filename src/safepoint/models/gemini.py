@@ -48,6 +48,14 @@ class GeminiModel(Upstream):
     def name(self) -> str:
         return f"gemini:{self._model}"
 
+    @property
+    def model_name(self) -> str:
+        return self._model
+
+    @property
+    def provider_name(self) -> str:
+        return "gcp.gemini"
+
     def _client(self) -> tuple[Client, httpx2.AsyncClient]:
         key = self._key or next((os.environ[name] for name in KEYS if os.environ.get(name)), None)
         if not key:

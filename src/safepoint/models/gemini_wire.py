@@ -4,7 +4,7 @@ The rules, from the API's guides to function calling and thought signatures, and
 
 - `user` and `model` take turns; the first and the last are the user's. Results of functions are the user's.
 - A turn with function calls is followed by one whose first parts are their responses: as many, in the same order, with
-  the same names. A response is an object.
+  the same names. A response is an object; pictures and files that belong to one come after all of them.
 - No turn is without parts, and no text is empty. A function's name begins with a letter or `_`.
 - A signature goes back on the very part that it came with. From Gemini 3 on, the first call of every step since the
   user last spoke must have one; for a call that another model made there is a word that skips the check.
@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias, assert_never
 from safepoint.agent.model import CallDelta, Chunk, Finish, FinishReason, ModelRequest, ReasoningDelta, TextDelta
 from safepoint.errors import HistoryError, ModelMisbehaved
 from safepoint.history.parts import File, Image, Message, Notice, Part, Reasoning, Text, ToolCall, ToolResult
+from safepoint.models.attached import whose
 from safepoint.models.loose import event_of, items, mapping, number, text
 from safepoint.models.plain_json import plain
 from safepoint.models.seals import seal, unseal
@@ -109,12 +110,21 @@ def to_contents(messages: Sequence[Message], *, strict: bool) -> list[Payload]:
     contents: list[Payload] = []
     for message in messages:
         role = "model" if message.role == "assistant" else "user"
-        parts = _model(message, strict=strict) if role == "model" else [_part(part) for part in message.parts]
+        parts = _model(message, strict=strict) if role == "model" else _user(message)
         if contents and contents[-1]["role"] == role:
             contents[-1]["parts"] += parts
         else:
             contents.append({"role": role, "parts": parts})
     return contents
+
+
+def _user(message: Message) -> list[Payload]:
+    """What the user said, or the responses, and after all of them what belongs to each."""
+    parts = [_part(part) for part in message.parts]
+    for result in message.parts:
+        if isinstance(result, ToolResult) and result.parts:
+            parts += [{"text": whose(result)}, *(_part(part) for part in result.parts)]
+    return parts
 
 
 def _model(message: Message, *, strict: bool) -> list[Payload]:

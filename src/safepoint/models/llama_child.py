@@ -2,12 +2,13 @@
 
     python llama_child.py '{"model": "/path/to.gguf", …}'
 
-It prints its address as one line and then waits for the end of its input. That comes when the parent closes it or
-dies, however it dies. Ctrl-C in the terminal is the parent's business.
+It prints one line, its address and then in JSON what the model can do, and waits for the end of its input. That comes
+when the parent closes it or dies, however it dies. Ctrl-C in the terminal is the parent's business.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -26,8 +27,8 @@ def serve(options: dict[str, Any]) -> Any:  # Any: JSON; the server has no types
     params.hostnames, params.port = ["127.0.0.1"], 0
     params.n_parallel = options["slots"]
     params.n_ctx = options["context"] * options["slots"]
-    # A cancel is heard between two batches of a prompt: large ones would make it wait for seconds.
-    params.n_batch = params.n_ubatch = 64
+    # A stop is heard between two batches of a prompt: large ones would make it wait for seconds.
+    params.n_batch = params.n_ubatch = options["batch"]
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options["threads"]
     params.endpoint_metrics = params.endpoint_slots = True
     params.warmup = False
@@ -36,10 +37,21 @@ def serve(options: dict[str, Any]) -> Any:  # Any: JSON; the server has no types
     return xllamacpp.Server(params)
 
 
+def abilities(address: str) -> dict[str, bool]:
+    """What the chat template knows. llama.cpp has found it out by trying the template."""
+    connection = http.client.HTTPConnection(address.rpartition("//")[2])
+    try:
+        connection.request("GET", "/props")
+        known = json.load(connection.getresponse())["chat_template_caps"]
+    finally:
+        connection.close()
+    return {"tools": bool(known["supports_tools"] and known["supports_tool_calls"])}
+
+
 def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = serve(json.loads(arguments[0]))
-    print(server.listening_address, flush=True)
+    print(server.listening_address, json.dumps(abilities(server.listening_address)), flush=True)
     sys.stdin.buffer.read()
     # Nobody wants an answer any more: leave at once, also in the middle of one.
     os._exit(0)

@@ -1,6 +1,7 @@
-"""Conversations for a very small model, which knows no tools. Pure: no SDK, no network.
+"""Guided calls, for a model whose chat template knows no tools, as that of SmolLM2. Pure: no SDK, no network.
 
-What it can't do by itself is done around it:
+These are crutches for the smallest of models, and `LocalModel` uses them for nothing else: weights whose template knows
+tools get llama.cpp's own calls, see `native_wire`. What the model can't do by itself is done around it:
 
 - Results of tools are told in plain words, and calls are left out: it would only repeat them.
 - A call is made by grammar: its answer is bound to the schema of the tools, so that it always is a valid call. That is
@@ -18,30 +19,35 @@ from typing import Any, Final, TypeAlias
 
 from safepoint.agent.model import CallDelta, Chunk, Finish, ModelRequest, TextDelta, ToolSpec
 from safepoint.agent.output import OUTPUT_TOOL
-from safepoint.history.parts import Message, ToolResult
+from safepoint.history.parts import Attachment, File, Message, ToolResult
+from safepoint.models.attached import not_shown
 from safepoint.models.openai_wire import Reader as PlainReader
-from safepoint.models.openai_wire import assistant_text, to_messages
+from safepoint.models.openai_wire import assistant_text, file_text, to_messages
 from safepoint.models.plain_json import plain
 
 Payload: TypeAlias = dict[str, Any]  # Any: JSON
 
 MAX_TOKENS: Final = 512
-"""A small model may ramble on for ever; so much is enough for an answer."""
+"""SmolLM2 may ramble on for ever; so much is enough for an answer."""
+TEMPERATURE: Final = 0.2
+"""Its arguments are invented if it is left to chance."""
 _WORD: Final = re.compile(r"[a-z]{4,}")
 
 
-def to_payload(request: ModelRequest) -> Payload:
-    """The body of the request to llama.cpp's server."""
+def to_payload(request: ModelRequest, *, smallest: bool = True) -> Payload:
+    """The body of the request to llama.cpp's server. `smallest`: with the limits that SmolLM2 needs."""
     settings = request.settings
     payload: Payload = {
         "messages": _messages(request),
         "stream": True,
         "stream_options": {"include_usage": True},
-        "max_tokens": settings.max_tokens or MAX_TOKENS,
-        "temperature": 0.2 if settings.temperature is None else settings.temperature,
-        # With this the server writes after each batch of the prompt, and so notices at once that nobody listens.
-        "return_progress": True,
+        "return_progress": True,  # as in `native_wire`
     }
+    if (most := settings.max_tokens or (MAX_TOKENS if smallest else None)) is not None:
+        payload["max_tokens"] = most
+    temperature = TEMPERATURE if settings.temperature is None and smallest else settings.temperature
+    if temperature is not None:
+        payload["temperature"] = temperature
     if settings.stop:
         payload["stop"] = list(settings.stop)
     if tools := offered(request):
@@ -96,8 +102,18 @@ def _messages(request: ModelRequest) -> list[Payload]:
 
 
 def _results(message: Message) -> str:
-    told = [f"The tool {part.name} says: {part.content}" for part in message.parts if isinstance(part, ToolResult)]
+    told: list[str] = []
+    for result in message.parts:
+        if isinstance(result, ToolResult):
+            told.append(f"The tool {result.name} says: {result.content}")
+            told += [_shown(part) for part in result.parts]
     return "\n".join([*told, "Now answer me."])
+
+
+def _shown(part: Attachment) -> str:
+    if isinstance(part, File) and part.data is not None and part.media_type.startswith("text/"):
+        return file_text(part)
+    return not_shown(part, "this model reads text only")
 
 
 class Reader:

@@ -20,6 +20,10 @@ class OllamaModel(OpenAIModel):
     def __init__(self, model: str) -> None:
         super().__init__(model, base_url=ollama_address(os.environ.get("OLLAMA_HOST", "")), name=f"ollama:{model}")
 
+    @property
+    def provider_name(self) -> str:
+        return "ollama"
+
     def payload(self, request: ModelRequest) -> Payload:
         settings = request.settings
         if settings.tool_choice not in (None, "auto", "none"):

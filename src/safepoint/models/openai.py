@@ -14,6 +14,8 @@ from safepoint.models.failures import refusal, unreachable
 from safepoint.models.loose import mapping, number, text
 from safepoint.models.openai_wire import Payload, Reader, to_payload
 from safepoint.models.per_loop import PerLoop
+from safepoint.models.provider_names import provider_at
+from safepoint.models.thinking_back import server_of
 from safepoint.models.upstream import Events, Upstream
 from safepoint.models.upstream import Reader as EventReader
 
@@ -44,6 +46,14 @@ class OpenAIModel(Upstream):
     def name(self) -> str:
         return self._name
 
+    @property
+    def model_name(self) -> str:
+        return self._model
+
+    @property
+    def provider_name(self) -> str:
+        return provider_at(self._base_url)
+
     def _client(self) -> AsyncOpenAI:
         key = self._key or ("none" if self._base_url is not None else os.environ.get(KEY))
         if not key:
@@ -54,10 +64,10 @@ class OpenAIModel(Upstream):
     def payload(self, request: ModelRequest) -> Payload:
         """What is sent for this request."""
         limit = "max_tokens" if self._base_url is not None else "max_completion_tokens"
-        return to_payload(self._model, request, limit=limit)
+        return to_payload(self._model, request, limit=limit, server=server_of(self._base_url))
 
     async def _open(self, request: ModelRequest) -> tuple[Events, EventReader]:
-        return await self._post("/chat/completions", self.payload(request)), Reader()
+        return await self._post("/chat/completions", self.payload(request)), Reader(server_of(self._base_url))
 
     async def _post(self, path: str, payload: Payload) -> Events:
         """Send it and wait for the response to begin. Cancellation: nothing stays open."""

@@ -6,7 +6,8 @@ The rules, from the API reference and from what the service refuses:
   nowhere else.
 - A message has content; an assistant's may be missing if it has calls. No empty text, no empty list.
 - An id is at most 40 characters long. Arguments are a str of JSON. A function's name is 1 to 64 of `A-Z a-z 0-9 _ -`.
-- Thinking is never sent back: chat completions have no place for it.
+- Thinking goes back only to a server that has sent it as `reasoning_content`: see `thinking_back`.
+- A `tool` message holds words alone: pictures and files of results come in a `user` message after all of them.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias, assert_never
 
-from safepoint.agent.model import CallDelta, Chunk, Finish, FinishReason, ModelRequest, ReasoningDelta, TextDelta
+from safepoint.agent.model import CallDelta, Chunk, Finish, FinishReason, ModelRequest, TextDelta
 from safepoint.errors import HistoryError, ModelError
-from safepoint.history.parts import File, Image, Message, Notice, Text, ToolCall, ToolResult
+from safepoint.history.parts import Attachment, File, Image, Message, Notice, Text, ToolCall, ToolResult
+from safepoint.models.attached import not_shown, whose
 from safepoint.models.loose import event_of, items, mapping, number, text
 from safepoint.models.plain_json import plain
+from safepoint.models.thinking_back import FIELD, OPENAI, ThinkingReader, thinking_for
 from safepoint.models.wire_id import wire_id
 
 Payload: TypeAlias = dict[str, Any]  # Any: JSON
@@ -38,12 +41,14 @@ _REASONS: Final[dict[str, FinishReason]] = {
 }
 
 
-def to_payload(model: str, request: ModelRequest, *, limit: str = "max_completion_tokens") -> Payload:
-    """The request's body. `limit` names the option for the most tokens: compatible servers know the old one."""
+def to_payload(
+    model: str, request: ModelRequest, *, limit: str = "max_completion_tokens", server: str = OPENAI
+) -> Payload:
+    """The request's body for that server. `limit` names the option for the most tokens: others know the old one."""
     settings = request.settings
     payload: Payload = {
         "model": model,
-        "messages": to_messages(request.messages, request.instructions),
+        "messages": to_messages(request.messages, request.instructions, server=server),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -66,20 +71,46 @@ def to_payload(model: str, request: ModelRequest, *, limit: str = "max_completio
     return payload | dict(settings.extra)
 
 
-def to_messages(messages: Sequence[Message], instructions: str | None = None) -> list[Payload]:
+def to_messages(messages: Sequence[Message], instructions: str | None = None, *, server: str = OPENAI) -> list[Payload]:
     """The conversation alone."""
     sent: list[Payload] = [{"role": "system", "content": instructions}] if instructions else []
-    for message in messages:
+    attached: list[Payload] = []
+    for message, thinking in zip(messages, thinking_for(messages, server), strict=True):
         match message.role:
             case "user":
-                sent.append({"role": "user", "content": _user_content(message)})
+                content = [*attached, *_parts(message)] if attached else _user_content(message)
+                sent.append({"role": "user", "content": content})
             case "assistant":
-                sent.append(_assistant(message))
+                sent += _from_tools(attached)
+                sent.append(_assistant(message, thinking))
             case "tool":
                 sent += [_result(part) for part in message.parts if isinstance(part, ToolResult)]
             case _:
                 assert_never(message.role)
-    return sent
+        attached = attached_parts(message)
+    return [*sent, *_from_tools(attached)]
+
+
+def _from_tools(attached: list[Payload]) -> list[Payload]:
+    return [{"role": "user", "content": attached}] if attached else []
+
+
+def attached_parts(message: Message) -> list[Payload]:
+    """The pictures and files of a message's results, each under the name of its tool."""
+    found: list[Payload] = []
+    for result in message.parts:
+        if isinstance(result, ToolResult) and result.parts:
+            found.append({"type": "text", "text": whose(result)})
+            found += [_attached(part) for part in result.parts]
+    return found
+
+
+def _attached(part: Attachment) -> Payload:
+    """The tool can't know which kinds are taken: what is not is said instead."""
+    try:
+        return _user_part(part)
+    except ModelError as error:
+        return {"type": "text", "text": not_shown(part, error)}
 
 
 def _tool_choice(choice: str) -> object:
@@ -91,6 +122,10 @@ def _tool_choice(choice: str) -> object:
 def _user_content(message: Message) -> object:
     if len(message.parts) == 1 and isinstance(message.parts[0], Text):
         return message.parts[0].text
+    return _parts(message)
+
+
+def _parts(message: Message) -> list[Payload]:
     return [_user_part(part) for part in message.parts if isinstance(part, Text | Image | File)]
 
 
@@ -128,10 +163,13 @@ def data_url(data: bytes | None, media_type: str) -> str:
     return f"data:{media_type};base64,{base64.b64encode(data or b'').decode()}"
 
 
-def _assistant(message: Message) -> Payload:
+def _assistant(message: Message, thinking: str | None) -> Payload:
     sent: Payload = {"role": "assistant"}
     if words := assistant_text(message):
         sent["content"] = words
+    if thinking is not None:
+        sent.setdefault("content", "")  # such servers want a str here, where others want nothing
+        sent[FIELD] = thinking
     if message.tool_calls:
         sent["tool_calls"] = [_call(call) for call in message.tool_calls]
     return sent
@@ -187,11 +225,13 @@ def _check_content(where: str, message: Payload) -> None:
     if message.get("tool_calls") == []:
         raise HistoryError(f"{where}: tool_calls is an empty list")
     content: Any = message.get("content")  # Any: a str or a list of parts
-    if content is None and "tool_calls" in message:
+    if "tool_calls" in message and (content is None or (content == "" and FIELD in message)):
         return
     if not content or (isinstance(content, str) and not content.strip()):
         raise HistoryError(f"{where}: it has no content")
     parts: list[Payload] = [] if isinstance(content, str) else content
+    if message["role"] == "tool" and any(part["type"] != "text" for part in parts):
+        raise HistoryError(f"{where}: a result holds text alone")
     for part in parts:
         if part["type"] == "text" and not part["text"].strip():
             raise HistoryError(f"{where}: it has an empty text")
@@ -214,8 +254,9 @@ def _checked_call(where: str, call: Payload) -> str:
 class Reader:
     """Makes chunks of the events of one streamed completion."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: str = OPENAI) -> None:
         self._reason: FinishReason | None = None
+        self._thinking = ThinkingReader(server)
         self._refused = False
         self._usage: Mapping[str, object] = {}
         # The ids met so far, by the index under which the call is passed on; and which call the server's index means.
@@ -235,15 +276,16 @@ class Reader:
         return chunks
 
     def _delta(self, delta: Mapping[str, object]) -> list[Chunk]:
-        chunks: list[Chunk] = []
-        if thought := text(delta.get("reasoning_content")) or text(delta.get("reasoning")):
-            chunks.append(ReasoningDelta(thought))
+        chunks: list[Chunk] = list(self._thinking.read(delta))
+        calls = items(delta.get("tool_calls"))
+        if calls or text(delta.get("content")) or text(delta.get("refusal")):
+            chunks += self._thinking.end(calls=bool(calls))
         if words := text(delta.get("content")):
             chunks.append(TextDelta(words))
         if refusal := text(delta.get("refusal")):
             self._refused = True
             chunks.append(TextDelta(refusal))
-        chunks += [self._call(mapping(call)) for call in items(delta.get("tool_calls"))]
+        chunks += [self._call(mapping(call)) for call in calls]
         return chunks
 
     def _call(self, call: Mapping[str, object]) -> CallDelta:

@@ -20,7 +20,8 @@ from safepoint.history.closing import quoted
 from safepoint.history.parts import Message, Notice
 from safepoint.history.states import LedgerState
 from safepoint.sessions.store import Change, LateResult, LateSet, Stored
-from safepoint.tools.rendering import render_error, render_result
+from safepoint.tools.content import content_of
+from safepoint.tools.rendering import render_error
 
 # How an abandoned call ends that heard of the stop in the end: it brings nothing.
 _STOPPED_AFTER_ALL = (asyncio.CancelledError, StopTool, CutShort)
@@ -50,7 +51,7 @@ def late_result(orphan: Orphan, ids: Mapping[str, str]) -> LateResult | None:
     call_id = orphan.path.rpartition(f"/{orphan.name}:")[2]
     if orphan.still_running or "/" in call_id or isinstance(orphan.error, _STOPPED_AFTER_ALL):
         return None  # it still runs; or it is a hook or an undo; or it stopped after all, and brings nothing
-    content = f"it failed: {render_error(orphan.error)}" if orphan.error else render_result(orphan.result).text
+    content = f"it failed: {render_error(orphan.error)}" if orphan.error else content_of(orphan.result).text
     return LateResult(ids.get(orphan.path, call_id), orphan.name, content)
 
 

@@ -16,10 +16,10 @@ from safepoint._core.clock import current_clock
 from safepoint._core.reasons import Reason, Source
 from safepoint.agent.checkpoint import Checkpoint, OpenCall
 from safepoint.agent.journal import Counted, Ended
-from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.ledger import LedgerEntry, closed_call
 from safepoint.agent.result import StopReason
 from safepoint.agent.usage import Usage
-from safepoint.history.closing import ClosedCall, close_history, notice_text
+from safepoint.history.closing import close_history, notice_text
 from safepoint.history.parts import Message
 from safepoint.history.states import LedgerState
 from safepoint.sessions.store import Stored, StoredRun
@@ -36,19 +36,7 @@ def sealed(stored: Stored, run: StoredRun) -> Ended:
     open_calls = last.tool_calls if last is not None else ()
     for call in open_calls:
         ledger.setdefault(call.id, LedgerEntry(call.id, call.name, call.args))
-    batch = [
-        ClosedCall(
-            call=call,
-            state=ledger[call.id].state,
-            content=ledger[call.id].content or "",
-            error=ledger[call.id].error,
-            reason=CRASH.text,
-            point=ledger[call.id].point,
-            still_running=ledger[call.id].still_running,
-            remote=ledger[call.id].remote,
-        )
-        for call in open_calls
-    ]
+    batch = [closed_call(call, ledger[call.id], CRASH.text) for call in open_calls]
     notice = notice_text(reason=CRASH.text, source=CRASH.source)
     closed = close_history(stored.messages, batch=batch, notice=notice)
     checkpoint = _checkpoint(stored, run, closed, ledger, inside)

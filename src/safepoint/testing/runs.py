@@ -144,7 +144,7 @@ def _check_result(result: RunResult[Any]) -> list[str]:  # Any: of every output 
 
 
 def _check_events(run: AnyRun) -> list[str]:
-    events = [event for event in run.kept_events() if event.run_id == run.id]
+    events = run.kept_events()
     kinds = Counter(type(event) for event in events)
     problems: list[str] = []
     if kinds[RunStarted] != 1 or not isinstance(events[0], RunStarted):
@@ -157,7 +157,7 @@ def _check_events(run: AnyRun) -> list[str]:
     for event in events:
         if isinstance(event, ToolCallStarted) and event.call.id not in ended:
             problems.append(f"the call {event.call.id} started and never ended")
-    numbers = [event.seq for event in run.kept_events()]
+    numbers = [event.seq for event in run.kept_events(nested=True)]
     if numbers != sorted(set(numbers)):
         problems.append("its sequence numbers do not rise")
     return problems

@@ -36,6 +36,8 @@ class BaseTool(ABC):
     hands_over: bool = False
     # Somebody else's program runs it: what becomes of a cut call is not ours to know.
     remote: bool = False
+    # What the instructions of its agent say about it.
+    guidance: str | None = None
 
     @property
     def name(self) -> str:

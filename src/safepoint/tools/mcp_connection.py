@@ -129,6 +129,12 @@ class Connection:
         again = "it names a page again" if cursor in asked else "more than can be asked for"
         raise McpFailed(f"the list of tools of {self.name} has no end: {so_far}, and {again}")
 
+    async def greeting(self) -> tuple[str, str | None]:
+        """The server's name for itself, and its instructions. Cancellation: only the asking ends."""
+        client = await self._client()
+        info = client.server_info
+        return info.name if info is not None else self.name, client.instructions
+
     async def call(self, tool: str, args: dict[str, Any], on_progress: ProgressFnT) -> CallToolResult:  # Any: JSON
         """One call. Cancellation: the server is told, unless its answer has just come, which is then returned."""
         client, line = await self._client(), self._lines[-1]

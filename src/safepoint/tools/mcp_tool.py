@@ -7,21 +7,23 @@ that crashes is a failed tool, never a failed run; the next call starts or finds
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from safepoint._core.ladder import Manner
 from safepoint.agent.model import ToolSpec
-from safepoint.errors import McpFailed, UsageError
+from safepoint.errors import UsageError
 from safepoint.tools.base import BaseTool
 from safepoint.tools.mcp_connection import Connection
-from safepoint.tools.options import DEFAULT_GRACE_CAP, EffectLike, ToolOptions
+from safepoint.tools.mcp_content import read_result
+from safepoint.tools.mcp_effects import Effects, McpEffect
+from safepoint.tools.options import DEFAULT_GRACE_CAP, ToolOptions
+from safepoint.tools.plain_text import cut, shorten
 
 if TYPE_CHECKING:
     from mcp import Client
-    from mcp_types import CallToolResult, ContentBlock
     from mcp_types import Tool as Offered
 
     from safepoint.tools.context import ToolContext
@@ -29,6 +31,16 @@ if TYPE_CHECKING:
 Era = Literal["auto", "legacy"]
 _UNFIT = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST = 64
+_LONGEST_GUIDANCE = 8_000
+"""Characters of a server's instructions that are passed on: it may send any number, and each run pays for them."""
+
+
+class McpOptions(TypedDict, total=False):
+    """Of each tool: `effect` is a word for all, or a mapping of the server's names to words; the hints say the rest."""
+
+    effect: McpEffect
+    timeout: float | None
+    grace: float | None
 
 
 class McpTool(BaseTool):
@@ -55,27 +67,40 @@ class McpTool(BaseTool):
         """One call. Cancellation: announced to the server."""
 
         async def tell(progress: float, total: float | None, message: str | None) -> None:
-            if message:
-                context.tell(f"{message}\n")
+            so_far = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
+            context.tell(f"{message or so_far}\n")
 
-        return _read(await self._connection.call(self._offered, args, tell))
+        return read_result(await self._connection.call(self._offered, args, tell))
 
 
 class McpTools:
     """Made by `mcp_tools(…)`: an async context manager around the tools of one server."""
 
-    def __init__(self, connection: Connection, prefix: str, only: Sequence[str] | None, options: ToolOptions) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        prefix: str,
+        only: Sequence[str] | None,
+        options: ToolOptions,
+        *,
+        effects: Effects | None = None,
+        instructions: bool = True,
+    ) -> None:
         self._connection = connection
         self._prefix = prefix
         self._only = only
         self._options = options
+        self._effects = effects or Effects()
+        self._instructions = instructions
 
     async def __aenter__(self) -> list[McpTool]:
         """Connect, and ask which tools there are. Cancellation: what was opened is closed again."""
         try:
             await self._connection.open()
-            offered = await self._connection.tools()
-            return [McpTool(self._connection, each, self._prefix, self._options) for each in self._chosen(offered)]
+            tools = [self._tool(each) for each in self._chosen(await self._connection.tools())]
+            if self._instructions:
+                _guide(tools, *await self._connection.greeting())
+            return tools
         except BaseException:
             await self._connection.close()
             raise
@@ -84,11 +109,36 @@ class McpTools:
         """Close the connection, and end a server that was started here. Cancellation: put off until that is done."""
         await self._connection.close()
 
+    def _tool(self, offered: Offered) -> McpTool:
+        options = replace(self._options, effect=self._effects.of(offered.name, offered.annotations))
+        return McpTool(self._connection, offered, self._prefix, options)
+
     def _chosen(self, offered: Sequence[Offered]) -> list[Offered]:
         names = [tool.name for tool in offered]
+        self._effects.check_names(names)
         if self._only is not None and (missing := sorted(set(self._only) - set(names))):
             raise ValueError(f"only={list(self._only)!r}: the server has no tool {missing[0]!r}, it has {names}")
-        return [tool for tool in offered if self._only is None or tool.name in self._only]
+        if tasks := [tool.name for tool in offered if _is_task(tool) and tool.name in (self._only or ())]:
+            raise ValueError(
+                f"only={list(self._only or ())!r}: {tasks[0]!r} runs only as a task, which Safepoint does not speak: "
+                "leave it out"
+            )
+        return [tool for tool in offered if not _is_task(tool) and (self._only is None or tool.name in self._only)]
+
+
+def _is_task(tool: Offered) -> bool:
+    """A plain call of such a tool is always refused by its server."""
+    return tool.execution is not None and tool.execution.task_support == "required"
+
+
+def _guide(tools: Sequence[McpTool], server: str, instructions: str | None) -> None:
+    """Have the server's instructions said in those of the agent, with their source: they are not the user's words."""
+    if instructions is None or not instructions.strip():
+        return
+    names = ", ".join(tool.name for tool in tools)
+    words = cut(instructions.strip(), _LONGEST_GUIDANCE)
+    for tool in tools:
+        tool.guidance = f"The server {shorten(server, 100)} says about its tools ({names}):\n{words}"
 
 
 def mcp_tools(
@@ -97,24 +147,29 @@ def mcp_tools(
     env: Mapping[str, str] | None = None,
     prefix: str = "",
     only: Sequence[str] | None = None,
-    effect: EffectLike = "effectful",
-    timeout: float | None = None,
-    grace: float | None = None,
+    instructions: bool = True,
     era: Era = "auto",
+    **options: Unpack[McpOptions],
 ) -> McpTools:
     """The tools of an MCP server, for `async with`: a URL, a command as a list, or what makes a transport.
 
     `env` is for a command, which inherits only a few variables. `prefix` goes before each tool's name; `only` names
-    the tools to take. `era`: "auto" finds out which protocol the server speaks, "legacy" forces the handshake.
+    the tools to take. `instructions=False` keeps the server's own out of those of the agent. `era`: "auto" finds out
+    which protocol the server speaks, "legacy" forces the handshake. The options `effect`, `timeout` and `grace` are as
+    for `@tool`; without `effect` the server's hints count, and a mapping says it for single tools.
     """
+    if strange := next((option for option in options if option not in McpOptions.__annotations__), None):
+        raise TypeError(f"mcp_tools({strange}=…): there is no such option; write one of effect, timeout, grace")
     if era not in ("auto", "legacy"):
         raise ValueError(f"era={era!r}: write 'auto' or 'legacy'")
     if env is not None and (isinstance(server, str) or callable(server)):
         raise ValueError("env=… is for a server that is started by a command: write mcp_tools(['python', 'server.py'])")
-    options = ToolOptions.parse(effect=effect, timeout=timeout, grace=grace)
-    options.check_grace(DEFAULT_GRACE_CAP)
+    declared = ToolOptions.parse(timeout=options.get("timeout"), grace=options.get("grace"))
+    declared.check_grace(DEFAULT_GRACE_CAP)
     name, target = _target(server, env)
-    return McpTools(Connection(name, lambda: _client(target(), era)), prefix, only, options)
+    connection = Connection(name, lambda: _client(target(), era))
+    effects = Effects.parse(options.get("effect"))
+    return McpTools(connection, prefix, only, declared, effects=effects, instructions=instructions)
 
 
 def _target(
@@ -147,24 +202,3 @@ def _client(target: Any, era: Era) -> Client:  # Any: as above
     except ImportError:
         raise UsageError("MCP tools need the official SDK: pip install 'safepoint[mcp]'") from None
     return Client(target, mode=era)
-
-
-def _read(result: CallToolResult) -> str:
-    text = "\n".join(_shown(block) for block in result.content)
-    if not text and result.structured_content is not None:
-        text = json.dumps(result.structured_content, ensure_ascii=False)
-    if result.is_error:
-        raise McpFailed(text or "the server says that the call failed, and not why")
-    return text
-
-
-def _shown(block: ContentBlock) -> str:
-    """A block as text; what is not text is described."""
-    if block.type == "text":
-        return block.text
-    if block.type == "resource":
-        text = getattr(block.resource, "text", None)
-        return cast(str, text) if text is not None else f"[resource {block.resource.uri}]"
-    if block.type == "resource_link":
-        return f"[resource {block.uri}]"
-    return f"[{block.type}, {block.mime_type}, {len(block.data) * 3 // 4} bytes]"

@@ -12,17 +12,19 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from safepoint._core.clock import Clock
 from safepoint._core.work import Work
 from safepoint.errors import ProcessFailed, Retry, UsageError
+from safepoint.history.encoding import Json, decode_attachments
 from safepoint.tools import process
+from safepoint.tools.content import MAX_PART_BYTES, Content
 from safepoint.tools.family import Ended, Family
 from safepoint.tools.process import Job, Place
 
-# A worker writes no more than this; a rendered result is far below it.
-_MOST = 16_000_000
+# A worker writes no more than this: the parts of a result, in base 64, and its words.
+_MOST = 2 * MAX_PART_BYTES
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from safepoint.tools.worker import main; main({job}, {reply})"
 
 
@@ -59,7 +61,7 @@ def _read(reply: bytes, ended: Ended, *, asked: bool) -> object:
         told = None
     match told:
         case {"value": str(text)}:
-            return text
+            return Content(text, decode_attachments(cast("Json", told)))
         case {"retry": str(text)}:
             raise Retry(text)
         case {"error": str(text)}:

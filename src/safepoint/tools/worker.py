@@ -4,37 +4,47 @@
 
 TERM raises `StopTool` in the function. Nothing that the function leaves running holds this process: it leaves without
 waiting for threads, and the keeper ends what it has started.
+
+The reply belongs to this process. A function that forks comes back from its call twice: the child has no reply, and
+leaves where its parent would have answered.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing.spawn
 import os
 import pickle
 import signal
 import sys
+from functools import partial
 from types import FrameType
 from typing import Any, cast
 
 from safepoint.errors import Retry, StopTool
+from safepoint.history.encoding import encode_attachments
 from safepoint.tools import process
+from safepoint.tools.content import content_of
 from safepoint.tools.function import Tool
-from safepoint.tools.rendering import refuse_coroutine, render_error, render_result
+from safepoint.tools.rendering import refuse_coroutine, render_error
 
 
 def main(job: int, reply: int) -> None:
     os.set_inheritable(job, False)
     os.set_inheritable(reply, False)
+    os.register_at_fork(after_in_child=partial(_let_go, reply))
+    answering = os.getpid()
     told = _told(job)
-    with open(reply, "wb") as file:
-        file.write(json.dumps(told).encode())
+    if os.getpid() == answering:  # a child that C code forked has skipped the hook above
+        with open(reply, "wb") as file:
+            file.write(json.dumps(told).encode())
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
-def _told(job: int) -> dict[str, str]:
+def _told(job: int) -> dict[str, Any]:  # Any: JSON
     """What came of the call. Everything that it raises is told, whatever it is."""
     try:
         with open(job, "rb") as file:
@@ -47,7 +57,8 @@ def _told(job: int) -> dict[str, str]:
         if not callable(function):
             raise TypeError(f"{place.qualname} in {place.module} is {found!r}, and not the tool")
         signal.signal(signal.SIGTERM, _leave)
-        return {"value": render_result(refuse_coroutine(function(**args))).text}
+        content = content_of(refuse_coroutine(function(**args)))
+        return {"value": content.text} | encode_attachments(content.parts)
     except StopTool:
         return {"stopped": ""}
     except Retry as error:
@@ -70,6 +81,11 @@ def _prepare(job: process.Job) -> None:
         multiprocessing.spawn.prepare(preparation)
     finally:
         process.importing = False
+
+
+def _let_go(descriptor: int) -> None:
+    with contextlib.suppress(OSError):  # the function may have closed everything
+        os.close(descriptor)
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:

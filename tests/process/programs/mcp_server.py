@@ -12,10 +12,11 @@ import time
 from pathlib import Path
 
 import anyio
-from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver import Audio, Context, Image, MCPServer
+from mcp_types import BlobResourceContents, EmbeddedResource, TextResourceContents, ToolAnnotations
 
 DIARY = Path(sys.argv[1])
-server = MCPServer("diary")
+server = MCPServer("diary", instructions="Write one line a day.")
 
 
 def note(word: str) -> None:
@@ -40,6 +41,40 @@ async def waits(ctx: Context) -> str:
         note("told")
         raise
     return "never"
+
+
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+async def reads(ctx: Context) -> str:
+    """Wait the first time that it is called, and answer the second time."""
+    note("reading")
+    if not DIARY.with_suffix(".read").exists():
+        DIARY.with_suffix(".read").touch()
+        await ctx.report_progress(1, 4)
+        await ctx.report_progress(3)
+        await anyio.sleep(3600)
+    return "dear diary"
+
+
+@server.tool(annotations=ToolAnnotations(destructive_hint=True, idempotent_hint=True))
+async def burns() -> str:
+    """Burn the diary."""
+    note("burnt")
+    await anyio.sleep(3600)
+    return "ashes"
+
+
+@server.tool(structured_output=False)
+async def shows() -> list[object]:
+    """Show what is between the pages."""
+    text = TextResourceContents(uri="diary://today", text="a fine day")
+    pressed = BlobResourceContents(uri="diary://flowers/rose.pdf", mime_type="application/pdf", blob="JVBERg==")
+    drawn = BlobResourceContents(uri="diary://flowers/rose.jpg", mime_type="image/jpeg", blob="/9j/")
+    return [
+        "a picture:",
+        Image(data=b"\x89PNG", format="png"),
+        Audio(data=b"RIFF", format="wav"),
+        *(EmbeddedResource(resource=each) for each in (text, pressed, drawn)),
+    ]
 
 
 @server.tool()

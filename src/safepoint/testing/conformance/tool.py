@@ -16,6 +16,7 @@ from safepoint.testing.conformance.tool_case import Args, MakeTool, Seen, ToolCa
 from safepoint.testing.leftovers import Outside
 from safepoint.tools.bad_arguments import BadArguments
 from safepoint.tools.base import BaseTool
+from safepoint.tools.content import Content, content_of
 from safepoint.tools.rendering import render_result
 
 _NO_NAME = "no_parameter_has_this_name"
@@ -131,7 +132,8 @@ async def _sendable(case: ToolCase) -> None:
     for value in (await case.call(case.make())).values:
         if isinstance(value, RunResult):  # a sub-agent's: its text is what is sent
             continue
-        shown = render_result(value)
+        content = content_of(value)
+        shown = render_result(content.text if content.parts or isinstance(value, Content) else value)
         assert shown.note is None, f"it returned a {type(value).__name__}: {shown.note}"
         assert not shown.truncated, "its result is too long and was cut"
 
