@@ -180,8 +180,9 @@ class Telling:
     def _tell_again(self, opened: Opened) -> None:
         """What the process before has told of this run, but for the message that it answers."""
         assert self._session is not None
-        for place, message in list(self._said.items())[opened.messages[0].role == "user" :]:
-            self._feed.say(place, message_event(self._feed.scene, place, message, self._session.times[place]))
+        spoken = zip(self._said, self._feed.scene.spoken(self._said.values()), strict=True)
+        for place, (speaker, message) in list(spoken)[opened.messages[0].role == "user" :]:
+            self._feed.say(place, message_event(speaker, place, message, self._session.times[place]))
 
 
 def failure(error: BaseException | None) -> tuple[str, str]:
