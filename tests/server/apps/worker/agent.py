@@ -1,8 +1,8 @@
 """An app that does what the message says, and leaves a line in a file for everything that it really did.
 
-A message is commands with `;` between them: `say WORDS`, `pour PIECES` (of 100,000 letters), `think WORDS`, `stall`,
-`fail WORDS`, and the tools below, as in `note a; nap 0.2`. All tools of one message are called at once; after their
-results the model says `done`.
+A message is commands with `;` between them: `say WORDS`, `pour PIECES` (of 100,000 letters), `drip WORDS` (so many, ten
+in a second), `think WORDS`, `stall`, `fail WORDS`, and the tools below, as in `note a; nap 0.2`. All tools of one
+message are called at once; after their results the model says `done`.
 """
 
 from __future__ import annotations
@@ -139,6 +139,10 @@ class Obedient:
                     for _ in range(int(words)):
                         yield TextDelta("x" * 99_999 + "\n")
                         await asyncio.sleep(0)
+                case "drip":
+                    for _ in range(int(words)):
+                        yield TextDelta("drop ")
+                        await asyncio.sleep(0.1)
                 case "think":
                     yield ReasoningDelta(words)
                 case "stall":
