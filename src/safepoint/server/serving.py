@@ -32,6 +32,7 @@ from safepoint.server.connection import wire_options
 from safepoint.server.door import check_exposed
 from safepoint.server.host import Host
 from safepoint.server.origins import is_loopback
+from safepoint.server.shadowing import check_routes
 
 _log = logging.getLogger("safepoint.server")
 
@@ -137,13 +138,16 @@ def address_of(listener: socket) -> str:
 def serve(app: FastAPI, *, host: str = "127.0.0.1", port: int = 8000) -> None:
     """Serve until a signal says otherwise; returns when everything is recorded and every caller was told.
 
-    Raises ValueError if others than this machine could reach it and it has no keys, `OSError` for an address in use.
+    Raises ValueError if others than this machine could reach it and it has no keys, `OSError` for an address in use,
+    RuntimeError for a route that can never be reached.
     """
-    serve_on(listen(host, port), app)
+    with listen(host, port) as listener:
+        serve_on(listener, app)
 
 
 def serve_on(listener: socket, app: FastAPI) -> None:
     """As `serve`, on a socket that listens already."""
+    check_routes(app)  # uvicorn would only log what is wrong
     # What is loaded by now stays as long as the process: looking through it for garbage again and again made a run cost
     # a sixth more. Runs that are over wait for the last of the three: it must come before they fill the memory.
     gc.collect()
