@@ -52,11 +52,14 @@ class Scene:
     def event_id(self, place: int) -> str:
         return str(uuid.uuid5(_NAMES, f"{self.run_id}/{place}"))
 
+    def spoken_by(self, voice: str | None) -> Scene:
+        return self if voice is None else replace(self, voice=voice)
+
     def spoken(self, messages: Iterable[Message]) -> Iterator[tuple[Scene, Message]]:
         """Each message with its speaker. A remark of the runtime, which has none, is told under the one before it."""
         scene = self
         for message in messages:
-            scene = scene if message.author is None else replace(scene, voice=message.author)
+            scene = scene.spoken_by(message.author)
             yield scene, message
 
 
@@ -116,6 +119,14 @@ def partial_event(scene: Scene, place: int, text: str, at: float, *, thought: bo
     event = _event(scene, place, at)
     part: Json = {"text": text, "thought": True} if thought else {"text": text}
     event |= {"content": {"role": "model", "parts": [part]}, "partial": True}
+    return event
+
+
+def tool_output_event(scene: Scene, place: int, *, call: tuple[str, str], text: str, at: float) -> Json:
+    """What a running call, by id and name, tells: a response that will continue, as Gemini's API has it."""
+    response: Json = {"id": call[0], "name": call[1], "response": {"output": text}, "willContinue": True}
+    event = _event(scene, place, at)
+    event |= {"content": {"role": "user", "parts": [{"functionResponse": response}]}, "partial": True}
     return event
 
 

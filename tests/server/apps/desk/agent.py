@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 from safepoint import Agent, Handoff, tool
 from safepoint.models import CallDelta, Chunk, Finish, ModelRequest, TextDelta
-from tests.server.apps.worker.agent import Obedient
+from tests.server.apps.worker.agent import Obedient, tell
 
 
 @tool
@@ -41,5 +41,5 @@ class Cashier(Obedient):
         yield Finish("end_turn")
 
 
-triage, billing = Agent("triage", model=Clerk(), tools=[transfer_to_vault]), Agent("billing", model=Cashier())
+triage, billing = Agent("triage", model=Clerk(), tools=[transfer_to_vault, tell]), Agent("billing", model=Cashier())
 agent = Handoff("desk", triage, to={triage: [billing]})

@@ -25,6 +25,7 @@ TOOLS = {
     "block": "seconds",
     "stubborn": "seconds",
     "note": "text",
+    "tell": "text",
     "ask": "question",
     "sign": "text",
     "break": "text",
@@ -80,6 +81,17 @@ async def note(text: str) -> str:
     """Write something down, at once."""
     did(f"note {text}")
     return f"noted {text}"
+
+
+@tool
+async def tell(text: str, ctx: ToolContext[None]) -> str:
+    """Show each word, and then nap if the last of them is a number of seconds."""
+    *words, last = str(text).split(" ")
+    for word in words:
+        ctx.tell(f"{word} ")
+    did("tell")
+    await asyncio.sleep(float(last))
+    return "told"
 
 
 @tool
@@ -165,4 +177,6 @@ def _value(words: str) -> Any:  # Any: JSON
         return words
 
 
-agent = Agent("worker", model=Obedient(), tools=[nap, block, stubborn, note, ask, sign, broken], hooks=[Allowed()])
+agent = Agent(
+    "worker", model=Obedient(), tools=[nap, block, stubborn, note, tell, ask, sign, broken], hooks=[Allowed()]
+)
