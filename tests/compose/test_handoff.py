@@ -56,6 +56,29 @@ async def test_the_target_continues_the_same_conversation_under_its_own_instruct
     assert asked.tools == ()
     assert asked.messages == tuple(result.messages[:3])
     assert [child.path for child in result.children] == ["desk/triage#1", "desk/billing#2"]
+    assert [message.author for message in result.messages] == [None, "triage", "triage", "billing"]
+
+
+@virtual
+async def test_messages_of_a_stopped_handoff_keep_their_authors_through_a_session_and_a_resume() -> None:
+    triage = scripted("triage", say("Before."), [say("One moment."), call("transfer_to_billing")])
+    billing = scripted("billing", [say("It is"), stall()], say("It is paid."))
+    desk = Handoff("desk", triage, to={triage: [billing]})
+    store = MemoryStore()
+    session = await Session.create(store, "s")
+    await desk.run("hello", session=session)
+    async with desk.start("my bill?", session=session) as run:
+        async for words in run.text():
+            if words == "It is":
+                break
+        run.cancel(SafePoint.NOW)
+    loaded = await Session.load(store, "s")
+    said = [None, "triage", None, "triage", "triage", "billing"]
+    assert [message.author for message in loaded.messages] == said
+    assert loaded.checkpoint is not None
+    resumed = await desk.resume(loaded.checkpoint, session=loaded)
+    assert resumed.text == "It is paid."
+    assert [message.author for message in resumed.messages] == said
 
 
 @virtual

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from safepoint.server.app import check_routes, create_app
+from safepoint.server.app import create_app
+from safepoint.server.shadowing import check_routes
 from tests.server.server_process import (
     ServerProcess,
     calls_and_results,

@@ -304,6 +304,14 @@ def test_agents_that_hand_over_are_told_apart_live_and_stored(server: ServerProc
     assert {piece["author"] for piece in pieces} == {"triage", "billing"}
 
 
+def test_a_tool_that_says_it_handed_over_changes_no_author(server: ServerProcess) -> None:
+    seen = streamed(server, "pretend", "pretend", "desk")
+    stored = server.get(session_path("pretend", app="desk")).body["events"]
+    assert "handed over to 'boss'" in str(stored)
+    assert [event["author"] for event in stored] == ["user", "triage", "triage", "triage"]
+    assert {event["author"] for event in seen} == {"triage"}
+
+
 def test_branches_at_once_are_told_as_one_answer(server: ServerProcess) -> None:
     (whole,) = streamed(server, "branches", "say both", "crew")
     assert (whole["author"], texts([whole])[0].count("both")) == ("crew", 2)

@@ -91,6 +91,14 @@ def test_stop_stops_the_tool_keeps_the_text_and_the_next_message_works(page: Pag
     expect(page.locator("#stop-now")).to_be_hidden()
 
 
+def test_what_a_tool_tells_is_shown_until_its_result_is_there(page: Page) -> None:
+    say(page, "tell one two 3000")
+    expect(page.locator(".tool .result")).to_have_text("one two ")
+    page.keyboard.press("Escape")
+    expect(page.locator(".tool .state")).to_have_text("cut")
+    expect(page.locator(".tool .result")).not_to_contain_text("one two")
+
+
 def test_escape_stops_a_model_that_is_silent(page: Page) -> None:
     say(page, "say half of; stall")
     expect(page.locator(".under-way .words")).to_have_text("half of ")

@@ -252,23 +252,6 @@ def test_a_key_in_an_address_is_taken_out_before_anybody_can_log_it(tmp_path: Pa
         assert key[3:] not in f"{scope['path']} {scope['raw_path']} {scope['query_string']}"
 
 
-def test_a_client_that_leaves_behind_a_bad_frame_has_left_and_nothing_else() -> None:
-    frames: list[Message] = [{"type": "websocket.receive", "text": "[NaN]"}, {"type": "websocket.disconnect"}]
-    heard: list[Message] = []
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        heard.append(await receive())
-
-    async def receive() -> Message:
-        return frames.pop(0)
-
-    async def send(message: Message) -> None:
-        raise BrokenPipeError
-
-    asyncio.run(Guard(app)({**scope_of({}, path="/run_live"), "type": "websocket"}, receive, send))
-    assert heard == [{"type": "websocket.disconnect"}]
-
-
 def test_many_wrong_keys_are_told_to_wait_and_a_right_one_never_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

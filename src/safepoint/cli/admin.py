@@ -255,7 +255,7 @@ def logs(options: Logs) -> None:
             typer.echo(json.dumps(answer.json, ensure_ascii=False))
         elif event.partial and options.follow:
             under_way = True
-            typer.echo(plain("".join(part.text or "" for part in event.content.parts)), nl=False)
+            typer.echo(plain("".join(part.words for part in event.content.parts)), nl=False)
         elif not event.partial and event.id is not None:
             typer.echo(("\n" if under_way else "") + event_line(event))
             under_way = False

@@ -114,6 +114,12 @@ class ResultTold(Told):
     name: str | None = None
     response: dict[str, object] = {}
 
+    @property
+    def output(self) -> str:
+        """Of a call that still runs: what it has told."""
+        told = self.response.get("output", "")
+        return told if isinstance(told, str) else ""
+
 
 class Part(Told):
     model_config = ConfigDict(extra="allow")
@@ -121,6 +127,11 @@ class Part(Told):
     text: str | None = None
     function_call: CallTold | None = None
     function_response: ResultTold | None = None
+
+    @property
+    def words(self) -> str:
+        """What comes bit by bit."""
+        return self.text or (self.function_response.output if self.function_response is not None else "")
 
     @property
     def others(self) -> Mapping[str, Any]:  # Any: JSON

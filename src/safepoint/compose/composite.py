@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from safepoint._core.tree import Passing
@@ -41,7 +41,7 @@ class Composite(BaseAgent[DepsT, OutT]):
         """The keys of the children that are certain to run, if all goes well."""
         return ()
 
-    def conversation(self, ended: Mapping[str, RunResult[Any]]) -> tuple[Message, ...] | None:  # Any: as above
+    def conversation(self, progress: Progress) -> tuple[Message, ...] | None:
         """The whole conversation, where children carry it on; None where it is the prompt and the answer."""
         return None
 

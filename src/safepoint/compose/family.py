@@ -15,7 +15,7 @@ from safepoint.agent.remains import Remains
 from safepoint.agent.result import ChildResult, RunResult, StopReason
 from safepoint.agent.resume import Resume
 from safepoint.compose.child_run import ChildRun
-from safepoint.compose.moves import Child
+from safepoint.compose.moves import Child, Progress
 from safepoint.compose.restored import restore_child
 from safepoint.compose.stored import load_result
 from safepoint.history.closing import Draft, quoted
@@ -97,7 +97,7 @@ class Family:
             touched.append(left.touched)
             if left.told is not None:
                 children.append(left.told)
-        carried = self._agent.conversation(self.ended())
+        carried = self._agent.conversation(Progress(tuple(self._record.messages), self.ended()))
         return Remains(
             opened,
             touched=tuple(touched),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -20,11 +21,11 @@ from safepoint.agent.hooks import Hooks
 from safepoint.agent.inputs import checked_count, listed
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.model import ToolSpec
-from safepoint.agent.result import OutT, RunResult, StopReason
+from safepoint.agent.result import OutT, StopReason
 from safepoint.agent.tool_choice import TRANSFER, check_tool_choice
 from safepoint.compose.composite import Composite, checked_member, keyed
 from safepoint.compose.moves import Answer, Child, EndAs, Move, Progress, RunChildren
-from safepoint.history.parts import Message, Notice
+from safepoint.history.parts import Message, Notice, common
 from safepoint.history.states import LedgerState
 from safepoint.tools.bad_arguments import BadArguments
 from safepoint.tools.base import BaseTool
@@ -143,24 +144,25 @@ class Handoff(Composite[DepsT, OutT]):
             return EndAs(result.stop_reason)
         target = _target(self.member(key), result.ledger)
         if target is None:
-            return Answer(result.text, result.output, tuple(result.messages))
+            return Answer(result.text, result.output, _told(progress))
         if number > self._max_transfers:
             return EndAs(StopReason.MAX_STEPS)
-        return self._turn(number + 1, target, _handed_over(result))
+        return self._turn(number + 1, target, _up_to_transfer(_told(progress)))
 
     def _turn(self, number: int, name: str, messages: tuple[Message, ...]) -> RunChildren:
         key = f"{name}#{number}"
         return RunChildren((Child(key, self.member(key), messages, speaks=True),))
 
-    def conversation(self, ended: Mapping[str, RunResult[Any]]) -> tuple[Message, ...] | None:  # Any: as above
-        if not ended:
+    def conversation(self, progress: Progress) -> tuple[Message, ...] | None:
+        if not progress.ended:
             return None
-        key, last = list(ended.items())[-1]
+        key, last = list(progress.ended.items())[-1]
+        told = _told(progress)
         if last.stop_reason is StopReason.END_TURN:
-            return tuple(last.messages) if _target(self.member(key), last.ledger) is None else _handed_over(last)
-        *before, closing = last.messages
+            return told if _target(self.member(key), last.ledger) is None else _up_to_transfer(told)
+        *before, closing = told
         parts = tuple([part for part in closing.parts if not isinstance(part, Notice)])  # the composite has its own
-        return (*before, Message(closing.role, parts)) if parts else tuple(before)
+        return (*before, replace(closing, parts=parts)) if parts else tuple(before)
 
 
 def _target(agent: BaseAgent[Any, Any], ledger: Iterable[LedgerEntry]) -> str | None:  # Any: agents of every type
@@ -172,6 +174,15 @@ def _target(agent: BaseAgent[Any, Any], ledger: Iterable[LedgerEntry]) -> str | 
     return None
 
 
-def _handed_over(result: RunResult[Any]) -> tuple[Message, ...]:  # Any: as above
-    """The conversation up to the transfer; what the runtime made of it as an answer is no answer."""
-    return tuple(result.messages[:-1])
+def _told(progress: Progress) -> tuple[Message, ...]:
+    """The conversation of the child that ran last, what it said itself under its name."""
+    *before, (key, last) = progress.ended.items()
+    start = len(before[-1][1].messages) - 1 if before else common(progress.messages, last.messages)
+    name = key.rpartition("#")[0]
+    said = [message if message.role == "user" else replace(message, author=name) for message in last.messages[start:]]
+    return (*last.messages[:start], *said)
+
+
+def _up_to_transfer(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """What the runtime made of the transfer as an answer is no answer."""
+    return messages[:-1]

@@ -88,9 +88,9 @@ def close_history(
         closed.append(Message("tool", results))
     spoken = (*_words(draft), *_notice_parts(notice))
     if spoken:  # sealed thoughts alone are no message
-        said = closed.pop().parts if closed[-1].role == "assistant" else ()
-        fresh = [part for part in (*_thoughts(draft), *spoken) if part not in said]
-        closed.append(Message("assistant", tuple(sorted([*said, *fresh], key=part_rank))))
+        last = closed.pop() if closed[-1].role == "assistant" else Message("assistant", ())
+        fresh = [part for part in (*_thoughts(draft), *spoken) if part not in last.parts]
+        closed.append(replace(last, parts=tuple(sorted([*last.parts, *fresh], key=part_rank))))
     return tuple(closed)
 
 

@@ -104,14 +104,18 @@ def decode_value(value: Any) -> Any:  # Any: JSON
 
 
 def encode_message(message: Message) -> Json:
-    return {"role": message.role, "parts": [_part(part) for part in message.parts]}
+    said: Json = {"role": message.role, "parts": [_part(part) for part in message.parts]}
+    return said if message.author is None else {**said, "author": message.author}
 
 
 def decode_message(data: Json) -> Message:
     role = data["role"]
     if role not in ("user", "assistant", "tool"):
         raise ValueError(f"no role {role!r}")
-    return Message(role, tuple(_read_part(part) for part in data["parts"]))
+    author = data.get("author")
+    if not (author is None or isinstance(author, str)):
+        raise ValueError(f"no author {author!r}")
+    return Message(role, tuple(_read_part(part) for part in data["parts"]), author)
 
 
 def encode_attachments(parts: Sequence[Attachment]) -> Json:

@@ -110,10 +110,14 @@ Prompt: TypeAlias = str | Sequence[UserPart]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of one speaker."""
+    """One turn of one speaker. ``author``: the name of the agent, where several share one conversation.
+
+    The runtime sets it, and no model is shown it.
+    """
 
     role: Role
     parts: tuple[Part, ...]
+    author: str | None = None
 
     @property
     def text(self) -> str:

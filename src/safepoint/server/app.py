@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+import time
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from fastapi.routing import APIRoute
-from starlette.routing import BaseRoute
 
 from safepoint._core.ladder import Ladder
 from safepoint.agent.base import BaseAgent
@@ -30,8 +29,10 @@ from safepoint.server.ids import BadId, ReservedName
 from safepoint.server.invalid import answer_invalid
 from safepoint.server.keys import KeyFile
 from safepoint.server.principal import NotAllowed, NotYours
+from safepoint.server.readiness import Readiness
 from safepoint.server.recovery import Recovery
 from safepoint.server.routes import cancel, going_on, live, operating, page, runs, service, sessions, unserved, watching
+from safepoint.server.shadowing import check_routes
 from safepoint.server.starting import NothingToAnswer
 from safepoint.sessions.memory import MemoryStore
 from safepoint.sessions.records import KeyTaken, MemoryRunBook, RunBook
@@ -89,6 +90,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        check_routes(app)  # its user may have added some
         await recovery.start()
         yield
         await recovery.stop()
@@ -105,6 +107,7 @@ def create_app(
     app.add_middleware(Access, metrics=host.operations.metrics)
     app.state.host = host
     app.state.keys = keys
+    app.state.readiness = Readiness(host, time.monotonic)
     # Middleware is made with the first request; what is wrong with it shall be known before.
     check_exposed("allowed_hosts", host.config, keys, exposed=bool(host.config.allowed_hosts))
     app.router.routes.extend(runs.routes.routes)  # the busiest first, and not a router away
@@ -129,27 +132,6 @@ def _check_ladder(catalog: Catalog, ladder: Ladder | None) -> None:
             checked_ladder(ladder, app.agent.tools.values() if app.agent is not None else ())
         except ValueError as error:
             raise ValueError(f"the server's ladder does not suit the app {app.name}: {error}") from error
-
-
-def check_routes(app: FastAPI) -> None:
-    """Raises if a route can never be reached, because one before it answers the same requests."""
-    before: list[APIRoute] = []
-    for route in _flat(app.routes):
-        example = route.path.replace("{", "").replace("}", "")
-        for other in before:
-            if (other.methods or set()) & (route.methods or set()) and other.path_regex.fullmatch(example):
-                raise RuntimeError(f"{route.path} is never reached: {other.path} answers first")
-        before.append(route)
-
-
-def _flat(routes: Iterable[BaseRoute]) -> Iterator[APIRoute]:
-    """Those of included routers too, which FastAPI keeps as they are."""
-    for route in routes:
-        inner = getattr(route, "original_router", None)
-        if isinstance(inner, APIRouter):
-            yield from _flat(inner.routes)
-        elif isinstance(route, APIRoute):
-            yield route
 
 
 def _answer_with(status: int) -> Any:  # Any: as starlette declares handlers

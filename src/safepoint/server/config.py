@@ -23,6 +23,8 @@ class Limits:
     `json_values`: of all kinds in one body. `request_seconds`: for a client to send one request whole.
     `viewers`: requests of all clients that wait for a run. `cancels`: of one key that are open at once; apart from
     this one, no limit refuses a cancel. `wrong_keys`: from one address in a minute; a right one is always let in.
+    `socket_messages`: of one WebSocket in a second; `bad_frames`: of one WebSocket, that can't be read. One more
+    closes it.
     """
 
     body_bytes: int = 8_000_000
@@ -36,6 +38,8 @@ class Limits:
     viewers: int = 1000
     cancels: int = 256
     wrong_keys: int = 30
+    socket_messages: int = 200
+    bad_frames: int = 32
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -13,13 +13,15 @@ from http import HTTPStatus
 from typing import Any, ClassVar
 
 import h11
-from uvicorn._types import ASGISendEvent
+from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from safepoint.server.config import Limits
 
+_PIECE = 1024
+_A_MOMENT = 0.001
 _BAD_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -110,12 +112,58 @@ class Socket(WebSocketsSansIOProtocol):
     """
 
     _broken = False
+    # What has come and is not read yet, and from where on. While there is any, no more is taken from the network.
+    _unread = b""
+    _at = 0
+    _turn: asyncio.Handle | None = None
 
     def data_received(self, data: bytes) -> None:
+        if self.handshake_initiated:
+            self._unread, self._at = self._unread[self._at :] + data, 0
+            self._read()
+            return
         super().data_received(data)
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
             self.transport.write(_BAD_HANDSHAKE)
             self.transport.close()
+
+    def _read(self) -> None:
+        """Read for a moment, or up to the next messages for the app; then it is the turn of other connections.
+
+        What comes from the network at once may be tens of thousands of frames.
+        """
+        self._turn = None
+        until = self.loop.time() + _A_MOMENT
+        while self._at < len(self._unread) and not (self.read_paused or self._broken) and self.loop.time() < until:
+            piece, self._at = self._unread[self._at : self._at + _PIECE], self._at + _PIECE
+            super().data_received(piece)
+        if self._at >= len(self._unread) or self._broken:
+            self._unread, self._at = b"", 0
+            if not self.read_paused:
+                self.transport.resume_reading()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """uvicorn takes more from the network once the app has taken all messages: first comes what is here."""
+        if self._unread and not self.read_paused and self._turn is None:
+            self.transport.pause_reading()
+            self._turn = self.loop.call_soon(self._read)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unread, self._at = b"", 0
+        super().connection_lost(exc)
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """Cancellation: as uvicorn's."""
+        message = await super().receive()
+        self._read_on()
+        return message
+
+    def handle_ping(self) -> None:
+        if self.writable.is_set():
+            super().handle_ping()
+        else:  # its client reads nothing; the answer to a later ping is enough (RFC 6455, 5.5.3)
+            self.conn.data_to_send()
 
     def handle_parser_exception(self) -> None:
         self._broken = True
@@ -130,6 +178,7 @@ class Socket(WebSocketsSansIOProtocol):
         if self._broken:
             raise ClientDisconnected
         await super().send(message)
+        self._read_on()
 
     def send_receive_event_to_app(self) -> None:
         if self.curr_msg_data_type == "text" and not _is_text(b"".join(self.frames)):

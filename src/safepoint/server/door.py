@@ -2,7 +2,7 @@
 
 Without keys the server knows nobody, so it serves this machine only: callers from loopback, names that mean loopback,
 no pages but its own, and nothing that came through a proxy. `insecure` says that this is not wanted. With keys every
-request shows one, as a bearer token or as the cookie that the page got for it. Only `/health` is open.
+request shows one, as a bearer token or as the cookie that the page got for it. Only `/health` and `/ready` are open.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from safepoint.server.wrong_keys import WrongKeys
 # Where a second one would leave open which of them counts.
 _ONCE = frozenset({b"host", b"origin", b"authorization", b"cookie", b"content-type", b"sec-fetch-site"})
 _KEY_NAMES = frozenset({"key", "api_key", "apikey", "api-key", "access_token", "token", "authorization"})
+# Those who look after the server from outside have no keys.
+_OPEN = frozenset({"/health", "/ready"})
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
+_WRONG_KEY = "this key is wrong or revoked"
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="safepoint"'}
 
 
@@ -72,8 +75,9 @@ class Head:
         return cookie_name((self.scope.get("server") or ("", 0))[1])
 
     @property
-    def asks_for_health(self) -> bool:
-        return self.path == "/health" and self.method in _SAFE_METHODS
+    def is_open(self) -> bool:
+        """Is it answered to everybody, known or not?"""
+        return self.path in _OPEN and self.method in _SAFE_METHODS
 
     @property
     def forwarded(self) -> bool:
@@ -98,10 +102,39 @@ class Door:
         self._keys.refresh()
         return self._keys.needed
 
+    @property
+    def may_change(self) -> bool:
+        """Can a caller who is let in now be refused later?"""
+        return self._keys is not None
+
+    @property
+    def version(self) -> int:
+        """Another number after each change of the key file, which is looked at here."""
+        if self._keys is None:
+            return 0
+        self._keys.refresh()
+        return self._keys.version
+
+    def has_login(self, head: Head) -> bool:
+        """Does the caller show a cookie, which may be over at any time?"""
+        return (
+            self.may_change
+            and not head.get(b"authorization")
+            and read_cookie(head.get(b"cookie"), head.cookie) is not None
+        )
+
+    def still(self, head: Head, who: Principal) -> Refusal | None:
+        """Why somebody who was let in, and has stayed, would not be let in now."""
+        has_keys = self.has_keys
+        found = self._identified(head) if has_keys else LOCAL
+        if found == who:
+            return None
+        return found if isinstance(found, Refusal) else self.unknown("this key has another owner now")
+
     def screen(self, head: Head, *, has_keys: bool) -> Refusal | None:
         """Why nobody may come like this, whoever it is."""
         refusal = self._malformed(head)
-        if refusal is not None or (has_keys and head.asks_for_health):
+        if refusal is not None or (has_keys and head.is_open):
             return refusal
         return self._foreign(head, has_keys=has_keys)
 
@@ -109,7 +142,10 @@ class Door:
         """Who calls, or why they are not let in."""
         if not has_keys:
             return LOCAL
-        return NOBODY if head.asks_for_health else self._known(head)
+        if head.is_open:
+            return NOBODY
+        found = self._identified(head)
+        return self._wrong_key(head, found) if isinstance(found, Refusal) and head.get(b"authorization") else found
 
     def _malformed(self, head: Head) -> Refusal | None:
         limit = self._config.limits.header_bytes
@@ -138,13 +174,13 @@ class Door:
             return True
         return self._origins.knows_host(head.get(b"host"))
 
-    def _known(self, head: Head) -> Principal | Refusal:
+    def _identified(self, head: Head) -> Principal | Refusal:
         assert self._keys is not None
         given = head.get(b"authorization")
         if given:
             scheme, _, secret = given.partition(" ")
             found = self._keys.match(secret.strip()) if scheme.lower() == "bearer" else None
-            return found or self._wrong_key(head)
+            return found or self.unknown(_WRONG_KEY)
         token = read_cookie(head.get(b"cookie"), head.cookie)
         if token is None:
             return self.unknown("send an API key: `Authorization: Bearer KEY`")
@@ -157,10 +193,11 @@ class Door:
     def unknown(self, text: str) -> Refusal:
         return Refusal(401, text, _CHALLENGE)
 
-    def _wrong_key(self, head: Head) -> Refusal:
+    def _wrong_key(self, head: Head, refusal: Refusal) -> Refusal:
+        """Counted, so that nobody can try many."""
         wait = self._wrong_keys.count((head.scope.get("client") or ("", 0))[0])
         if not wait:
-            return self.unknown("this key is wrong or revoked")
+            return refusal
         return Refusal(429, "this key is wrong, and so were many before it: wait", {"Retry-After": str(wait)})
 
     def _is_own_page(self, head: Head) -> bool:
@@ -178,7 +215,9 @@ class Door:
         if not is_same(head.get(b"origin"), head.get(b"host")):
             return Refusal(403, "Forbidden: only the server's own page can log in", plain=True)
         found = self._keys.match(secret)
-        return (found, self._logins.open(found.name)) if found is not None else self._wrong_key(head)
+        if found is None:
+            return self._wrong_key(head, self.unknown(_WRONG_KEY))
+        return found, self._logins.open(found.name)
 
     def log_out(self, head: Head) -> None:
         self._logins.close(read_cookie(head.get(b"cookie"), head.cookie) or "")

@@ -12,18 +12,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from functools import partial
 
 from fastapi.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from safepoint.server.authorization import Authorization, authorization_of
 from safepoint.server.config import ServerConfig
 from safepoint.server.feed import Feed, Viewer, as_text
+from safepoint.server.wire_events import error_frame
 
 _log = logging.getLogger("safepoint.server")
 
 _PIECE = 65_536  # what is given to a socket at once: all that a stalled reader can hold
 _KEEP_ALIVE = b": keep-alive\n\n"
 _GOODBYE = 1.0
+_LAST_WORDS = 0.25
 _A_MOMENT = 0.05
 
 
@@ -38,24 +43,36 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._feed, self._after, self._partials = feed, after, partials
         self._config = config
+        # How long the client may take to read what it is sent, and the clock of what it is being sent.
+        self._stalled = config.stalled_seconds
+        self._patience: asyncio.Timeout | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Cancellation: the viewer leaves; what that means for the run is its policy."""
         with self._feed.view(self._after, partials=self._partials) as viewer:
+            authorization = authorization_of(scope)
+            authorization.when_refused(partial(self._cut_off, viewer))
             watch = _Watch(receive, viewer)
             try:
-                await self._tell(viewer, send)
+                await self._tell(viewer, authorization, send)
             except TimeoutError:
-                _log.warning("a viewer read nothing for %g s and was dropped", self._config.stalled_seconds)
+                _log.warning("a viewer read nothing for %g s and was dropped", self._stalled)
             except OSError:
                 pass  # it left in this very moment
             finally:
                 await watch.end()
 
-    async def _tell(self, viewer: Viewer, send: Send) -> None:
+    def _cut_off(self, viewer: Viewer) -> None:
+        """Its caller may not be here any more: nothing waits for what comes, nor long for a client to take it."""
+        self._stalled = _LAST_WORDS
+        if self._patience is not None:
+            self._patience.reschedule(asyncio.get_running_loop().time() + self._stalled)
+        viewer.wake()
+
+    async def _tell(self, viewer: Viewer, authorization: Authorization, send: Send) -> None:
         """Raises `TimeoutError` if the client reads nothing. Cancellation: a frame may be cut short."""
         await self._send(send, {"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        while not viewer.gone:
+        while not viewer.gone and authorization.check() is None:
             if data := _ready(viewer):
                 await self._write(send, data)
             elif viewer.over:
@@ -66,8 +83,11 @@ class EventStream(Response):
                         await viewer.wait()
                 except TimeoutError:
                     await self._write(send, _KEEP_ALIVE)
-        if not viewer.gone and viewer.feed.error is not None:
-            await self._write(send, f"data: {as_text(viewer.feed.error)}\n\n".encode())
+        error = viewer.feed.error
+        if authorization.refusal is not None:
+            error = error_frame("Unauthorized", authorization.refusal.text, time.time())
+        if not viewer.gone and error is not None:
+            await self._write(send, f"data: {as_text(error)}\n\n".encode())
         await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _write(self, send: Send, data: bytes) -> None:
@@ -77,8 +97,9 @@ class EventStream(Response):
             await self._send(send, {"type": "http.response.body", "body": piece, "more_body": True})
 
     async def _send(self, send: Send, message: Message) -> None:
-        async with asyncio.timeout(self._config.stalled_seconds):
+        async with asyncio.timeout(self._stalled) as self._patience:
             await send(message)
+        self._patience = None
 
 
 def _ready(viewer: Viewer) -> bytes:

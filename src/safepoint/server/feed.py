@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from safepoint.server.tool_output import Told, ToolOutput
 from safepoint.server.wire_events import Json, Scene, partial_event
 
 # No viewer holds more of the words than this at once, however far behind it is.
@@ -65,6 +66,7 @@ class Feed:
         # As JSON, for as long as anybody watches.
         self._texts: dict[int, str] = {}
         self._latest: tuple[int, int, int, Frame] | None = None  # heard, of how many, up to, and the words
+        self.output = ToolOutput()
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
@@ -101,10 +103,21 @@ class Feed:
             if viewer.partials:
                 viewer.wake()
 
+    def tell_output(self, told: Told, text: str, at: float) -> None:
+        """More of what a running tool tells."""
+        if self.closed:
+            return
+        self.output.add(len(self.whole), told, text, at)
+        for viewer in self._viewers:
+            if viewer.partials:
+                viewer.wake()
+
     def close(self, error: Json | None = None) -> None:
         """Nothing more will be told. `error`: ADK's last frame after a failure."""
         self.error = error
         self.closed = True
+        if not self._viewers:
+            self.output.clear()
         self._wake()
 
     def join(self, other: Feed) -> None:
@@ -148,6 +161,8 @@ class Feed:
         self._viewers.remove(viewer)
         if not self._viewers:
             self._texts, self._latest = {}, None
+            if self.closed:
+                self.output.clear()
             if self._tell_watched is not None and self.joined is None:
                 self._tell_watched(False)
 
@@ -170,11 +185,18 @@ class Feed:
             size += len(self._words[end][1])
             end += 1
         text = "".join(piece for _, piece in self._words[heard:end])
-        scene = self.scene if self._voice is None else replace(self.scene, voice=self._voice)
-        event = partial_event(scene, self._place, text, self._at, thought=thought)
+        event = partial_event(self.scene.spoken_by(self._voice), self._place, text, self._at, thought=thought)
         frame = Frame(self._first + len(self.whole), event, as_text(event))
         self._latest = (heard, len(self._words), end, frame)
         return self._latest[2:]
+
+    def output_frame(self, number: int, after: int) -> tuple[int, Frame] | None:
+        """What tools told from that piece on, as `ToolOutput.take` finds it; and the number of the next piece."""
+        found = self.output.take(number, after, self.scene)
+        if found is None:
+            return None
+        following, whole, event = found
+        return following, Frame(self._first + whole, event, as_text(event))
 
 
 class Viewer:
@@ -185,6 +207,7 @@ class Viewer:
         self.gone = False
         self.partials = partials
         self._next = after
+        self._output = feed.output.since(after)
         self._heard = (feed.under_way, 0)
         self._waits_for_end = several is not None
         self._woken = several or asyncio.Event()
@@ -207,6 +230,9 @@ class Viewer:
         """The next frame, if there is one now."""
         if self.gone:
             return None
+        if self.partials and (told := self.feed.output_frame(self._output, self._next)) is not None:
+            self._output = told[0]
+            return told[1]
         if self._next < len(self.feed.whole):
             if self._waits_for_end and self._next == self.feed.last and not self.feed.closed:
                 return None
@@ -240,6 +266,7 @@ class Viewer:
         """Read on there, from where that feed is now."""
         self.feed.leave(self)
         self.feed, self._next, self._heard = feed, len(feed.whole), (feed.under_way, 0)
+        self._output = feed.output.since(self._next)
         feed.enter(self)
         self.wake()
 

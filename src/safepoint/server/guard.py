@@ -7,23 +7,22 @@ door is logged, and the client is told that it did, and nothing else.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
+from safepoint.server.authorization import Authorizations
 from safepoint.server.bodies import Flaw, flaw_of
-from safepoint.server.config import Limits, ServerConfig
+from safepoint.server.config import ServerConfig
 from safepoint.server.door import Door, Head, Refusal
 from safepoint.server.keys import KeyFile
 from safepoint.server.login import log_in, log_out, login_page
 from safepoint.server.principal import Principal
 from safepoint.server.replies import cors_headers, preflight, reply, reply_json
-from safepoint.server.seats import Seats
+from safepoint.server.seats import VIEWERS, Seats
 
 _log = logging.getLogger("safepoint.server")
 
@@ -37,6 +36,7 @@ class Guard:
         self._limits = config.limits
         self._door = Door(config, keys, time.monotonic)
         self._seats = Seats(config.limits)
+        self._authorizations = Authorizations(self._door)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Cancellation: that of the request."""
@@ -80,18 +80,20 @@ class Guard:
         if refusal is not None:
             await self._refuse(head, refusal, receive, told)
             return
+        # Whoever may stay for long is judged again and again.
+        staying = self._authorizations.open(head, who) if seat == VIEWERS else None
         try:
             await self._serve(head, receive, told)
         finally:
+            if staying is not None:
+                self._authorizations.close(staying)
             if seat is not None:
                 self._seats.give_back(seat)
 
     async def _serve(self, head: Head, receive: Receive, told: _Told) -> None:
         """Cancellation: that of the request."""
         try:
-            if head.is_websocket:
-                await self._app(head.scope, _CheckedFrames(receive, told, self._limits), told)
-            elif head.has_body:
+            if head.has_body and not head.is_websocket:
                 await self._serve_body(head, receive, told)
             else:
                 await self._app(head.scope, receive, told)
@@ -169,31 +171,6 @@ class _Again:
             return await self._receive()
         body, self._body = self._body, None
         return {"type": "http.request", "body": body, "more_body": False}
-
-
-class _CheckedFrames:
-    """A WebSocket's `receive`. A text that must not be parsed is answered with an error frame; the socket goes on."""
-
-    __slots__ = ("_limits", "_receive", "_send")
-
-    def __init__(self, receive: Receive, send: Send, limits: Limits) -> None:
-        self._receive = receive
-        self._send = send
-        self._limits = limits
-
-    async def __call__(self) -> Message:
-        """Cancellation: nothing is lost."""
-        while True:
-            message = await self._receive()
-            text = message.get("text")
-            if not text:
-                return message
-            flaw = flaw_of(text.encode(), depth=self._limits.json_depth, values=self._limits.json_values)
-            if flaw is None:
-                return message
-            told = {"invocationId": "", "author": "", "errorCode": "BAD_FRAME", "errorMessage": flaw.text}
-            with suppress(OSError):  # a client that has gone is told to the reader in its turn
-                await self._send({"type": "websocket.send", "text": json.dumps(told)})
 
 
 async def _answer(head: Head, refusal: Refusal, send: Send) -> None:

@@ -58,11 +58,12 @@ class Key:
 
 
 class KeyFile:
-    """The keys of one server. `needed`: whether there have ever been any."""
+    """The keys of one server. `needed`: whether there have ever been any. `version` counts the changes of the file."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.needed = False
+        self.version = 0
         self._keys: dict[str, Key] = {}
         self._stamp: tuple[int, int, int] | None = None
 
@@ -120,6 +121,7 @@ class KeyFile:
         if stamp == self._stamp:
             return
         self._stamp = stamp
+        self.version += 1
         try:
             self._keys = _read(self.path)
         except KeyProblem as problem:

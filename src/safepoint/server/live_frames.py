@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from safepoint.server.bodies import flaw_of
+from safepoint.server.config import Limits
 from safepoint.server.feed import Frame, as_text
 from safepoint.server.requests import CancelAfter, Content, OnDisconnect, Seconds, State
 from safepoint.server.wire_events import Scene, empty_event
@@ -28,6 +31,34 @@ class BadFrame(ValueError):
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code
+
+
+class Intake:
+    """How many frames one socket may still send. `clock`: seconds that only go up.
+
+    Messages fill a bucket that holds a second's worth and leaks at that rate; frames that can't be read are counted
+    for as long as the socket lives.
+    """
+
+    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._level = 0.0
+        self._at = clock()
+        self._bad = 0
+
+    def message(self) -> str | None:
+        """Count one; why it is one too many, if it is."""
+        rate, now = self._limits.socket_messages, self._clock()
+        self._level = max(0.0, self._level - (now - self._at) * rate) + 1
+        self._at = now
+        return f"more than {rate} messages in a second" if self._level > rate else None
+
+    def bad_frame(self) -> str | None:
+        """As `message`, of a frame that can't be read."""
+        self._bad += 1
+        limit = self._limits.bad_frames
+        return f"more than {limit} frames that can't be read" if self._bad > limit else None
 
 
 class LiveRequest(BaseModel):
@@ -76,10 +107,13 @@ class LiveQuery(BaseModel):
         return f"{audio[0]}: this server speaks TEXT only" if audio else None
 
 
-def read_frame(text: str | None) -> LiveRequest:
+def read_frame(text: str | None, limits: Limits) -> LiveRequest:
     """Raises `BadFrame`, with what was wrong."""
     if text is None:
         raise BadFrame("BAD_FRAME", "a binary frame: send text frames, each a LiveRequest as JSON")
+    flaw = flaw_of(text.encode(), depth=limits.json_depth, values=limits.json_values)
+    if flaw is not None:
+        raise BadFrame("BAD_FRAME", flaw.text)
     try:
         found = LiveRequest.model_validate_json(text)
     except ValidationError as error:

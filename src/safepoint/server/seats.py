@@ -8,7 +8,7 @@ from safepoint.server.config import Limits
 from safepoint.server.door import Head, Refusal
 from safepoint.server.principal import Principal
 
-_VIEWERS = "viewers"
+VIEWERS = "viewers"
 
 
 class Seats:
@@ -24,15 +24,15 @@ class Seats:
         if path.endswith(":cancel"):
             return f"cancel/{who.name}"
         if path in ("/run", "/run_sse", "/run_live") or (path.startswith("/runs/") and path.endswith("/events")):
-            return _VIEWERS
+            return VIEWERS
         return None
 
     def take(self, kind: str) -> Refusal | None:
         """None, or why there is no seat left."""
         limits, wait = self._limits, {"Retry-After": "5"}
-        if kind == _VIEWERS and self._taken[kind] >= limits.viewers:
+        if kind == VIEWERS and self._taken[kind] >= limits.viewers:
             return Refusal(503, f"{limits.viewers} requests wait for runs already, and no more may", wait)
-        if kind != _VIEWERS and self._taken[kind] >= limits.cancels:
+        if kind != VIEWERS and self._taken[kind] >= limits.cancels:
             return Refusal(429, f"{limits.cancels} cancels of this key are open already: send waitSeconds: 0", wait)
         self._taken[kind] += 1
         return None

@@ -1,4 +1,4 @@
-"""The host, for routes: put into the app's state when the app is made."""
+"""The host and its readiness, for routes: put into the app's state when the app is made."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection
 
 from safepoint.server.host import Host
+from safepoint.server.readiness import Readiness
 
 
 async def _host_of(connection: HTTPConnection) -> Host:
@@ -17,4 +18,12 @@ async def _host_of(connection: HTTPConnection) -> Host:
     return found
 
 
+async def _readiness_of(connection: HTTPConnection) -> Readiness:
+    """Cancellation: there is nothing to wait for."""
+    found = connection.app.state.readiness
+    assert isinstance(found, Readiness)
+    return found
+
+
 Served = Annotated[Host, Depends(_host_of)]
+Ready = Annotated[Readiness, Depends(_readiness_of)]

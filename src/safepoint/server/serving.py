@@ -35,6 +35,7 @@ from safepoint.server.connection import wire_options
 from safepoint.server.door import check_exposed
 from safepoint.server.host import Host
 from safepoint.server.origins import is_loopback
+from safepoint.server.shadowing import check_routes
 
 _log = logging.getLogger("safepoint.server")
 
@@ -152,13 +153,16 @@ def serve(app: FastAPI, *, host: str = "127.0.0.1", port: int = 8000) -> None:
     SIGTERM and SIGINT drain. A process that was started to ignore SIGINT, as by `&` in a script and many CI runners,
     goes on ignoring it; SIGTERM works there too.
 
-    Raises ValueError if others than this machine could reach it and it has no keys, `OSError` for an address in use.
+    Raises ValueError if others than this machine could reach it and it has no keys, `OSError` for an address in use,
+    RuntimeError for a route that can never be reached.
     """
-    serve_on(listen(host, port), app)
+    with listen(host, port) as listener:
+        serve_on(listener, app)
 
 
 def serve_on(listener: socket, app: FastAPI) -> None:
     """As `serve`, on a socket that listens already."""
+    check_routes(app)  # uvicorn would only log what is wrong
     # What is loaded by now stays as long as the process: looking through it for garbage again and again made a run cost
     # a sixth more. Runs that are over wait for the last of the three: it must come before they fill the memory.
     gc.collect()

@@ -11,7 +11,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from safepoint.agent.checkpoint import Question
-from safepoint.agent.events import Event, ModelCallEnded, ModelCallStarted, ReasoningStreamed, TextStreamed
+from safepoint.agent.events import (
+    Event,
+    ModelCallEnded,
+    ModelCallStarted,
+    ReasoningStreamed,
+    TextStreamed,
+    ToolCallEnded,
+    ToolCallStarted,
+    ToolOutputStreamed,
+)
 from safepoint.agent.journal import Ended, Fact, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.result import RunResult, StopReason
@@ -19,6 +28,7 @@ from safepoint.agent.run import Run
 from safepoint.history.parts import Message
 from safepoint.server.feed import Feed
 from safepoint.server.state_told import StateTold
+from safepoint.server.tool_output import Told
 from safepoint.server.wire_events import (
     ABORTED,
     Abnormal,
@@ -56,6 +66,8 @@ class Telling:
         self._index = 0
         self._place = 0
         self._said: dict[int, Message] = {}
+        # The names of the tools that run, by run and call.
+        self._tools: dict[tuple[str, str], str] = {}
         # The last event of a run that failed, until it is known what the failure was.
         self._last: tuple[int, Json] | None = None
 
@@ -146,7 +158,26 @@ class Telling:
             self._feed.say(place, event, last=True)
 
     def _overhear(self, event: Event) -> None:
-        """The words of the run itself, or of a child that speaks for it, as they come."""
+        """The words of the run itself, or of a child that speaks for it, and what tools tell, as they come."""
+        match event:
+            case ToolCallStarted(run_id=run_id, call=call):
+                self._tools[run_id, call.id] = call.name
+            case ToolOutputStreamed():
+                self._tell_output(event)
+            case ToolCallEnded(run_id=run_id, entry=entry):
+                self._tools.pop((run_id, entry.call_id), None)
+            case _:
+                self._overhear_words(event)
+
+    def _tell_output(self, event: ToolOutputStreamed) -> None:
+        """Also of tools inside: then the path says where."""
+        inside = event.run_id not in self._run.hub.speakers
+        # Where agents hand one conversation on, the place is past the results as soon as the calls are known.
+        place, name = self._place - (self._feed.scene.voice is not None), self._tools.get((event.run_id, event.call_id))
+        told = Told(place, event.call_id, name or "", self._voice(event), event.path if inside else None)
+        self._feed.tell_output(told, event.text, time.time())
+
+    def _overhear_words(self, event: Event) -> None:
         if event.run_id not in self._run.hub.speakers:
             return
         if isinstance(event, ModelCallStarted):
@@ -180,8 +211,9 @@ class Telling:
     def _tell_again(self, opened: Opened) -> None:
         """What the process before has told of this run, but for the message that it answers."""
         assert self._session is not None
-        for place, message in list(self._said.items())[opened.messages[0].role == "user" :]:
-            self._feed.say(place, message_event(self._feed.scene, place, message, self._session.times[place]))
+        spoken = zip(self._said, self._feed.scene.spoken(self._said.values()), strict=True)
+        for place, (speaker, message) in list(spoken)[opened.messages[0].role == "user" :]:
+            self._feed.say(place, message_event(speaker, place, message, self._session.times[place]))
 
 
 def failure(error: BaseException | None) -> tuple[str, str]:

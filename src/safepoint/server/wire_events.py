@@ -4,14 +4,14 @@ One message is one event. Its id follows from the run and the message's place, s
 and the whole message that is stored later share it. Notices are not words of the model: they become `errorMessage`.
 
 A composite is one agent to its clients: its conversation is what is told and stored, and its author is its name. Only
-agents that hand one conversation on to each other are told apart, because the conversation itself says who has it.
+agents that hand one conversation on to each other are told apart: the run that has done it names the author of each
+message (`Message.author`). Nothing that a message says decides that.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,6 @@ ABORTED = "INVOCATION_ABORTED"
 # ADK's name for a question to a person that no tool call of the conversation stands for.
 REQUEST_INPUT = "adk_request_input"
 _NAMES = uuid.UUID("6a3d1c9e-5f0b-4a57-9a43-8d5f0c1b7e21")
-_HANDED_OVER = re.compile(r"handed over to '(.+)'\.$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +52,15 @@ class Scene:
     def event_id(self, place: int) -> str:
         return str(uuid.uuid5(_NAMES, f"{self.run_id}/{place}"))
 
+    def spoken_by(self, voice: str | None) -> Scene:
+        return self if voice is None else replace(self, voice=voice)
+
     def spoken(self, messages: Iterable[Message]) -> Iterator[tuple[Scene, Message]]:
-        """Each message with its speaker: whoever was handed the conversation has it from there on."""
+        """Each message with its speaker. A remark of the runtime, which has none, is told under the one before it."""
         scene = self
         for message in messages:
+            scene = scene.spoken_by(message.author)
             yield scene, message
-            for part in message.parts if scene.voice is not None else ():
-                if isinstance(part, ToolResult) and part.name.startswith("transfer_to_") and not part.is_error:
-                    handed = _HANDED_OVER.search(part.content)
-                    scene = replace(scene, voice=handed[1]) if handed is not None else scene
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +119,14 @@ def partial_event(scene: Scene, place: int, text: str, at: float, *, thought: bo
     event = _event(scene, place, at)
     part: Json = {"text": text, "thought": True} if thought else {"text": text}
     event |= {"content": {"role": "model", "parts": [part]}, "partial": True}
+    return event
+
+
+def tool_output_event(scene: Scene, place: int, *, call: tuple[str, str], text: str, at: float) -> Json:
+    """What a running call, by id and name, tells: a response that will continue, as Gemini's API has it."""
+    response: Json = {"id": call[0], "name": call[1], "response": {"output": text}, "willContinue": True}
+    event = _event(scene, place, at)
+    event |= {"content": {"role": "user", "parts": [{"functionResponse": response}]}, "partial": True}
     return event
 
 

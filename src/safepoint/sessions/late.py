@@ -75,7 +75,7 @@ def with_late_notes(stored: Stored) -> Sequence[Message]:
     told = " ".join(f"The call {late.name} finished after all: {quoted(late.content, 2000)}." for late in stored.late)
     before = " ".join(part.text for part in messages[-1].parts if isinstance(part, Notice))
     others = tuple(part for part in messages[-1].parts if not isinstance(part, Notice))
-    messages[-1] = Message("assistant", (*others, Notice(f"{before} {told}".strip())))
+    messages[-1] = replace(messages[-1], parts=(*others, Notice(f"{before} {told}".strip())))
     return messages
 
 

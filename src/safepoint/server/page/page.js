@@ -121,6 +121,8 @@ function keepAtEnd(change) {
 }
 
 function show(event) {
+  const told = event.partial ? event.content.parts.filter((part) => part.functionResponse) : [];
+  if (told.length) return keepAtEnd(() => told.forEach((part) => showOutput(part.functionResponse)));
   keepAtEnd(() => {
     log.querySelector(".empty")?.remove();
     let element = shown.get(event.id);
@@ -199,6 +201,15 @@ function cardOf(call, event) {
   }
   if (event.longRunningToolIds?.includes(call.id)) setState(card, "waiting");
   return card;
+}
+
+/** What a call tells while it runs; its result takes the place of that. */
+function showOutput(told) {
+  const place = calls.get(told.id)?.querySelector(".result");
+  if (!place) return;
+  if (run && place.connection !== run.connection) place.textContent = "";
+  place.connection = run?.connection;
+  place.append(told.response.output);
 }
 
 function showResult(result) {

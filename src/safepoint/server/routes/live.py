@@ -6,23 +6,28 @@ ends, the policy of each decides, and their history is closed by themselves.
 
     open ──close frame──▶ 1000        open ──client leaves, or reads nothing──▶ gone
       ├──the server drains, and its last run has been told──▶ 1012
+      ├──its caller may not be here any more, or it sends too much──▶ 1008
       └──its session is deleted──▶ 1002        └──a fault of ours──▶ 1011
+
+Other clients wait while a frame is read, so the loop is given back after each, and there is a limit to how many come.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import Annotated
 
 from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
 
 from safepoint.errors import HistoryError, SafepointError, SessionBusy, SessionNotFound, StoreError
+from safepoint.server.authorization import authorization_of
 from safepoint.server.feed import Viewer
 from safepoint.server.host import Draining, Host, NoSuchApp, TooMany
 from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import BadId, SessionKey
-from safepoint.server.live_frames import BadFrame, LiveQuery, LiveRequest, error_frame, event_frame, read_frame
+from safepoint.server.live_frames import BadFrame, Intake, LiveQuery, LiveRequest, error_frame, event_frame, read_frame
 from safepoint.server.principal import NotYours, Principal, Who
 from safepoint.server.requests import Content, RunRequest, SaidPart
 from safepoint.server.served import Served
@@ -30,6 +35,8 @@ from safepoint.server.served import Served
 _log = logging.getLogger("safepoint.server")
 
 _GOODBYE = 1.0
+_LAST_WORDS = 0.25
+_REFUSED = 1008  # RFC 6455: a message that violates the policy. What is still to be told is not told.
 
 # What a message can meet, and the code of the error frame that says so. The first that fits is taken.
 _CODES: tuple[tuple[type[Exception], str], ...] = (
@@ -92,20 +99,26 @@ class LiveSocket:
         # A message that is being accepted is accepted, whatever becomes of the socket.
         self._accepting: asyncio.Task[None] | None = None
         self._ended: tuple[int, str] | None = None
+        self._intake = Intake(host.config.limits, time.monotonic)
+        self._authorization = authorization_of(socket.scope)
+        # How long the client may take to read what it is sent, and the clocks of what it is being sent.
+        self._stalled = host.config.stalled_seconds
+        self._sending: set[asyncio.Timeout] = set()
 
     async def serve(self) -> None:
         """Cancellation: as if the client had left."""
         reading = asyncio.create_task(self._read(), name=f"safepoint: read {self._key.stored_as}")
         reading.add_done_callback(lambda _: self._woken.set())
+        self._authorization.when_refused(self._cut_off)
         try:
             await self._write(reading)
             if self._ended is not None:
                 async with asyncio.timeout(_GOODBYE):
-                    await self._socket.close(*self._ended)
+                    await self._socket.close(self._ended[0], short(self._ended[1]))
         except WebSocketDisconnect:
             pass
         except TimeoutError:
-            _log.warning("a live client read nothing for %g s and was dropped", self._host.config.stalled_seconds)
+            _log.warning("a live client read nothing for %g s and was dropped", self._stalled)
         finally:
             self._ended = self._ended or (1006, "")
             for _, viewer in self._watched:
@@ -113,13 +126,24 @@ class LiveSocket:
             reading.cancel()
             await asyncio.wait({reading, *([self._accepting] if self._accepting else [])}, timeout=_GOODBYE)
 
+    def _cut_off(self) -> None:
+        """Its caller may not be here any more: it is told nothing else, and not waited for long."""
+        refusal = self._authorization.refusal
+        assert refusal is not None
+        self._ended = (_REFUSED, refusal.text)
+        self._stalled = _LAST_WORDS
+        for each in self._sending:
+            each.reschedule(asyncio.get_running_loop().time() + self._stalled)
+        self._woken.set()
+
     # -- out -----------------------------------------------------------------------------------------------------------
 
     async def _write(self, reading: asyncio.Task[None]) -> None:
         """Until it is to be closed, or has been. Cancellation: a frame may not be sent."""
         while True:
             self._woken.clear()
-            text = self._next()
+            self._authorization.check()
+            text = None if self._ended is not None and self._ended[0] == _REFUSED else self._next()
             if text is not None:
                 await self._send(text)
             elif self._ended is not None or reading.done():
@@ -146,8 +170,12 @@ class LiveSocket:
 
     async def _send(self, text: str) -> None:
         """Raises `WebSocketDisconnect`, and `TimeoutError` if the client reads nothing. Cancellation: sent or not."""
-        async with asyncio.timeout(self._host.config.stalled_seconds):
-            await self._socket.send_text(text)
+        async with asyncio.timeout(self._stalled) as clock:
+            self._sending.add(clock)
+            try:
+                await self._socket.send_text(text)
+            finally:
+                self._sending.discard(clock)
 
     def _error(self, error: Exception) -> str:
         code = next(code for kind, code in _CODES if isinstance(error, kind))
@@ -160,22 +188,33 @@ class LiveSocket:
         try:
             while True:
                 message = await self._socket.receive()
-                if message["type"] == "websocket.disconnect":
+                if message["type"] == "websocket.disconnect" or self._authorization.check() is not None:
                     return
-                text: str | None = message.get("text")
-                try:
-                    await self._take(read_frame(text), size=len(text or ""))
-                except SessionNotFound:
-                    self._ended = (1002, "Session not found")
-                except (SafepointError, ValueError) as error:
-                    await self._send(self._error(error))
+                if (too_many := self._intake.message()) is not None:
+                    self._ended = (_REFUSED, too_many)
+                else:
+                    await self._hear(message.get("text"))
                 if self._ended is not None:
                     return
+                await asyncio.sleep(0)  # frames that are here already are taken without waiting for anything
         except (WebSocketDisconnect, TimeoutError):
             return
         except Exception:
             _log.exception("the live socket of %s failed", self._key.stored_as)
             self._ended = (1011, "Internal error")
+
+    async def _hear(self, text: str | None) -> None:
+        """Cancellation: a message that is being accepted is accepted."""
+        try:
+            await self._take(read_frame(text, self._host.config.limits), size=len(text or ""))
+        except SessionNotFound:
+            self._ended = (1002, "Session not found")
+        except (SafepointError, ValueError) as error:
+            too_many = self._intake.bad_frame() if isinstance(error, BadFrame) else None
+            if too_many is not None:
+                self._ended = (_REFUSED, too_many)
+            else:
+                await self._send(self._error(error))
 
     async def _take(self, request: LiveRequest, *, size: int) -> None:
         """Cancellation: a message that is being accepted is accepted."""

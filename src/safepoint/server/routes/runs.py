@@ -9,6 +9,7 @@ from functools import partial
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import JSONResponse, Response
 
+from safepoint.server.authorization import Authorization, authorization_of
 from safepoint.server.direct import DirectRoute
 from safepoint.server.event_stream import EventStream
 from safepoint.server.feed import Feed
@@ -32,7 +33,11 @@ async def run(host: Served, who: Who, body: RunRequest, request: Request) -> Res
     with feed.view() as viewer:
         if hosted is None:
             return JSONResponse(latest(await viewer.all()))
-        await _until_gone(request, hosted)
+        authorization = authorization_of(request.scope)
+        await _until_gone(request, hosted, authorization)
+        refusal = authorization.check()
+    if refusal is not None:
+        raise HTTPException(refusal.status, refusal.text, dict(refusal.headers or {}))
     return JSONResponse(latest(viewer.rest()))
 
 
@@ -58,8 +63,8 @@ async def _submit(host: Host, who: Principal, body: RunRequest) -> tuple[HostedR
     return submitted, submitted.feed
 
 
-async def _until_gone(request: Request, hosted: HostedRun) -> None:
-    """Until the run is over or its caller has left. Cancellation: only the waiting ends."""
+async def _until_gone(request: Request, hosted: HostedRun, authorization: Authorization) -> None:
+    """Until the run is over, or its caller has left or may not stay. Cancellation: only the waiting ends."""
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[None] = loop.create_future()
     hosted.over.when_set(partial(_finish, woken))
@@ -70,7 +75,9 @@ async def _until_gone(request: Request, hosted: HostedRun) -> None:
     finally:
         later.cancel()
     if not hosted.over.is_set:
-        await _until_one(hosted.over.wait(), _disconnected(request))
+        refused = asyncio.Event()
+        authorization.when_refused(refused.set)
+        await _until_one(hosted.over.wait(), _disconnected(request), _set(refused))
 
 
 def _finish(future: asyncio.Future[None]) -> None:
@@ -79,7 +86,7 @@ def _finish(future: asyncio.Future[None]) -> None:
 
 
 async def _until_one(*waits: Coroutine[None, None, None]) -> None:
-    """Cancellation: of both, which are waited for."""
+    """Cancellation: of all, which are waited for."""
     tasks = {asyncio.ensure_future(wait) for wait in waits}
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -87,6 +94,10 @@ async def _until_one(*waits: Coroutine[None, None, None]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks, timeout=1.0)
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 async def _disconnected(request: Request) -> None:

@@ -7,14 +7,18 @@ from importlib.metadata import version
 from typing import Any, TypeAlias
 
 from fastapi import APIRouter
+from fastapi.responses import JSONResponse
 
 from safepoint.agent.agent import Agent
 from safepoint.agent.base import BaseAgent
 from safepoint.compose.composite import Composite
 from safepoint.server.ids import check_id
 from safepoint.server.principal import Who
-from safepoint.server.served import Served
+from safepoint.server.readiness import State
+from safepoint.server.served import Ready, Served
 from safepoint.server.wire_events import Json
+
+_A_MOMENT = 0.2  # whoever asks whether it is alive may not have much more
 
 routes = APIRouter()
 
@@ -23,8 +27,23 @@ AnyAgent: TypeAlias = BaseAgent[Any, Any]  # Any: agents of every kind
 
 @routes.head("/health", include_in_schema=False)
 @routes.get("/health")
-async def health(host: Served) -> Json:
-    return {"status": "draining" if host.draining else "ok"}
+async def health(readiness: Ready) -> Json:
+    """Is the process alive? It is as long as it answers; `details` tell whether it can do its work too."""
+    state = await readiness.look(_A_MOMENT)
+    return {"status": "ok", "details": _details(state)}
+
+
+@routes.head("/ready", include_in_schema=False)
+@routes.get("/ready")
+async def ready(readiness: Ready) -> JSONResponse:
+    """Shall it be sent requests? 503 while it shuts down, and while its store is out of reach."""
+    state = await readiness.look()
+    body: Json = {"status": "ok" if state.ready else "unavailable", "details": _details(state)}
+    return JSONResponse(body) if state.ready else JSONResponse(body, 503, headers={"Retry-After": "5"})
+
+
+def _details(state: State) -> Json:
+    return {"ready": state.ready, "draining": state.draining, "store": "ok" if state.store else "out of reach"}
 
 
 @routes.get("/version")

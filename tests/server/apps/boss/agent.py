@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from safepoint import Agent
 from safepoint.models import CallDelta, Chunk, Finish, ModelRequest
-from tests.server.apps.worker.agent import Obedient, nap, note
+from tests.server.apps.worker.agent import Obedient, nap, note, tell
 
 
 class Delegating(Obedient):
@@ -24,5 +24,5 @@ class Delegating(Obedient):
             yield chunk
 
 
-helper = Agent("helper", model=Obedient(), tools=[nap, note])
+helper = Agent("helper", model=Obedient(), tools=[nap, note, tell])
 agent = Agent("boss", model=Delegating(), tools=[helper.as_tool()])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from safepoint import Agent, Finished, Sequential
-from tests.server.apps.worker.agent import Obedient, ask, nap, note
+from tests.server.apps.worker.agent import Obedient, ask, nap, note, tell
 
-first = Agent("first", model=Obedient(), tools=[nap, note, ask])
+first = Agent("first", model=Obedient(), tools=[nap, note, ask, tell])
 second = Agent("second", model=Obedient())
 
 

@@ -1,8 +1,8 @@
 """An app that does what the message says, and leaves a line in a file for everything that it really did.
 
-A message is commands with `;` between them: `say WORDS`, `pour PIECES` (of 100,000 letters), `think WORDS`, `stall`,
-`fail WORDS`, and the tools below, as in `note a; nap 0.2`. All tools of one message are called at once; after their
-results the model says `done`.
+A message is commands with `;` between them: `say WORDS`, `pour PIECES` (of 100,000 letters), `drip WORDS` (so many, ten
+in a second), `think WORDS`, `stall`, `fail WORDS`, and the tools below, as in `note a; nap 0.2`. All tools of one
+message are called at once; after their results the model says `done`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ TOOLS = {
     "block": "seconds",
     "stubborn": "seconds",
     "note": "text",
+    "tell": "text",
     "ask": "question",
     "sign": "text",
     "break": "text",
@@ -80,6 +81,17 @@ async def note(text: str) -> str:
     """Write something down, at once."""
     did(f"note {text}")
     return f"noted {text}"
+
+
+@tool
+async def tell(text: str, ctx: ToolContext[None]) -> str:
+    """Show each word, and then nap if the last of them is a number of seconds."""
+    *words, last = str(text).split(" ")
+    for word in words:
+        ctx.tell(f"{word} ")
+    did("tell")
+    await asyncio.sleep(float(last))
+    return "told"
 
 
 @tool
@@ -139,6 +151,10 @@ class Obedient:
                     for _ in range(int(words)):
                         yield TextDelta("x" * 99_999 + "\n")
                         await asyncio.sleep(0)
+                case "drip":
+                    for _ in range(int(words)):
+                        yield TextDelta("drop ")
+                        await asyncio.sleep(0.1)
                 case "think":
                     yield ReasoningDelta(words)
                 case "stall":
@@ -161,4 +177,6 @@ def _value(words: str) -> Any:  # Any: JSON
         return words
 
 
-agent = Agent("worker", model=Obedient(), tools=[nap, block, stubborn, note, ask, sign, broken], hooks=[Allowed()])
+agent = Agent(
+    "worker", model=Obedient(), tools=[nap, block, stubborn, note, tell, ask, sign, broken], hooks=[Allowed()]
+)
