@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 20.0
+PATIENCE = 50.0
 """Seconds until a state that does not come is a failure; nothing should come near it."""
 
 
@@ -41,6 +41,11 @@ class Probe:
             while await self.busy() != count:
                 pass
         return loop.time() - began
+
+    async def until_busier_than(self, count: int) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while await self.busy() <= count:
+                pass
 
     async def counter(self, name: str) -> float:
         for line in (await self.get("/metrics")).splitlines():

@@ -24,7 +24,7 @@ auth: Any = sdk("botocore.auth", "bedrock")  # Any: loaded as the model loads th
 awsrequest: Any = sdk("botocore.awsrequest", "bedrock")
 credentials: Any = sdk("botocore.credentials", "bedrock")
 
-LONG = 20.0
+LONG = 50.0
 TEXT = "Once upon a time in Łódź."
 
 

@@ -261,7 +261,7 @@ def soak(server: ServerProcess, *, seed: int, warm_up: int, connections: int) ->
 
 @pytest.mark.timeout(300)
 def test_five_hundred_clients_come_and_go_and_leave_nothing(server: ServerProcess) -> None:
-    soak(server, seed=2, warm_up=100, connections=500)
+    soak(server, seed=2, warm_up=300, connections=500)
 
 
 @pytest.mark.proof
