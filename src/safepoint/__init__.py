@@ -23,6 +23,7 @@ from safepoint.agent.checkpoint import Checkpoint, Question
 from safepoint.agent.hooks import AskFirst, Deny, Hooks, Replace
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.model import ModelSettings
+from safepoint.agent.options import RunOptions
 from safepoint.agent.result import ChildResult, RunResult, StopReason
 from safepoint.agent.resume import Resume
 from safepoint.agent.run import Run
@@ -87,6 +88,7 @@ __all__ = [
     "Retry",
     "Run",
     "RunFailed",
+    "RunOptions",
     "RunResult",
     "SafePoint",
     "SafepointError",

@@ -21,8 +21,6 @@ BODY_WAIVERS: dict[str, int] = {}
 # Signatures that the contract fixes: every name in them is a word that users meet first.
 PARAMETER_WAIVERS = {
     "Agent.__init__": 13,
-    "BaseAgent.start": 9,
-    "BaseAgent.stream": 9,
     "TurnLoop.__init__": 11,
 }
 

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from copy import copy
 from types import MappingProxyType, NoneType
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 from safepoint._core.ladder import Ladder
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.budget import Budget
 from safepoint.agent.driver import Driver
 from safepoint.agent.hooks import Hooks
-from safepoint.agent.inputs import checked_count, checked_instructions, checked_kind, checked_model, listed
+from safepoint.agent.inputs import (
+    checked_count,
+    checked_instructions,
+    checked_kind,
+    checked_ladder,
+    checked_model,
+    listed,
+)
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.model import Model, ModelSettings
+from safepoint.agent.options import OF_A_MODEL, Instructions, RunOptions
 from safepoint.agent.output import OutputTool
 from safepoint.agent.record import Record
 from safepoint.agent.result import OutT, RunResult
 from safepoint.agent.resume import Resume
-from safepoint.agent.run import Run
 from safepoint.agent.tool_choice import check_tool_choice, comes_later
 from safepoint.agent.trim import Trim, checked_trim
 from safepoint.history.states import LedgerState
 from safepoint.tools.base import BaseTool
 from safepoint.tools.context import DepsT
-
-Instructions: TypeAlias = str | Callable[["Run[DepsT, Any]"], "str | Awaitable[str]"]
 
 
 class Agent(BaseAgent[DepsT, OutT]):
@@ -58,9 +64,7 @@ class Agent(BaseAgent[DepsT, OutT]):
         self.instructions = checked_instructions(instructions)
         self.output_tool = None if output in (None, str) else OutputTool(output)
         extra = () if self.output_tool is None else (self.output_tool,)
-        self.settings = (
-            checked_kind("settings", settings, (ModelSettings, NoneType), "ModelSettings(…)") or ModelSettings()
-        )
+        self.settings = _checked_settings(settings) or ModelSettings()
         self.trim = checked_trim(trim)
         self.retries = checked_count("retries", retries, least=0)
         limit = max_parallel_tools
@@ -72,6 +76,25 @@ class Agent(BaseAgent[DepsT, OutT]):
 
     def driver(self, record: Record, resume: Resume | None) -> Driver:
         return Driver(self, record, resume)
+
+    def for_run(self, options: RunOptions[DepsT]) -> Agent[DepsT, OutT]:
+        """A definition of its own for one run, where it differs. Whoever cancels the agent reaches that run too."""
+        if all(options.get(name) is None for name in OF_A_MODEL):
+            return self
+        agent, model, tools = copy(self), options.get("model"), options.get("tools")
+        if model is not None:
+            agent.models = (checked_model(model), *self.models[1:])
+        if tools is not None:
+            extra = () if self.output_tool is None else (self.output_tool,)
+            agent.tools = MappingProxyType(_by_name((*listed("tools", tools), *extra)))
+        agent.settings = _checked_settings(options.get("settings")) or self.settings
+        if (instructions := options.get("instructions")) is not None:
+            agent.instructions = checked_instructions(instructions)
+        if not comes_later(agent.settings.tool_choice):
+            check_tool_choice(agent.settings.tool_choice, agent.tools)
+        checked_ladder(agent.ladder, agent.tools.values())
+        agent.checked_budget(agent.budget)
+        return agent
 
     def model_names(self) -> Iterable[str]:
         inside = (name for tool in self.tools.values() for name in tool.model_names())
@@ -89,6 +112,10 @@ class Agent(BaseAgent[DepsT, OutT]):
 
     def __repr__(self) -> str:
         return f"<Agent {self.name!r} on {self.models[0].name}>"
+
+
+def _checked_settings(settings: ModelSettings | None) -> ModelSettings | None:
+    return checked_kind("settings", settings, (ModelSettings, NoneType), "ModelSettings(…)")
 
 
 def _by_name(tools: Sequence[BaseTool]) -> dict[str, BaseTool]:

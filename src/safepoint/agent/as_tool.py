@@ -9,7 +9,7 @@ from safepoint._core.ladder import Manner, WorkKind
 from safepoint._core.tree import Passing
 from safepoint.agent.model import ToolSpec
 from safepoint.agent.resume import Resume
-from safepoint.agent.run import Run, RunOptions
+from safepoint.agent.run import Run, RunSetup
 from safepoint.tools.bad_arguments import BadArguments
 from safepoint.tools.base import BaseTool
 from safepoint.tools.context import ToolContext
@@ -50,9 +50,9 @@ class AgentTool(BaseTool):
 
     def body(self, context: ToolContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
         resume = context.child if isinstance(context.child, Resume) else None
-        messages = resume.messages() if resume is not None else RunOptions.of(args["input"], None)
+        messages = resume.messages() if resume is not None else RunSetup.of(args["input"], None)
         ladder = self.agent.ladder
-        options = RunOptions(
+        options = RunSetup(
             messages,
             context.deps,
             resume,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType, NoneType
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, Unpack
 
 from safepoint._core.asks import make_ask
 from safepoint._core.clock import current_clock
@@ -24,13 +24,15 @@ from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.conversation import Conversation
 from safepoint.agent.hooks import Hooks
 from safepoint.agent.inputs import checked_hooks, checked_kind, checked_ladder, checked_name, checked_tool_name, listed
+from safepoint.agent.options import OF_A_MODEL, RunOptions, check_names
 from safepoint.agent.result import OutT, RunResult, StopReason
 from safepoint.agent.resume import Edit, OnUnknown, Resume
-from safepoint.agent.run import INHERIT, Inherit, Run, RunOptions, parent_of
+from safepoint.agent.run import INHERIT, Run, RunSetup, parent_of
 from safepoint.agent.streamed import Streamed, check_on_close
-from safepoint.agent.sync import run_sync
+from safepoint.agent.sync import refuse_loop, run_sync
+from safepoint.agent.sync_streamed import SyncStreamed
 from safepoint.errors import CheckpointError, RunFailed, StoreError, UsageError
-from safepoint.history.parts import Message, Prompt
+from safepoint.history.parts import Prompt
 from safepoint.tools.base import BaseTool
 from safepoint.tools.context import DepsT
 from safepoint.tools.rendering import render_error
@@ -64,7 +66,7 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         self.name = checked_name(type(self).__name__, name, self.example)
         if tools is not None:
             self.tools = tools
-        self.budget = self._checked_budget(budget)
+        self.budget = self.checked_budget(budget)
         self.hooks = tuple(checked_hooks(each) for each in listed("hooks", hooks))
         self.ladder: Ladder = checked_ladder(ladder, self.tools.values()) or Ladder()
         self.group = Group()
@@ -95,64 +97,53 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         prompt: Prompt | None = None,
         *,
         checkpoint: Checkpoint | Resume | None = None,
-        history: Sequence[Message] = (),
-        session: Conversation | None = None,
-        deps: DepsT = NO_DEPS,
-        token: CancelToken | None = None,
-        budget: Budget | None = None,
-        ladder: Ladder | None = None,
-        parent: Run[Any, Any] | Inherit | None = INHERIT,
+        **options: Unpack[RunOptions[DepsT]],
     ) -> Run[DepsT, OutT]:
         """The handle of a new run: `async with agent.start(…) as run:`. Nothing runs before the block is entered.
 
-        With `checkpoint` instead of a prompt it is the handle of a run that goes on where another stopped.
+        With `checkpoint` instead of a prompt it is the handle of a run that goes on where another stopped. A token
+        that is cancelled already refuses the run here; one that is cancelled later stops it, also before its start.
         """
+        check_names(options)
+        agent = self.for_run(options)
         resume = checkpoint if isinstance(checkpoint, Resume | None) else Resume(checkpoint)
+        session, history = options.get("session"), options.get("history", ())
         checked_kind("session", session, (Conversation, NoneType), "await Session.create(store)")
         if session is not None and history:
             raise UsageError("a session has its own history: leave out history=…, or leave out session=…")
-        messages = RunOptions.opening(prompt, history, resume)
+        messages = RunSetup.opening(prompt, history, resume)
         if resume is not None:
-            resume.check(self.name)
-            self.check_children(resume.checkpoint)
-        options = RunOptions(
+            resume.check(agent.name)
+            agent.check_children(resume.checkpoint)
+        token = checked_kind("token", options.get("token"), (CancelToken, NoneType), "CancelToken()")
+        if token is not None:
+            token.refuse_if_cancelled()
+        setup = RunSetup(
             messages,
-            deps,
+            options.get("deps", NO_DEPS),
             resume,
-            token=checked_kind("token", token, (CancelToken, NoneType), "CancelToken()"),
-            ladder=checked_ladder(ladder, self.tools.values()) or self.ladder,
-            budget=self._checked_budget(budget) or self.budget,
+            token=token,
+            ladder=checked_ladder(options.get("ladder"), agent.tools.values()) or agent.ladder,
+            budget=agent.checked_budget(options.get("budget")) or agent.budget,
             session=session,
-            parent=parent_of(parent),
+            parent=parent_of(options.get("parent", INHERIT)),
         )
-        return Run(self, options)
+        return Run(agent, setup)
 
-    async def run(
-        self,
-        prompt: Prompt,
-        *,
-        history: Sequence[Message] = (),
-        session: Conversation | None = None,
-        deps: DepsT = NO_DEPS,
-        token: CancelToken | None = None,
-        budget: Budget | None = None,
-        ladder: Ladder | None = None,
-        parent: Run[Any, Any] | Inherit | None = INHERIT,
-    ) -> RunResult[OutT]:
+    def for_run(self, options: RunOptions[DepsT]) -> BaseAgent[DepsT, OutT]:
+        """The agent as these options want it for one run. One without a model of its own refuses those of a model."""
+        if given := [name for name in OF_A_MODEL if options.get(name) is not None]:
+            raise UsageError(
+                f"{self.name!r} is made of agents and has no {given[0]} of its own: give {given[0]}=… to those agents"
+            )
+        return self
+
+    async def run(self, prompt: Prompt, **options: Unpack[RunOptions[DepsT]]) -> RunResult[OutT]:
         """Run to the end. A run that was cancelled returns normally; one that failed raises `RunFailed`.
 
         Cancellation: the run is stopped NOW and closes itself, bounded; then the caller's exception goes on.
         """
-        run = self.start(
-            prompt,
-            history=history,
-            session=session,
-            deps=deps,
-            token=token,
-            budget=budget,
-            ladder=ladder,
-            parent=parent,
-        )
+        run = self.start(prompt, **options)
         run.launch()
         await run.join()
         return unless_failed(run.result)
@@ -166,41 +157,39 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         edit: Edit | None = None,
         on_unknown: OnUnknown = "tell",
         fork: bool = False,
-        session: Conversation | None = None,
-        deps: DepsT = NO_DEPS,
+        **options: Unpack[RunOptions[DepsT]],
     ) -> RunResult[OutT]:
-        """Go on where a run was stopped; see `Resume` for the options. A finished effect never happens twice.
+        """Go on where a run was stopped; see `Resume` for what it takes. A finished effect never happens twice.
 
-        For another budget, a token, a ladder or a handle: `agent.start(checkpoint=Resume(…), budget=…, token=…)`.
+        For a handle: `agent.start(checkpoint=Resume(…), …)`.
         Cancellation: as for `run`; the resumed run leaves a checkpoint of its own.
         """
         resume = Resume(checkpoint, message, answers or {}, edit, on_unknown, fork)
-        run = self.start(checkpoint=resume, session=session, deps=deps)
+        run = self.start(checkpoint=resume, **options)
         run.launch()
         await run.join()
         return unless_failed(run.result)
 
-    def run_sync(
-        self,
-        prompt: Prompt,
-        *,
-        history: Sequence[Message] = (),
-        session: Conversation | None = None,
-        deps: DepsT = NO_DEPS,
-        token: CancelToken | None = None,
-        budget: Budget | None = None,
-        ladder: Ladder | None = None,
-    ) -> RunResult[OutT]:
+    def run_sync(self, prompt: Prompt, **options: Unpack[RunOptions[DepsT]]) -> RunResult[OutT]:
         """`run` for programs without an event loop. Ctrl-C stops the run and raises `CtrlC`, a second one forces it."""
-        steps = checked_ladder(ladder, self.tools.values()) or self.ladder
-        return unless_failed(
-            run_sync(
-                lambda: self.start(
-                    prompt, history=history, session=session, deps=deps, token=token, budget=budget, ladder=steps
-                ),
-                steps,
-            )
-        )
+        refuse_loop("run_sync()", "await agent.run(…)")
+        return unless_failed(run_sync(self.start(prompt, **options)))
+
+    def resume_sync(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        message: Prompt | None = None,
+        answers: Mapping[str, Any] | None = None,  # Any: as above
+        edit: Edit | None = None,
+        on_unknown: OnUnknown = "tell",
+        fork: bool = False,
+        **options: Unpack[RunOptions[DepsT]],
+    ) -> RunResult[OutT]:
+        """`resume` for programs without an event loop. Ctrl-C as in `run_sync`."""
+        refuse_loop("resume_sync()", "await agent.resume(…)")
+        resume = Resume(checkpoint, message, answers or {}, edit, on_unknown, fork)
+        return unless_failed(run_sync(self.start(checkpoint=resume, **options)))
 
     def stream(
         self,
@@ -208,29 +197,26 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         *,
         on_close: Literal["cancel", "detach"] = "cancel",
         nested: bool = False,
-        history: Sequence[Message] = (),
-        session: Conversation | None = None,
-        deps: DepsT = NO_DEPS,
-        token: CancelToken | None = None,
-        budget: Budget | None = None,
-        ladder: Ladder | None = None,
-        parent: Run[Any, Any] | Inherit | None = INHERIT,
+        **options: Unpack[RunOptions[DepsT]],
     ) -> Streamed[DepsT, OutT]:
-        """The run as an async iterator of events. Leaving it early stops the run, or lets it go on: `on_close`."""
-        check_on_close(on_close)
-        run = self.start(
-            prompt,
-            history=history,
-            session=session,
-            deps=deps,
-            token=token,
-            budget=budget,
-            ladder=ladder,
-            parent=parent,
-        )
-        return Streamed(run, on_close, nested=nested)
+        """The run as an async iterator of its events; with `nested`, also of those of runs inside it.
 
-    def _checked_budget(self, budget: Budget | None) -> Budget | None:
+        Leaving it early stops the run, or lets it go on: `on_close`.
+        """
+        check_on_close(on_close)
+        return Streamed(self.start(prompt, **options), on_close, nested=nested)
+
+    def stream_sync(
+        self, prompt: Prompt, *, nested: bool = False, **options: Unpack[RunOptions[DepsT]]
+    ) -> SyncStreamed[DepsT, OutT]:
+        """`stream` for programs without an event loop: `with agent.stream_sync(…) as events: for event in events:`.
+
+        Leaving it early stops the run. Ctrl-C as in `run_sync`, while the next event is waited for.
+        """
+        refuse_loop("stream_sync()", "async for event in agent.stream(…)")
+        return SyncStreamed(self.start(prompt, **options), nested=nested)
+
+    def checked_budget(self, budget: Budget | None) -> Budget | None:
         checked_kind("budget", budget, (Budget, NoneType), "Budget(…)")
         if budget is not None:
             budget.check_models(self.model_names())

@@ -59,7 +59,7 @@ INHERIT = Inherit()
 
 
 @dataclass(frozen=True, slots=True)
-class RunOptions(Generic[DepsT]):
+class RunSetup(Generic[DepsT]):
     """What a run is started with."""
 
     messages: list[Message]
@@ -84,7 +84,7 @@ class RunOptions(Generic[DepsT]):
         if resume is None:
             if prompt is None:
                 raise UsageError("a run begins with a prompt or a checkpoint: write agent.start('…')")
-            return RunOptions.of(prompt, list(listed("history", history, "result.messages")))
+            return RunSetup.of(prompt, list(listed("history", history, "result.messages")))
         if prompt is not None or history:
             raise UsageError(
                 "a checkpoint has its own conversation: to add a message write Resume(checkpoint, message=…)"
@@ -105,7 +105,7 @@ class Run(Generic[DepsT, OutT]):
     # Somebody has tried to start it, also if that was refused: then it was not forgotten.
     _tried = True
 
-    def __init__(self, agent: BaseAgent[DepsT, OutT], options: RunOptions[DepsT]) -> None:
+    def __init__(self, agent: BaseAgent[DepsT, OutT], options: RunSetup[DepsT]) -> None:
         self.agent = agent
         self.deps = options.deps
         self.session = options.session
@@ -148,7 +148,7 @@ class Run(Generic[DepsT, OutT]):
 
         The receipt says `joined`, or `too_late` if no model call followed.
         """
-        return self._steering.add(*RunOptions.of(message, None))
+        return self._steering.add(*RunSetup.of(message, None))
 
     def preview_cancel(self, at: SafePoint = SafePoint.NOW, *, recursive: bool = False) -> Preview:
         """What such a cancel would do right now: which calls it cuts, which must finish, which effects are in doubt."""
@@ -207,6 +207,11 @@ class Run(Generic[DepsT, OutT]):
     @property
     def ended(self) -> bool:
         return self.node.ended.is_set
+
+    @property
+    def ladder(self) -> Ladder:
+        """How it is stopped, rung by rung."""
+        return self._options.ladder
 
     @property
     def session_around(self) -> Conversation | None:
@@ -299,8 +304,6 @@ class Run(Generic[DepsT, OutT]):
         if self._driver is not None:
             raise UsageError("this run has started already: call agent.start(…) again for another one")
         options = self._options
-        if options.token is not None:
-            options.token.refuse_if_cancelled()
         claimed = options.resume if options.session is None else None  # in a session, its store decides
         if claimed is not None:
             continued.claim(claimed)

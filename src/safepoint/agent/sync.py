@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 from safepoint._core.ladder import Ladder
 from safepoint._core.points import SafePoint
@@ -24,78 +25,88 @@ from safepoint.errors import CtrlC, UsageError
 from safepoint.tools.context import DepsT
 
 
-def run_sync(make: Callable[[], Run[DepsT, OutT]], ladder: Ladder) -> RunResult[OutT]:
-    """Start the run on a loop of its own and wait for its end. What the run leaves on the loop holds nobody."""
+def refuse_loop(form: str, instead: str) -> None:
+    """A program that has a loop would be held by a second one."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        pass
-    else:
-        raise UsageError("run_sync() inside a running event loop (as in Jupyter): write `await agent.run(…)`")
-    presses = _Presses()
-    started: list[Run[DepsT, OutT]] = []
+        return
+    raise UsageError(f"{form} inside a running event loop (as in Jupyter): write `{instead}`")
+
+
+def run_sync(run: Run[DepsT, OutT]) -> RunResult[OutT]:
+    """Start the run on a loop of its own and wait for its end. What the run leaves on the loop holds nobody."""
+    presses = Presses(run)
 
     async def main() -> None:
-        run = make()
         run.launch()
-        started.append(run)
-        presses.govern(run.cancel)
+        presses.govern()
         await run.join()  # on a loop of our own: Ctrl-C is the only caller
 
     loop = asyncio.new_event_loop()
     try:
-        with _ctrl_c(presses):
+        with presses.heard():
             loop.run_until_complete(main())
     except KeyboardInterrupt:
-        if not started or not presses.count:
+        if not run.node.started or not presses.count:
             raise
     finally:
-        try:
-            loop.run_until_complete(wind_down(ladder))
-        finally:
-            loop.close()
-    result = started[0].result
+        end_loop(loop, run.ladder)
     if presses.count:
-        raise CtrlC(result)
-    return result
+        raise CtrlC(run.result)
+    return run.result
 
 
-class _Presses:
+def end_loop(loop: asyncio.AbstractEventLoop, ladder: Ladder) -> None:
+    """End what is left on a loop of our own, within the ladder, and close it."""
+    try:
+        loop.run_until_complete(wind_down(ladder))
+    finally:
+        loop.close()
+
+
+class Presses:
     """How often Ctrl-C was pressed. The handler runs between any two steps of the main thread: it takes no lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: Run[Any, Any]) -> None:  # Any: of any agent
         self.count = 0
-        self._cancel: Callable[..., object] | None = None
+        self._run = run
+        self._governs = False
 
-    def govern(self, cancel: Callable[..., object]) -> None:
-        self._cancel = cancel
+    @property
+    def insist(self) -> bool:
+        """Neither NOW nor FORCE was quick enough: the program is wanted back."""
+        return self.count > 2
+
+    def govern(self) -> None:
+        """The run has started: from now on it is asked, also for what was pressed before."""
+        self._governs = True
         if self.count:
             self._ask()
 
-    def press(self, _signal: int, _frame: FrameType | None) -> None:
+    @contextmanager
+    def heard(self) -> Generator[None]:
+        """Ctrl-C is ours inside this block."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.getsignal(signal.SIGINT)
+        if before is not signal.default_int_handler:
+            yield  # somebody has plans of their own for Ctrl-C
+            return
+        signal.signal(signal.SIGINT, self._press)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _press(self, _signal: int, _frame: FrameType | None) -> None:
         self.count += 1
-        if self.count > 2:
+        if self.insist:
             raise KeyboardInterrupt
-        if self._cancel is not None:
+        if self._governs:
             self._ask()
 
     def _ask(self) -> None:
-        assert self._cancel is not None
         at = SafePoint.NOW if self.count == 1 else SafePoint.FORCE
-        self._cancel(at, reason=Reason("Ctrl-C", Source.CALLER))
-
-
-@contextmanager
-def _ctrl_c(presses: _Presses) -> Generator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler:
-        yield  # somebody has plans of their own for Ctrl-C
-        return
-    signal.signal(signal.SIGINT, presses.press)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+        self._run.cancel(at, reason=Reason("Ctrl-C", Source.CALLER))

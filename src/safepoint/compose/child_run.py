@@ -28,7 +28,7 @@ from safepoint.agent.journal import Called
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.record import Record
 from safepoint.agent.result import ChildResult, RunResult, StopReason
-from safepoint.agent.run import Run, RunOptions
+from safepoint.agent.run import Run, RunSetup
 from safepoint.compose.moves import Child
 from safepoint.compose.restored import RestoredChild
 from safepoint.compose.stored import dump_result
@@ -148,7 +148,7 @@ class ChildRun:
             await self._make_durable()
         return result
 
-    def _options(self) -> RunOptions[Any]:  # Any: the caller's own dependencies
+    def _options(self) -> RunSetup[Any]:  # Any: the caller's own dependencies
         agent, restored, record = self.child.agent, self._restored, self._record
         resume = restored.resume if restored is not None else None
         messages = list(self.child.messages)
@@ -156,7 +156,7 @@ class ChildRun:
             messages = resume.messages()
         elif restored is not None and restored.remark is not None:
             messages[-1] = restored.remarked(messages[-1])
-        return RunOptions(
+        return RunSetup(
             messages,
             record.deps,
             resume,

@@ -85,7 +85,7 @@ class Sequential(Composite[DepsT, OutT]):
         stage = _Stage(checked_member(agent), checked_function("input", input), checked_function("combine", combine))
         longer._stages = (*self._stages, stage)
         longer._keys = keyed(stage.agent.name for stage in longer._stages)
-        longer.budget, longer.group = longer._checked_budget(self.budget), Group()
+        longer.budget, longer.group = longer.checked_budget(self.budget), Group()
         return longer
 
     def members(self) -> Iterable[BaseAgent[Any, Any]]:  # Any: stages of every type

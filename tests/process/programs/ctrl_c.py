@@ -1,4 +1,4 @@
-"""Wait in run_sync for something that takes half a minute, and see what Ctrl-C does. The argument says for what."""
+"""Wait for something that takes half a minute, and see what Ctrl-C does. The arguments say for what, and in what."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from safepoint import Agent, Hooks, tool
 from safepoint._core.asks import Ask
 from safepoint.agent.hooks import AnyRun
 from safepoint.errors import CtrlC
+from safepoint.events import RunEnded
 from safepoint.testing import ScriptedModel, call, say, stall
 from safepoint.tools.base import BaseTool
 from tests.process.programs.telling import tell, tell_result
@@ -80,15 +81,26 @@ class Listening(Hooks):
         tell("ASKED")
 
 
-def main(what: str) -> None:
+def wait(agent: Agent, way: str) -> None:
+    if way == "run_sync":
+        agent.run_sync("go")
+        return
+    with agent.stream_sync("go") as events:
+        for event in events:
+            if isinstance(event, RunEnded):
+                tell("LAST")
+
+
+def main(what: str, way: str = "run_sync") -> None:
     tools: list[BaseTool] = [task, thread, finish, busy, in_executor, leaves_a_stubborn_task]
     silent = stall(on_reached=lambda: tell("READY"))
     model = ScriptedModel([say("Once"), silent] if what == "model" else call(what), say("fine"))
     agent = Agent("patient", model=model, tools=tools, hooks=[Listening()])
     try:
-        agent.run_sync("go")
+        wait(agent, way)
     except KeyboardInterrupt as stopped:
         if not isinstance(stopped, CtrlC):
+            tell("INTERRUPTED")
             raise
         restored = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         tell_result("BACK", stopped.result, restored=restored)
@@ -98,4 +110,4 @@ def main(what: str) -> None:
         tell("NOT_STOPPED")
 
 
-main(sys.argv[1])
+main(*sys.argv[1:])
