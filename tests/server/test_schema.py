@@ -13,10 +13,21 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
 
 from tests.server.guarded import Guarded
 from tests.server.server_process import session_path
 
+# The status, the media type and the shape of each answer are named in the description.
+AS_DESCRIBED: Any = [
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]  # Any: its own types
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large, HealthCheck.large_base_example]
 EXAMPLES, PROOF_EXAMPLES = 2, 60
 OURS = {"app": "worker", "user": "ann", "session": "done"}
@@ -58,6 +69,10 @@ def try_all(world: Guarded, examples: int) -> Counter[int]:
             failures.append(f"{answer.status_code} {answer.text[:200]}\n{case.as_curl_command()[:500]}")
         if answer.status_code >= 400 and "json" not in str(answer.headers.get("content-type")):
             failures.append(f"{answer.status_code} without JSON: {answer.text[:100]}\n{case.as_curl_command()[:500]}")
+        try:
+            case.validate_response(answer, checks=AS_DESCRIBED)
+        except Exception as error:
+            failures.append(f"{answer.status_code} is not as described: {error}\n{case.as_curl_command()[:500]}")
 
     for found in schema.get_all_operations():
         operation = found.ok()

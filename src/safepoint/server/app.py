@@ -28,6 +28,7 @@ from safepoint.server.host import Draining, Host, NoSuchApp, TooMany
 from safepoint.server.ids import BadId, ReservedName
 from safepoint.server.invalid import answer_invalid
 from safepoint.server.keys import KeyFile
+from safepoint.server.openapi import describe
 from safepoint.server.principal import NotAllowed, NotYours
 from safepoint.server.readiness import Readiness
 from safepoint.server.recovery import Recovery
@@ -117,6 +118,7 @@ def create_app(
     for kind, status in _STATUS:
         app.add_exception_handler(kind, _answer_with(status))
     check_routes(app)
+    app.openapi = describe(app, has_keys=keys is not None)  # type: ignore[method-assign]  # as FastAPI's docs do it
     return app
 
 

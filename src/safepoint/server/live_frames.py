@@ -17,7 +17,7 @@ from pydantic.alias_generators import to_camel
 from safepoint.server.bodies import flaw_of
 from safepoint.server.config import Limits
 from safepoint.server.feed import Frame, as_text
-from safepoint.server.requests import CancelAfter, Content, OnDisconnect, Seconds, State
+from safepoint.server.requests import CancelAfter, Content, OnDisconnect, State
 from safepoint.server.wire_events import Scene, empty_event
 from safepoint.sessions.busy import IfBusy
 
@@ -89,7 +89,7 @@ class LiveQuery(BaseModel):
     save_live_blob: bool = False
     if_busy: IfBusy = "reject"
     on_disconnect: Annotated[str, Field(pattern="^(cancel|detach)$")] = "cancel"
-    cancel_after: Seconds | None = None
+    cancel_after: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] | None = None  # a query is text
 
     @property
     def policy(self) -> OnDisconnect:

@@ -12,7 +12,7 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
 from safepoint._core.points import Level, SafePoint
@@ -20,8 +20,9 @@ from safepoint.history.parts import File, Image, Text, UserPart
 from safepoint.server.ids import SessionKey
 from safepoint.sessions.busy import IfBusy
 
-Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
-Patience = Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)]
+# In bodies of ours a number is a number and a yes is true: a stop that was misread is no stop that was asked for.
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False, strict=True)]
+Patience = Annotated[float, Field(ge=0, le=60, allow_inf_nan=False, strict=True)]
 State = dict[str, Any]  # Any: JSON values
 T = TypeVar("T")
 # Each may be wrong, and telling of a hundred thousand would hold up everybody else.
@@ -216,7 +217,7 @@ class CancelRequest(_Strict):
 
     at: str | Annotated[list[str], Field(max_length=20)] = "now"
     within_seconds: Seconds | None = None
-    recursive: bool = False
+    recursive: StrictBool = False
     reason: Annotated[str, Field(max_length=500)] | None = None
     wait_seconds: Patience = 5.0
     run_id: str | None = None
@@ -253,7 +254,7 @@ class CancelMany(CancelRequest):
     app_name: str | None = None
     user_id: str | None = None
     session_id: str | None = None
-    all: bool = False
+    all: StrictBool = False
 
     def fits(self, key: SessionKey, run_id: str) -> bool:
         wanted = (self.app_name, self.user_id, self.session_id, self.run_id)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable
 from fastapi import APIRouter, HTTPException
 from fastapi.responses import JSONResponse
 
+from safepoint.server import described
 from safepoint.server.answers import cancelled_json, record_json, without_nulls
 from safepoint.server.cancelling import Cancelled, cancel_all
 from safepoint.server.elsewhere import cancel_records
@@ -15,16 +16,17 @@ from safepoint.server.finding import Finder
 from safepoint.server.host import Host
 from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey, check_ids
+from safepoint.server.openapi import answers, by_name
 from safepoint.server.principal import Principal, Who
 from safepoint.server.requests import CancelMany, CancelRequest
 from safepoint.server.routes.sessions import BASE
 from safepoint.server.served import Served
 from safepoint.server.wire_events import Json
 
-routes = APIRouter()
+routes = APIRouter(generate_unique_id_function=by_name)
 
 
-@routes.post(BASE + "/{session}:cancel")
+@routes.post(BASE + "/{session}:cancel", response_model=None, responses=answers(described.Cancelled))
 async def cancel_session(
     host: Served, who: Who, app: str, user: str, session: str, body: CancelRequest | None = None
 ) -> JSONResponse:
@@ -45,7 +47,7 @@ async def cancel_session(
     return JSONResponse(nothing, 404)
 
 
-@routes.post("/runs/{run}:cancel")
+@routes.post("/runs/{run}:cancel", response_model=None, responses=answers(described.Cancelled | described.EndedRun))
 async def cancel_run(host: Served, who: Who, run: str, body: CancelRequest | None = None) -> JSONResponse:
     request, found = body or CancelRequest(), await Finder(host).run(who, run)
     if request.run_id not in (None, run):
@@ -60,7 +62,7 @@ async def cancel_run(host: Served, who: Who, run: str, body: CancelRequest | Non
     return JSONResponse(without_nulls({"status": "ended", **record_json(record)}))
 
 
-@routes.post("/runs:cancel")
+@routes.post("/runs:cancel", response_model=None, responses=answers(described.CancelledMany))
 async def cancel_many(host: Served, who: Who, body: CancelMany) -> Json:
     check_ids(app=body.app_name, user=body.user_id, session=body.session_id, run=body.run_id)
     if not (body.all or body.app_name or body.user_id or body.session_id or body.run_id):

@@ -7,12 +7,14 @@ from functools import partial
 from fastapi import APIRouter, HTTPException
 
 from safepoint.errors import SessionBusy, SessionNotFound
+from safepoint.server import described
 from safepoint.server.answers import record_json, rewound_json, run_json, without_nulls
 from safepoint.server.cancelling import cancel_all, withdraw
 from safepoint.server.finding import Finder
 from safepoint.server.host import Host
 from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
+from safepoint.server.openapi import answers, by_name, errors
 from safepoint.server.principal import Principal, Who
 from safepoint.server.requests import Answer, CancelRequest, Content, ResumeRequest, RewindRequest, RunRequest, SaidPart
 from safepoint.server.served import Served
@@ -20,10 +22,10 @@ from safepoint.server.wire_events import Json, Scene
 from safepoint.sessions.busy import Sender
 from safepoint.sessions.store import StoredRun
 
-routes = APIRouter()
+routes = APIRouter(generate_unique_id_function=by_name)
 
 
-@routes.post("/runs/{run}:resume")
+@routes.post("/runs/{run}:resume", response_model=None, responses=answers(described.Run) | errors(409))
 async def resume(host: Served, who: Who, run: str, body: ResumeRequest | None = None) -> Json:
     """Answers once the run is accepted; nobody has to stay: watch it by the run id in the answer."""
     key, _, last = await _last_turn(host, who, run)
@@ -53,7 +55,7 @@ def _message(given: ResumeRequest) -> Content | None:
     return Content(parts=parts)
 
 
-@routes.post("/runs/{run}:rewind")
+@routes.post("/runs/{run}:rewind", response_model=None, responses=answers(described.Rewound) | errors(409))
 async def rewind(host: Served, who: Who, run: str, body: RewindRequest | None = None) -> Json:
     """Take the turn back. What tools did stays done, and is listed. A live run is stopped NOW first."""
     key, sender, _ = await _last_turn(host, who, run)
@@ -70,7 +72,7 @@ async def rewind(host: Served, who: Who, run: str, body: RewindRequest | None = 
     return rewound_json(run, rewound)
 
 
-@routes.post("/runs/{run}/asks/{ask}:withdraw")
+@routes.post("/runs/{run}/asks/{ask}:withdraw", response_model=None, responses=answers(described.Withdrawn))
 async def withdraw_ask(host: Served, who: Who, run: str, ask: str) -> Json:
     found = await Finder(host).run(who, run)
     if not isinstance(found, HostedRun):

@@ -6,10 +6,11 @@ from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 
 from safepoint.server.metrics import CONTENT_TYPE
+from safepoint.server.openapi import by_name
 from safepoint.server.principal import Who
 from safepoint.server.served import Served
 
-routes = APIRouter()
+routes = APIRouter(generate_unique_id_function=by_name)
 
 
 @routes.get("/metrics", response_class=PlainTextResponse)

@@ -9,6 +9,7 @@ from functools import partial
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import JSONResponse, Response
 
+from safepoint.server import described
 from safepoint.server.authorization import Authorization, authorization_of
 from safepoint.server.direct import DirectRoute
 from safepoint.server.event_stream import EventStream
@@ -16,6 +17,7 @@ from safepoint.server.feed import Feed
 from safepoint.server.finding import Finder
 from safepoint.server.host import Host
 from safepoint.server.hosted import HostedRun
+from safepoint.server.openapi import answers, by_name, errors, streams
 from safepoint.server.principal import Principal, Who
 from safepoint.server.requests import RunRequest
 from safepoint.server.served import Served
@@ -24,10 +26,10 @@ from safepoint.sessions.records import RunRecord
 
 _A_MOMENT = 0.05
 
-routes = APIRouter(route_class=DirectRoute)
+routes = APIRouter(route_class=DirectRoute, generate_unique_id_function=by_name)
 
 
-@routes.post("/run")
+@routes.post("/run", response_model=None, responses=answers(list[described.Event]) | errors(409))
 async def run(host: Served, who: Who, body: RunRequest, request: Request) -> Response:
     hosted, feed = await _submit(host, who, body)
     with feed.view() as viewer:
@@ -41,7 +43,9 @@ async def run(host: Served, who: Who, body: RunRequest, request: Request) -> Res
     return JSONResponse(latest(viewer.rest()))
 
 
-@routes.post("/run_sse")
+@routes.post(
+    "/run_sse", response_model=None, response_class=EventStream, status_code=200, responses=streams() | errors(409)
+)
 async def run_sse(host: Served, who: Who, body: RunRequest, request: Request) -> Response:
     hosted, feed = await _submit(host, who, body)
     run_id = feed.scene.run_id if hosted is None else hosted.id

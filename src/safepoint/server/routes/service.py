@@ -12,7 +12,9 @@ from fastapi.responses import JSONResponse
 from safepoint.agent.agent import Agent
 from safepoint.agent.base import BaseAgent
 from safepoint.compose.composite import Composite
+from safepoint.server import described
 from safepoint.server.ids import check_id
+from safepoint.server.openapi import Responses, answers, by_name
 from safepoint.server.principal import Who
 from safepoint.server.readiness import State
 from safepoint.server.served import Ready, Served
@@ -20,13 +22,15 @@ from safepoint.server.wire_events import Json
 
 _A_MOMENT = 0.2  # whoever asks whether it is alive may not have much more
 
-routes = APIRouter()
+_NOT_READY: Responses = {503: {"model": described.Readiness, "description": "Send it nothing now."}}
+
+routes = APIRouter(generate_unique_id_function=by_name)
 
 AnyAgent: TypeAlias = BaseAgent[Any, Any]  # Any: agents of every kind
 
 
 @routes.head("/health", include_in_schema=False)
-@routes.get("/health")
+@routes.get("/health", response_model=None, responses=answers(described.Health))
 async def health(readiness: Ready) -> Json:
     """Is the process alive? It is as long as it answers; `details` tell whether it can do its work too."""
     state = await readiness.look(_A_MOMENT)
@@ -34,7 +38,7 @@ async def health(readiness: Ready) -> Json:
 
 
 @routes.head("/ready", include_in_schema=False)
-@routes.get("/ready")
+@routes.get("/ready", response_model=None, responses=answers(described.Readiness) | _NOT_READY)
 async def ready(readiness: Ready) -> JSONResponse:
     """Shall it be sent requests? 503 while it shuts down, and while its store is out of reach."""
     state = await readiness.look()
@@ -46,12 +50,12 @@ def _details(state: State) -> Json:
     return {"ready": state.ready, "draining": state.draining, "store": "ok" if state.store else "out of reach"}
 
 
-@routes.get("/version")
+@routes.get("/version", response_model=None, responses=answers(described.Version))
 async def show_version(host: Served, who: Who) -> Json:
     return {"version": version("safepoint"), "language": "python", "language_version": platform.python_version()}
 
 
-@routes.get("/list-apps")
+@routes.get("/list-apps", response_model=None, responses=answers(list[str] | described.Apps))
 async def list_apps(host: Served, who: Who, *, detailed: bool = False) -> Any:  # Any: two shapes, as ADK has them
     apps = [(app.name, app.agent) for app in host.catalog if app.agent is not None]
     if not detailed:
@@ -60,7 +64,7 @@ async def list_apps(host: Served, who: Who, *, detailed: bool = False) -> Any:  
     return {"apps": [_app_json(name, agent) for name, agent in apps], "broken": broken}
 
 
-@routes.get("/apps/{app}/app-info")
+@routes.get("/apps/{app}/app-info", response_model=None, responses=answers(described.AppInfo))
 async def app_info(host: Served, who: Who, app: str) -> Json:
     """ADK answers 400 for a root that calls no model; here a composite is told with all that it is made of."""
     return _app_json(app, host.agent(check_id("app", app)))

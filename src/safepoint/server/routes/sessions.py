@@ -10,11 +10,13 @@ from fastapi import APIRouter, Body, HTTPException
 
 from safepoint.errors import SessionExists, SessionNotFound
 from safepoint.history.parts import Message
+from safepoint.server import described
 from safepoint.server.elsewhere import cancel_records
 from safepoint.server.finding import Finder
 from safepoint.server.host import Host
 from safepoint.server.ids import SessionKey
 from safepoint.server.importing import imported_messages
+from safepoint.server.openapi import answers, answers_null, by_name, errors
 from safepoint.server.principal import Who
 from safepoint.server.requests import CancelRequest, NewSession, State, StatePatch
 from safepoint.server.served import Served
@@ -23,7 +25,9 @@ from safepoint.server.wire_events import Json
 _PATIENCE = 15.0  # for runs of other processes to stop
 BASE = "/apps/{app}/users/{user}/sessions"
 
-routes = APIRouter()
+_SESSION = answers(described.Session)
+
+routes = APIRouter(generate_unique_id_function=by_name)
 
 
 async def _create(host: Host, key: SessionKey, state: State | None, history: Sequence[Message] = ()) -> Json:
@@ -34,12 +38,12 @@ async def _create(host: Host, key: SessionKey, state: State | None, history: Seq
     return await Finder(host).session(key)
 
 
-@routes.get(BASE)
+@routes.get(BASE, response_model=None, responses=answers(list[described.Session]))
 async def list_sessions(host: Served, who: Who, app: str, user: str) -> list[Json]:
     return await Finder(host).sessions(app, user, who.prefix(app, user))
 
 
-@routes.post(BASE)
+@routes.post(BASE, response_model=None, responses=_SESSION | errors(409))
 async def create_session(host: Served, who: Who, app: str, user: str, body: NewSession | None = None) -> Json:
     wanted = body or NewSession()
     key = who.session(app, user, str(uuid.uuid4()) if wanted.session_id is None else wanted.session_id)
@@ -48,7 +52,7 @@ async def create_session(host: Served, who: Who, app: str, user: str, body: NewS
     return await _create(host, key, wanted.state, imported_messages(wanted.events or []))
 
 
-@routes.post(BASE + "/{session}")
+@routes.post(BASE + "/{session}", response_model=None, responses=_SESSION | errors(409))
 async def create_session_with_id(
     host: Served,
     who: Who,
@@ -60,19 +64,19 @@ async def create_session_with_id(
     return await _create(host, who.session(app, user, session), state)
 
 
-@routes.get(BASE + "/{session}")
+@routes.get(BASE + "/{session}", response_model=None, responses=_SESSION)
 async def get_session(host: Served, who: Who, app: str, user: str, session: str) -> Json:
     return await Finder(host).session(who.session(app, user, session))
 
 
-@routes.patch(BASE + "/{session}")
+@routes.patch(BASE + "/{session}", response_model=None, responses=_SESSION | errors(409))
 async def patch_session(host: Served, who: Who, app: str, user: str, session: str, body: StatePatch) -> Json:
     key = who.session(app, user, session)
     await host.patch(key, body.state_delta)
     return await Finder(host).session(key)
 
 
-@routes.delete(BASE + "/{session}")
+@routes.delete(BASE + "/{session}", response_model=None, responses=answers_null("It is not there any more."))
 async def delete_session(host: Served, who: Who, app: str, user: str, session: str) -> None:
     key = who.session(app, user, session)
     here = {run.id for run in host.live_of(key)}

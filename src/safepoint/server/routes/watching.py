@@ -10,10 +10,12 @@ from fastapi.responses import Response
 
 from safepoint.agent.steering import SteerOutcome
 from safepoint.errors import SessionBusy
+from safepoint.server import described
 from safepoint.server.answers import holding_json, record_json, run_json, without_nulls
 from safepoint.server.event_stream import EventStream
 from safepoint.server.finding import Finder
 from safepoint.server.hosted import HostedRun
+from safepoint.server.openapi import answers, by_name, errors, streams
 from safepoint.server.pages import WantedRuns
 from safepoint.server.principal import Who
 from safepoint.server.requests import SteerRequest
@@ -21,10 +23,10 @@ from safepoint.server.served import Served
 from safepoint.server.wire_events import Json
 from safepoint.sessions.records import RunRecord, RunState
 
-routes = APIRouter()
+routes = APIRouter(generate_unique_id_function=by_name)
 
 
-@routes.get("/runs")
+@routes.get("/runs", response_model=None, responses=answers(list[described.Run], "A page of them, newest first."))
 async def list_runs(host: Served, who: Who, wanted: WantedRuns, response: Response) -> list[Json]:
     found = await Finder(host).runs(who, wanted)
     runs, following = wanted.page((place, _shown(run)) for place, run in found)
@@ -33,7 +35,7 @@ async def list_runs(host: Served, who: Who, wanted: WantedRuns, response: Respon
     return [without_nulls(run) for run in runs]
 
 
-@routes.get("/runs/{run}")
+@routes.get("/runs/{run}", response_model=None, responses=answers(described.Run))
 async def get_run(host: Served, who: Who, run: str) -> Json:
     return without_nulls(_shown(await Finder(host).run(who, run)))
 
@@ -42,7 +44,7 @@ def _shown(run: HostedRun | RunRecord) -> Json:
     return run_json(run) if isinstance(run, HostedRun) else record_json(run)
 
 
-@routes.get("/runs/{run}/events")
+@routes.get("/runs/{run}/events", response_model=None, response_class=EventStream, status_code=200, responses=streams())
 async def watch_run(host: Served, who: Who, run: str, request: Request, after: int = 0) -> Response:
     _, feed = await Finder(host).feed(who, run)
     last = request.headers.get("last-event-id", "")
@@ -50,7 +52,7 @@ async def watch_run(host: Served, who: Who, run: str, request: Request, after: i
     return EventStream(feed, host.config, after=after, partials=True, run_id=run)
 
 
-@routes.get("/runs/{run}/why")
+@routes.get("/runs/{run}/why", response_model=None, responses=answers(described.Why))
 async def why(host: Served, who: Who, run: str) -> Json:
     """`asked`: where it is to stop, empty if nobody wants that; not there for a run that this process does not have."""
     shown = _shown(await Finder(host).run(who, run))
@@ -63,7 +65,7 @@ async def why(host: Served, who: Who, run: str) -> Json:
     return without_nulls(answer)
 
 
-@routes.post("/runs/{run}:steer")
+@routes.post("/runs/{run}:steer", response_model=None, responses=answers(described.Steered) | errors(409))
 async def steer(host: Served, who: Who, run: str, body: SteerRequest) -> Json:
     """`waiting`: no model call has come yet, so nobody knows whether it will join; it may still."""
     found = await Finder(host).run(who, run)

@@ -1,0 +1,356 @@
+"""What the server answers, as `/openapi.json` describes it.
+
+Answers are made as plain JSON (`answers.py`, `wire_events.py`): nothing is built from these classes, and nothing is
+checked against them while it is served. The tests hold every answer to them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import SkipJsonSchema
+
+from safepoint.sessions.records import RunState
+
+Values = dict[str, Any]  # Any: JSON values
+# Of a field that is left out where there is nothing to tell. No answer has a null.
+Absent = SkipJsonSchema[None]
+
+
+def _without_nulls(schema: Values) -> None:
+    for field in schema.get("properties", {}).values():
+        if "default" in field and field["default"] is None:
+            del field["default"]
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, json_schema_extra=_without_nulls)
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+class LastRun(_Answer):
+    run_id: str
+    outcome: str | Absent = None
+
+
+class Error(_Answer):
+    """Why a request was refused. `lastRun`: of a session that has no active run to cancel."""
+
+    detail: str
+    last_run: LastRun | Absent = None
+
+
+class Flaw(BaseModel):
+    """`loc`: where in the request; `input`: a glimpse of what was there."""
+
+    type: str
+    loc: list[str | int]
+    msg: str
+    input: Any = None  # Any: JSON
+    ctx: Values | Absent = None
+
+
+class Invalid(BaseModel):
+    """What is wrong with a request of the wrong shape, the first of it."""
+
+    detail: list[Flaw]
+
+
+# -- sessions and events -----------------------------------------------------------------------------------------------
+
+
+class FunctionCall(_Answer):
+    id: str
+    name: str
+    args: Values
+
+
+class FunctionResponse(_Answer):
+    """`willContinue`: the call still runs, and this is what it tells; only in partial events."""
+
+    id: str
+    name: str
+    response: Values
+    will_continue: bool | Absent = None
+
+
+class InlineData(_Answer):
+    """`data`: in base64."""
+
+    mime_type: str
+    data: str
+
+
+class FileData(_Answer):
+    file_uri: str
+    mime_type: str
+
+
+class EventPart(_Answer):
+    """A text, which may be a thought, or one of the others."""
+
+    text: str | Absent = None
+    thought: bool | Absent = None
+    function_call: FunctionCall | Absent = None
+    function_response: FunctionResponse | Absent = None
+    inline_data: InlineData | Absent = None
+    file_data: FileData | Absent = None
+
+
+class EventContent(_Answer):
+    role: Literal["user", "model"]
+    parts: list[EventPart]
+
+
+class Actions(_Answer):
+    state_delta: Values
+    artifact_delta: Values
+    requested_auth_configs: Values
+    requested_tool_confirmations: Values
+
+
+class NodeInfo(_Answer):
+    path: str
+
+
+class UsageMetadata(_Answer):
+    prompt_token_count: int
+    candidates_token_count: int
+    total_token_count: int
+
+
+class Event(_Answer):
+    """One message of a conversation, or, if it is `partial`, a piece of one, under the same id.
+
+    `errorCode` and `errorMessage`: how a run ended that has no answer. `longRunningToolIds`: the calls that wait for a
+    person. `customMetadata`: what came with the message, and `safepointLedger`, `safepointQuestions` of a run that was
+    stopped or waits. `turnComplete`: on a WebSocket, the last event of a run.
+    """
+
+    id: str
+    invocation_id: str
+    author: str
+    timestamp: float
+    actions: Actions
+    node_info: NodeInfo
+    content: EventContent | Absent = None
+    partial: bool | Absent = None
+    interrupted: bool | Absent = None
+    turn_complete: bool | Absent = None
+    long_running_tool_ids: list[str] | Absent = None
+    error_code: str | Absent = None
+    error_message: str | Absent = None
+    usage_metadata: UsageMetadata | Absent = None
+    custom_metadata: Values | Absent = None
+
+
+class Session(_Answer):
+    """In a list it has no `events`. `lastUpdateTime`: in seconds since 1970."""
+
+    id: str
+    app_name: str
+    user_id: str
+    state: Values
+    events: list[Event]
+    last_update_time: float
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+class Usage(_Answer):
+    input_tokens: int
+    output_tokens: int
+    estimated: bool
+
+
+class StopReason(_Answer):
+    """Why a run was stopped (`text`, `source`, `by`), or failed (`error`, `text`)."""
+
+    text: str
+    source: str | Absent = None
+    by: str | None = None
+    error: str | Absent = None
+
+
+class Run(_Answer):
+    """`outcome`: how it ended. `continues`: the run that it goes on with. Times: in seconds since 1970."""
+
+    run_id: str
+    state: RunState
+    created_at: float
+    invocation_id: str | Absent = None
+    app_name: str | Absent = None
+    user_id: str | Absent = None
+    session_id: str | Absent = None
+    outcome: str | Absent = None
+    events: int | Absent = None
+    reason: StopReason | Absent = None
+    usage: Usage | Absent = None
+    ended_at: float | Absent = None
+    continues: str | Absent = None
+
+
+class Touched(_Answer):
+    path: str
+    name: str
+    state: str
+
+
+class LeftBehind(_Answer):
+    """A piece of work that did not stop and was abandoned. `stack`: for the admin key."""
+
+    name: str
+    path: str
+    rung: str
+    age: float
+    still_running: bool
+    stack: str | Absent = None
+
+
+class CancelledRun(_Answer):
+    """`outcome`: absent while it is still stopping. `durable`: the cancel would outlive a crash of the server."""
+
+    run_id: str
+    requested: bool
+    durable: bool
+    outcome: str | Absent = None
+    ask_id: str | Absent = None
+    stopped_at: float | Absent = None
+    touched: list[Touched] | Absent = None
+    orphans: list[LeftBehind] | Absent = None
+    usage: Usage | Absent = None
+
+
+class CancelledMany(_Answer):
+    """`status`: `cancelling` while one of them is not over."""
+
+    status: Literal["cancelled", "cancelling"]
+    runs: list[CancelledRun]
+
+
+class Cancelled(CancelledMany):
+    """The id of the session comes twice: `session_id` is ADK's name for it."""
+
+    session: str = Field(alias="sessionId")
+    adk_session: str = Field(alias="session_id")
+
+
+class EndedRun(Run):
+    """The run to be cancelled was over already: as it ended."""
+
+    status: Literal["ended"]
+
+
+class Holding(_Answer):
+    """What holds a stopping run. `stack`: for the admin key."""
+
+    name: str
+    path: str
+    rung: str | Absent = None
+    seconds: float | Absent = None
+    stack: str | Absent = None
+
+
+class Why(_Answer):
+    """`asked`: where it is to stop, empty if nobody wants that; absent for a run that this process does not have."""
+
+    run_id: str
+    state: RunState
+    outcome: str | Absent = None
+    asked: list[str] | Absent = None
+    holding: list[Holding]
+
+
+class Steered(_Answer):
+    """`waiting`: no model call has come yet, so nobody knows whether it will join; it may still."""
+
+    run_id: str
+    outcome: Literal["joined", "too_late", "waiting"]
+    reason: str | Absent = None
+
+
+class Withdrawn(_Answer):
+    run_id: str
+    ask_id: str
+    outcome: Literal["withdrawn", "too_late"]
+    reason: str | Absent = None
+
+
+class Effect(_Answer):
+    """A call whose effect remains in the world."""
+
+    call_id: str
+    name: str
+    state: str
+    effect: str
+    still_running: bool | Absent = None
+
+
+class Rewound(_Answer):
+    """`messages`: how many were taken back."""
+
+    run_id: str
+    outcome: Literal["rewound"]
+    messages: int
+    effects: list[Effect]
+
+
+# -- the server --------------------------------------------------------------------------------------------------------
+
+
+class Details(_Answer):
+    ready: bool
+    draining: bool
+    store: Literal["ok", "out of reach"]
+
+
+class Health(_Answer):
+    status: Literal["ok"]
+    details: Details
+
+
+class Readiness(_Answer):
+    status: Literal["ok", "unavailable"]
+    details: Details
+
+
+class Version(BaseModel):
+    version: str
+    language: str
+    language_version: str
+
+
+class AgentInfo(BaseModel):
+    name: str
+    description: str
+    instruction: str
+    tools: list[Values]
+    sub_agents: list[str]
+
+
+class AppInfo(_Answer):
+    """`agents`: all that the app is made of, by name."""
+
+    name: str
+    root_agent_name: str
+    description: str
+    language: str
+    is_computer_use: bool
+    agents: dict[str, AgentInfo]
+
+
+class BrokenApp(_Answer):
+    name: str
+    error: str
+
+
+class Apps(_Answer):
+    """With `detailed=true`; `broken`: the apps that could not be loaded."""
+
+    apps: list[AppInfo]
+    broken: list[BrokenApp]
