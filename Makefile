@@ -73,6 +73,14 @@ proof: $(READY) ## run the long proofs and show their reports
 mutants: $(READY) ## break the core and the closing of histories on purpose, and see whether a test notices
 	$(BIN)/python -m tests.mutation
 
+.PHONY: changelog
+changelog: $(READY) ## show what the next release changes; VERSION=0.2.0 writes it to CHANGELOG.md and takes the fragments away
+	$(BIN)/towncrier build --yes $(if $(VERSION),--version $(VERSION),--draft --version next)
+
+.PHONY: release-check
+release-check: $(READY) ## build wheel and sdist, install the wheel with each extra in a new environment, import, serve, chat
+	$(BIN)/python -m tests.release
+
 .PHONY: bench
 bench: $(READY) ## run every benchmark
 	$(BIN)/python -m bench
