@@ -4,16 +4,17 @@
 
 BIN := .venv/bin
 READY := .venv/.ready
+CORES := $(shell getconf _NPROCESSORS_ONLN)
 # Twice as many as there are cores: the tests of whole processes wait for most of their time.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2)
+WORKERS ?= $(shell expr $(CORES) \* 2)
 
 # Compiled modules are kept, in one place, whatever the machine's environment says: hundreds of Pythons start here.
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
 
-PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-# Suites that start no processes.
-FAST := $(addprefix tests/,agent cli compose core history hostile house machines resume sessions testing tools turns)
+PYTEST := $(BIN)/pytest --dist loadfile --no-loadscope-reorder
+# Suites that neither start processes nor play thousands of scenarios.
+FAST := $(addprefix tests/,agent cli compose core history hostile house sessions tools turns)
 
 # The first interpreter that is new enough. Each is tried, because a name on PATH may be a shim that does not run.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -26,12 +27,12 @@ help: ## show this list
 .PHONY: quick
 quick: $(READY) lint ## while you work: lint, the types of what changed, the fast tests
 	@$(MAKE) --no-print-directory -j2 mypy pyright-changed
-	$(PYTEST) -q $(FAST)
+	$(PYTEST) -q -n $(CORES) $(FAST)
 
 .PHONY: test
 test: $(READY) lint ## lint, check the types, run the tests
 	@$(MAKE) --no-print-directory -j2 mypy pyright
-	$(PYTEST)
+	$(PYTEST) -n $(WORKERS)
 
 .PHONY: test-everywhere
 test-everywhere: $(READY) ## cancel every entry at every await, where `make test` takes a sample, and see that none is left
@@ -43,7 +44,7 @@ test-browser: $(READY) ## the tests that need a browser: chromium, Chrome, or pl
 
 .PHONY: test-cold
 test-cold: $(READY) ## docs, examples and whole processes once more, each in a new Python instead of a forked one
-	SAFEPOINT_COLD=1 $(PYTEST) tests/docs tests/examples tests/process tests/test_program.py
+	SAFEPOINT_COLD=1 $(PYTEST) -n $(WORKERS) tests/docs tests/examples tests/process tests/test_program.py
 
 .PHONY: lint
 lint: $(READY)
@@ -71,6 +72,14 @@ proof: $(READY) ## run the long proofs and show their reports
 .PHONY: mutants
 mutants: $(READY) ## break the core and the closing of histories on purpose, and see whether a test notices
 	$(BIN)/python -m tests.mutation
+
+.PHONY: changelog
+changelog: $(READY) ## show what the next release changes; VERSION=0.2.0 writes it to CHANGELOG.md and takes the fragments away
+	$(BIN)/towncrier build --yes $(if $(VERSION),--version $(VERSION),--draft --version next)
+
+.PHONY: release-check
+release-check: $(READY) ## build wheel and sdist, install the wheel with each extra in a new environment, import, serve, chat
+	$(BIN)/python -m tests.release
 
 .PHONY: bench
 bench: $(READY) ## run every benchmark

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +29,12 @@ def _needs_a_newer_python(item: pytest.Item) -> bool:
 
 def _turn(item: pytest.Item) -> int:
     return next((turn for turn, suite in enumerate(FIRST) if item.nodeid.startswith(suite)), len(FIRST))
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays. Dozens of tests collect garbage, and each would look through all of it."""
+    gc.collect()
+    gc.freeze()
 
 
 class OneTreeForAllRules(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
-from tests.house.tree import Source, sources
+from tests.house.tree import ROOT, Source, sources
 
 FRAGMENT = re.compile(r"changes/[a-z0-9-]+\.(feature|fix|change|doc)\.md")
+
+
+OTHERS = ("changes/README.md", "changes/template.md.j2")
 
 
 def fragment_complaints(source: Source) -> list[str]:
@@ -16,7 +21,7 @@ def fragment_complaints(source: Source) -> list[str]:
 
 
 def test_every_fragment_is_named_by_the_rule_and_says_something() -> None:
-    fragments = [source for source in sources("changes", suffix="") if source.path != "changes/README.md"]
+    fragments = [source for source in sources("changes", suffix="") if source.path not in OTHERS]
     assert [complaint for source in fragments for complaint in fragment_complaints(source)] == []
 
 
@@ -29,3 +34,11 @@ def test_a_misnamed_or_empty_fragment_is_found() -> None:
     ):
         assert len(fragment_complaints(source)) == 1, source
     assert fragment_complaints(Source("changes/a-slug.fix.md", "Faster.")) == []
+
+
+def test_the_changelog_of_the_next_release_has_every_fragment() -> None:
+    command = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", "next"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    shown = " ".join(done.stdout.split())
+    fragments = [source for source in sources("changes", suffix=".md") if source.path not in OTHERS]
+    assert [source.path for source in fragments if " ".join(source.text.split()) not in shown] == []

@@ -1,9 +1,11 @@
-"""Three rings; an inner one never imports an outer one, not even for a type checker."""
+"""Three rings, and packages that import each other in one direction only, not even for a type checker otherwise."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 
 from tests.house.tree import Source, sources
 
@@ -17,13 +19,22 @@ RINGS = {
     "tools": 2,
     "compose": 2,
     "turns": 2,
+    "storage": 2,
     "sessions": 2,
     "events": 2,
-    "models": 3,
-    "server": 3,
-    "cli": 3,
+    "serving": 3,
     "protocols": 3,
+    "server": 3,
+    "models": 3,
+    "adapters": 3,
+    "cli": 3,
     "testing": 3,
+}
+# Inside a ring: a part, and what it never imports.
+NEVER = {
+    "agent": {"storage", "sessions", "turns", "compose"},
+    "serving": {"protocols", "server", "cli"},
+    "protocols": {"server", "cli"},
 }
 CORE_NEVER_IMPORTS = {
     "aiohttp",
@@ -42,7 +53,14 @@ CORE_NEVER_IMPORTS = {
     "uvicorn",
     "websockets",
 }
+SERVING_NEVER_IMPORTS = {"fastapi", "starlette", "uvicorn", "websockets"}
 WINDOW = "safepoint/__init__"
+
+# Imports that close a cycle of packages, and how many there may be. This list may only shrink.
+CYCLE_WAIVERS = {
+    ("history", "tools"): 1,
+    ("tools", "agent"): 7,
+}
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -71,8 +89,12 @@ def unit_of(dotted: str) -> str | None:
     return rest[0] if rest and rest[0] in RINGS else WINDOW
 
 
+def part_of(source: Source) -> str:
+    return source.path.removeprefix("src/safepoint/").removesuffix(".py").split("/")[0]
+
+
 def layering_complaints(source: Source) -> list[str]:
-    unit = source.path.removeprefix("src/safepoint/").removesuffix(".py").split("/")[0]
+    unit = part_of(source)
     if unit == "__init__":
         return window_complaints(source)
     if unit not in RINGS:
@@ -87,8 +109,10 @@ def layering_complaints(source: Source) -> list[str]:
             complaints.append(f"{where}: {unit} imports {dotted} through the public window")
         elif target in RINGS and RINGS[target] > RINGS[unit]:
             complaints.append(f"{where}: {unit} (ring {RINGS[unit]}) imports {dotted} (ring {RINGS[target]})")
-        elif unit == "_core" and dotted.split(".")[0] in CORE_NEVER_IMPORTS:
-            complaints.append(f"{where}: _core imports {dotted}")
+        elif target in NEVER.get(unit, ()):
+            complaints.append(f"{where}: {unit} never imports {target}")
+        elif dotted.split(".")[0] in {"_core": CORE_NEVER_IMPORTS, "serving": SERVING_NEVER_IMPORTS}.get(unit, ()):
+            complaints.append(f"{where}: {unit} imports {dotted}")
     return complaints
 
 
@@ -102,6 +126,32 @@ def window_complaints(source: Source) -> list[str]:
         for line, dotted in imports(eager)
         if (target := unit_of(dotted)) in RINGS and RINGS[target] == 3
     ]
+
+
+def package_imports(files: list[Source]) -> Counter[tuple[str, str]]:
+    """How often each part imports each other one. The public window, which imports them all, is none of them."""
+    found: Counter[tuple[str, str]] = Counter()
+    for source in files:
+        unit = part_of(source)
+        targets = [unit_of(dotted) for _, dotted in imports(source.parse())]
+        found.update((unit, target) for target in targets if target in RINGS and target != unit and unit in RINGS)
+    return found
+
+
+def cycle_complaints(edges: Mapping[tuple[str, str], int], waivers: Mapping[tuple[str, str], int]) -> list[str]:
+    complaints = [
+        f"{source} imports {target} {edges.get((source, target), 0)} times, and the waiver says {ceiling}"
+        for (source, target), ceiling in waivers.items()
+        if not 0 < edges.get((source, target), 0) <= ceiling
+    ]
+    graph: dict[str, set[str]] = {}
+    for source, target in edges.keys() - waivers.keys():
+        graph.setdefault(source, set()).add(target)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        complaints.append(f"packages import each other in a circle: {' imports '.join(reversed(error.args[1]))}")
+    return complaints
 
 
 def in_unit(path: str, *lines: str) -> list[str]:
@@ -142,6 +192,41 @@ def test_the_core_knows_no_wire_format_and_no_network() -> None:
     for module in ("json", "http.client", "socket", "pydantic", "urllib.request", "ssl"):
         assert in_unit("_core/run.py", f"import {module}"), module
     assert in_unit("agent/loop.py", "import json") == []
+
+
+def test_packages_import_each_other_in_one_direction() -> None:
+    assert cycle_complaints(package_imports(sources("src/safepoint")), CYCLE_WAIVERS) == []
+
+
+def test_a_circle_of_packages_is_found_also_where_only_a_type_checker_sees_it() -> None:
+    inner = Source("src/safepoint/history/parts.py", "if TYPE_CHECKING: from safepoint.compose import loop")
+    outer = Source("src/safepoint/compose/loop.py", "def late(): from safepoint.history import parts")
+    assert package_imports([inner, outer]) == {("history", "compose"): 1, ("compose", "history"): 1}
+    [complaint] = cycle_complaints(package_imports([inner, outer]), {})
+    assert "compose imports history" in complaint
+    assert cycle_complaints(package_imports([outer]), {}) == []
+    assert cycle_complaints(package_imports([inner, outer]), {("history", "compose"): 1}) == []
+
+
+def test_a_waiver_for_a_circle_is_a_ceiling_and_goes_when_nothing_needs_it() -> None:
+    edges = {("history", "tools"): 2, ("tools", "history"): 1}
+    assert cycle_complaints(edges, {("history", "tools"): 1}) == [
+        "history imports tools 2 times, and the waiver says 1"
+    ]
+    assert cycle_complaints({}, {("history", "tools"): 1}) == ["history imports tools 0 times, and the waiver says 1"]
+
+
+def test_serving_knows_no_protocol_and_no_http_and_protocols_know_no_server() -> None:
+    for part, line in (
+        ("serving", "from safepoint.protocols import adk"),
+        ("serving", "import fastapi"),
+        ("protocols", "from safepoint.server import app"),
+        ("agent", "from safepoint.storage import memory"),
+    ):
+        assert len(in_unit(f"{part}/thing.py", line)) == 1, line
+    assert in_unit("protocols/adk.py", "from safepoint.serving import feed", "import starlette") == []
+    assert in_unit("server/app.py", "from safepoint.protocols import adk") == []
+    assert in_unit("storage/reducer.py", "from safepoint.agent import events") == []
 
 
 def test_a_new_part_must_be_given_a_ring() -> None:

@@ -1,7 +1,7 @@
 """Sizes have gates, because advice about the tail does not bite.
 
-Aim at 400 lines for a source file and 40 for a function. Each waiver below names a ceiling; the lists may only
-shrink: a waiver that is no longer needed fails the test until it is removed.
+A source file is one idea, in at most 600 lines; aim at 40 lines for a function. Each waiver below names a ceiling, and
+the lists may only shrink: a waiver that is no longer needed fails the test until it is removed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tests.house.tree import CODE, FunctionNode, Source, functions, sources
 
-SOURCE_LINES = 500
+SOURCE_LINES = 600
 TEST_LINES = 800
 BODY_LINES = 60
 PARAMETERS = 8

@@ -80,5 +80,5 @@ def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, FunctionNo
             if isinstance(node, FunctionNode):
                 yield name, node
             yield from functions(node, f"{name}.")
-        else:
+        elif not isinstance(node, ast.expr):  # most of a tree, and no `def` is in one
             yield from functions(node, prefix)
