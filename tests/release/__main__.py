@@ -22,6 +22,7 @@ from urllib.request import Request, urlopen
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
+BETWEEN_LOOKS = 0.1
 
 # What has to work with an extra alone; the empty one is the bare package.
 WORKS = {
@@ -130,7 +131,7 @@ def address(server: subprocess.Popen[bytes], log: Path) -> str:
                     return found[0]
             except URLError:
                 pass
-        time.sleep(0.1)
+        time.sleep(BETWEEN_LOOKS)
     raise AssertionError(f"it does not serve:\n{log.read_text()}")
 
 
