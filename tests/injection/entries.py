@@ -106,7 +106,9 @@ def scenarios_of(module: ModuleType) -> dict[str, Scenario]:
 
 def _found(module: ModuleType) -> Iterator[tuple[str, Scenario]]:
     for name, value in vars(module).items():
-        if name.startswith("_") or not inspect.iscoroutinefunction(value) or value.__module__ != module.__name__:
+        # Functions only: for Python 3.12 the module `inspect` is a coroutine function too, because it holds their mark.
+        is_scenario = inspect.isfunction(value) and inspect.iscoroutinefunction(value)
+        if name.startswith("_") or not is_scenario or value.__module__ != module.__name__:
             continue
         parameters = list(inspect.signature(value).parameters)
         if not parameters:
