@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 from safepoint import Agent, SafePoint, TurnLoop
 from safepoint.agent.stream import Reader
 from safepoint.errors import StoreError
 from safepoint.testing import call, say
-from safepoint.turns import ExitState, ItemCodec, LoopReader, MemoryTurnStore, Plan, PlanContext, PushReceipt, Turn
+from safepoint.turns import ExitState, LoopReader, MemoryTurnStore, Plan, PlanContext, PushReceipt, Turn
 from safepoint.turns.events import ItemsDropped, LoopEnded, TurnEnded
-from safepoint.turns.record import decode
+from safepoint.turns.storage import LoopChange, OpenedLoop, StoredLoop
 from tests.injection.parts import A_MOMENT, A_WHILE, agent, look, post
 from tests.injection.resuming import asks
+from tests.turns.parts import stored_places
 
 
 class SlowTurnStore(MemoryTurnStore):
     """Waits before it acts, and once more before it says so: what is cancelled may have happened."""
 
-    async def load(self, id: str) -> bytes | None:
+    async def open(self, id: str, claimant: str) -> OpenedLoop:
         await asyncio.sleep(A_MOMENT)
-        return await super().load(id)
-
-    async def save(self, id: str, record: bytes) -> None:
-        await asyncio.sleep(A_MOMENT)
-        await super().save(id, record)
+        opened = await super().open(id, claimant)
         await asyncio.sleep(0)
+        return opened
 
-    async def delete(self, id: str) -> None:
+    async def apply(self, id: str, epoch: int, changes: Sequence[LoopChange]) -> None:
         await asyncio.sleep(A_MOMENT)
-        await super().delete(id)
-        await asyncio.sleep(0)
-
-    async def claim(self, id: str, claimant: str) -> None:
-        await asyncio.sleep(A_MOMENT)
-        await super().claim(id, claimant)
+        await super().apply(id, epoch, changes)
         await asyncio.sleep(0)
 
     async def release(self, id: str, claimant: str) -> None:
@@ -43,23 +37,24 @@ class SlowTurnStore(MemoryTurnStore):
         await super().release(id, claimant)
         await asyncio.sleep(0)
 
-    def peek(self) -> bytes | None:
-        return self._records.get("loop")
+    def peek(self) -> StoredLoop | None:
+        table = self._tables.get("loop")
+        return None if table is None else table.read()
 
 
 class FailsOnce(SlowTurnStore):
-    """The second record is not taken; the next one is."""
+    """The second write is not taken; the next one is."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._saves = 0
+        self._writes = 0
 
-    async def save(self, id: str, record: bytes) -> None:
-        self._saves += 1
-        if self._saves == 2:
+    async def apply(self, id: str, epoch: int, changes: Sequence[LoopChange]) -> None:
+        self._writes += 1
+        if self._writes == 2:
             await asyncio.sleep(A_MOMENT)
             raise StoreError("not now")
-        await super().save(id, record)
+        await super().apply(id, epoch, changes)
 
 
 class Books:
@@ -85,22 +80,21 @@ async def _balance(reader: LoopReader[str], accepted: list[str], store: SlowTurn
     exit: ExitState[str] | None = None
     async for event in reader:
         match event:
-            case TurnEnded(outcome="ended" | "failed" | "preempted", consumed=items) | ItemsDropped(items=items):
+            case TurnEnded(outcome="ended" | "preempted", consumed=items) | ItemsDropped(items=items):
                 gone += items
             case LoopEnded(exit=found):
                 exit = found
             case _:
                 pass
     assert exit is not None
-    data = store.peek() if store is not None else None
-    kept = decode(data, ItemCodec.plain()) if data is not None else None
-    places = [*gone, *exit.interrupted, *exit.unhandled]
-    if exit.checkpoint == "failed" and kept is not None:  # the record was not read, so it is as it was
-        places += [item for item in (*kept.interrupted, *kept.unhandled) if item not in places]
+    interrupted, unhandled, failed = stored_places(store.peek() if store is not None else None)
+    told_failed = [item for turn in exit.failed for item in turn.items]
+    places = [*gone, *exit.interrupted, *exit.unhandled, *told_failed]
+    if exit.checkpoint == "failed":  # the record was not read, so it is as it was
+        places += [item for item in (*interrupted, *unhandled, *failed) if item not in places]
     assert sorted(places) == sorted(accepted), f"{accepted} were accepted, and these are accounted for: {places}"
     if store is not None and exit.checkpoint == "saved":
-        assert kept is not None
-        assert (kept.interrupted, kept.unhandled) == (exit.interrupted, exit.unhandled)
+        assert (interrupted, unhandled, failed) == (exit.interrupted, exit.unhandled, told_failed)
 
 
 BOOKS = Books()

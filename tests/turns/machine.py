@@ -26,6 +26,9 @@ wishes: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.fixed_dictionaries({"preempt": points, "within": seconds}),
     st.fixed_dictionaries({"preempt": points, "delay": seconds}),
     st.fixed_dictionaries({"preempt": points, "within": seconds, "delay": seconds}),
+    st.just({"interrupt": True}),
+    st.fixed_dictionaries({"interrupt": st.just(True), "delay": seconds}),
+    st.just({"join": True}),
 )
 stops: st.SearchStrategy[tuple[SafePoint | None, dict[str, Any]]] = st.one_of(
     st.just((None, {})),
@@ -52,13 +55,16 @@ class TurnMachine(RuleBasedStateMachine):
 
     @initialize(
         carry=st.sampled_from(["drop", "requeue"]),
-        on_turn_error=st.sampled_from(["stop", "continue", "continue"]),
+        on_turn_error=st.sampled_from(["stop", "continue", "skip", "retry", lambda failed: "retry"]),
         waits=st.booleans(),
+        in_session=st.booleans(),
         begun=st.sampled_from([False, True, True, True]),
         patience=st.sampled_from([0, 4, 8, 12, 20]),
     )
-    def begin(self, carry: Any, on_turn_error: Any, waits: bool, begun: bool, patience: int) -> None:  # Any: literals
-        self.world = World(carry, on_turn_error, waits=waits)
+    def begin(
+        self, carry: Any, on_turn_error: Any, waits: bool, begun: bool, patience: int, in_session: bool = False
+    ) -> None:  # Any: literals
+        self.world = World(carry, on_turn_error, waits=waits, in_session=in_session)
         self.patience = patience
         if begun:
             self.world.push({}, "outside")
@@ -94,6 +100,18 @@ class TurnMachine(RuleBasedStateMachine):
     @rule(wish=wishes, where=where, by_strategy=st.booleans(), then=then)
     def push(self, wish: dict[str, Any], where: Where, by_strategy: bool, then: int) -> None:  # Any: options
         self.world.push(wish, where, by_strategy=by_strategy and bool(wish))
+        self.go(then)
+
+    @precondition(lambda self: self.world.may_withdraw())
+    @rule(which=st.integers(0, 20), where=where, then=then)
+    def withdraw(self, which: int, where: Where, then: int) -> None:
+        self.world.withdraw(which, where)
+        self.go(then)
+
+    @precondition(lambda self: bool(self.world.loop.view.failed))
+    @rule(requeue=st.sampled_from([True, True, False]), then=then)
+    def decide(self, requeue: bool, then: int) -> None:
+        self.world.decide(requeue=requeue)
         self.go(then)
 
     @precondition(old_enough)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from safepoint import Agent, TurnLoop, tool
 from safepoint.testing import ScriptedModel, call, say
 from safepoint.testing.models import Reply
 from safepoint.turns import LoopEvent, MemoryTurnStore, Plan, PlanContext
+from safepoint.turns.storage import LoopChange, LoopTable, OpenedLoop, StoredLoop, StoredState
 
 T = TypeVar("T")
 
@@ -82,15 +84,14 @@ async def told(loop: TurnLoop[T], into: list[LoopEvent[T]]) -> None:
 
 
 class TroubledStore(MemoryTurnStore):
-    """A store that can be told to fail, or to wait; it counts what it was asked."""
+    """A storage that can be told to fail, or to wait; it counts what it was asked, and keeps it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.fails: BaseException | None = None
         self.gate: asyncio.Event | None = None
         self.waiting = asyncio.Event()
-        self.saves = 0
-        self.deletes = 0
+        self.writes: list[tuple[LoopChange, ...]] = []
 
     async def _trouble(self) -> None:
         if self.gate is not None:
@@ -99,26 +100,72 @@ class TroubledStore(MemoryTurnStore):
         if self.fails is not None:
             raise self.fails
 
-    async def load(self, id: str) -> bytes | None:
+    async def open(self, id: str, claimant: str) -> OpenedLoop:
         await self._trouble()
-        return await super().load(id)
+        return await super().open(id, claimant)
 
-    async def save(self, id: str, record: bytes) -> None:
+    async def apply(self, id: str, epoch: int, changes: Sequence[LoopChange]) -> None:
         await self._trouble()
-        self.saves += 1
-        await super().save(id, record)
+        self.writes.append(tuple(changes))
+        await super().apply(id, epoch, changes)
 
-    async def delete(self, id: str) -> None:
-        await self._trouble()
-        self.deletes += 1
-        await super().delete(id)
-
-    def peek(self, id: str) -> bytes | None:
+    def peek(self, id: str) -> StoredLoop | None:
         """What is stored now, without asking anybody."""
-        return self._records.get(id)
+        table = self._tables.get(id)
+        return None if table is None else table.read()
 
     def copy(self) -> TroubledStore:
-        """Another store with the same records, and no trouble."""
+        """Another storage with the same records, and no trouble."""
         other = TroubledStore()
-        other._records.update(self._records)
+        other._tables = {id: LoopTable(table.read()) for id, table in self._tables.items()}
         return other
+
+
+class ByteStore:
+    """A store of a user's own: bytes, three methods, nothing else. It can be told to fail."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, bytes] = {}
+        self.fails: BaseException | None = None
+        self.saves = 0
+        self.deletes = 0
+
+    def _trouble(self) -> None:
+        if self.fails is not None:
+            raise self.fails
+
+    async def load(self, id: str) -> bytes | None:
+        self._trouble()
+        return self.records.get(id)
+
+    async def save(self, id: str, record: bytes) -> None:
+        self._trouble()
+        self.saves += 1
+        self.records[id] = record
+
+    async def delete(self, id: str) -> None:
+        self._trouble()
+        self.deletes += 1
+        self.records.pop(id, None)
+
+
+def texts(stored: StoredLoop | None, *, of_turns: bool = False) -> list[str]:
+    """The items of a record as they are written: those that wait, or those of turns that are not over."""
+    items = stored.items if stored is not None else ()
+    return [item.text for item in items if (item.turn is not None) == of_turns]
+
+
+def stored_places(stored: StoredLoop | None) -> tuple[list[str], list[str], list[str]]:
+    """The items of turns that can go on, those that wait, and those of failed turns."""
+    stored = stored or StoredLoop()
+    turns = {turn.key: turn for turn in stored.turns}
+    interrupted, unhandled, failed = list[str](), list[str](), list[str]()
+    for item in stored.items:
+        turn = turns.get(item.turn or "")
+        if turn is None or (turn.checkpoint is None and turn.state is not StoredState.FAILED):
+            unhandled.append(json.loads(item.text))
+        elif turn.state is StoredState.FAILED:
+            failed.append(json.loads(item.text))
+        else:
+            interrupted.append(json.loads(item.text))
+    return interrupted, unhandled, failed

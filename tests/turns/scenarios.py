@@ -75,12 +75,14 @@ def held_for_a_plan_that_fails() -> TurnMachine:
     return machine
 
 
-def seen_while_nothing_runs() -> TurnMachine:
-    machine = TurnMachine()
-    machine.begin("requeue", "continue", False, False, 0)
-    machine.push(ANY, "outside", False, 0)
-    machine.start(AT_REST)
-    return machine
+def seen_by_a_push_and_over_before_it_is_heard() -> TurnMachine:
+    """The turn ends in some round after the model's last word; a push in each of them meets it."""
+    for rounds in range(20):
+        machine = in_a_turn()
+        machine.model("say", rounds)
+        machine.push(ANY, "outside", False, AT_REST)
+        machine.teardown()
+    return in_a_turn()
 
 
 def stopped_ever_harder() -> TurnMachine:
@@ -113,7 +115,7 @@ SCENARIOS: Final[list[Callable[[], TurnMachine]]] = [
     over_before_the_delay,
     held_and_asked,
     held_for_a_plan_that_fails,
-    seen_while_nothing_runs,
+    seen_by_a_push_and_over_before_it_is_heard,
     stopped_ever_harder,
     stopped_when_idle,
     ended_while_waiting_for_idleness,

@@ -13,13 +13,15 @@ import pytest
 from hypothesis import HealthCheck, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from safepoint import Ask, SafePoint
+from safepoint import Ask, SafePoint, TurnLoop
 from safepoint._core.clock import Clock
 from safepoint.errors import InternalError
 from safepoint.turns.preempt import Preempt, PreemptController, PreemptState
 from safepoint.turns.receipts import PushReceipt
 from safepoint.turns.stop import StopController
+from safepoint.turns.turn import Turn
 from tests.turns.machine import TurnMachine, drawn_arrows, table
+from tests.turns.parts import talker
 from tests.turns.scenarios import SCENARIOS
 
 STEPS = 50
@@ -53,12 +55,12 @@ def test_an_arrow_that_is_not_drawn_is_refused() -> None:
         stops.commit()
     preempt = machine_with(PreemptState.RESOLVED)
     with pytest.raises(InternalError, match="resolved → resolved is not a move"):
-        PreemptController[int](lambda: None).take(preempt, None, Clock())
+        PreemptController[str](lambda: None).take(preempt, None, Clock())
 
 
-def machine_with(state: PreemptState) -> Preempt[int]:
-    receipt = PushReceipt(None, stored=False)
-    return Preempt(Ask(SafePoint.ANY), None, None, receipt, state)
+def machine_with(state: PreemptState) -> Preempt[str]:
+    receipt, turn = PushReceipt(None, stored=False), Turn(TurnLoop(talker()), 1, lambda: None, 0.0)
+    return Preempt(Ask(SafePoint.ANY), None, turn, receipt, state)
 
 
 def never_taken() -> list[tuple[str, str, str]]:

@@ -1,14 +1,16 @@
 """A loop in which nothing moves by itself: every callback, model call and tool waits at a gate until it is told.
 
 The world keeps its own account of every item and every receipt, from what was asked and what was told, and compares it
-with what the loop says. `crash` is the death of a process: the next loop finds what the store had at that moment.
+with what the loop says. Every request to the model has each item at most once. `crash` is the death of a process: the
+next loop finds what the store, and the session, had at that moment.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
@@ -20,10 +22,12 @@ from safepoint._core.reasons import Source
 from safepoint._core.supervisor import Supervisor
 from safepoint.agent.model import CallDelta, Chunk, Finish, ModelRequest, TextDelta
 from safepoint.agent.stream import Reader
-from safepoint.errors import ModelError
+from safepoint.errors import ModelError, RunFailed, StoreError
+from safepoint.history.parts import Message
+from safepoint.sessions import MemoryStore, Session
+from safepoint.sessions.store import Stored
 from safepoint.turns import (
     ExitState,
-    ItemCodec,
     LoopReader,
     Plan,
     PlanContext,
@@ -34,11 +38,11 @@ from safepoint.turns import (
 )
 from safepoint.turns.events import ItemsDropped, TurnEnded
 from safepoint.turns.inbox import Pushed
-from safepoint.turns.record import LoadedRecord, decode
-from safepoint.turns.state import Carry, OnTurnError
+from safepoint.turns.retry import OnTurnError
+from safepoint.turns.state import Carry
 from safepoint.turns.stop import StopState
 from tests.machines.stepping import SteppingLoop
-from tests.turns.parts import TroubledStore, in_a_thread
+from tests.turns.parts import TroubledStore, in_a_thread, stored_places
 
 Where: TypeAlias = Literal["thread", "loop", "outside"]
 PATIENCE: Final = 60.0
@@ -81,11 +85,14 @@ class GatedModel:
 
     name = "gated"
 
-    def __init__(self, gates: Gates) -> None:
+    def __init__(self, gates: Gates, may_repeat: set[str]) -> None:
         self.gates = gates
+        self._may_repeat = may_repeat
+        self.repeated: list[str] = []
 
     def stream(self, request: ModelRequest, /) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
         check_history(list(request.messages))
+        self.repeated += [item for item in repeated(request.messages) if item not in self._may_repeat]
         return self._stream()
 
     @asynccontextmanager
@@ -102,6 +109,12 @@ class GatedModel:
         else:
             yield CallDelta(0, self.gates.next_call(), command, "{}")
             yield Finish("tool_calls")
+
+
+def repeated(messages: Sequence[Message]) -> list[str]:
+    """The items that are in the conversation more than once."""
+    said = Counter(re.findall(r"\b\d{4}\b", " ".join(each.text for each in messages if each.role == "user")))
+    return [item for item, times in said.items() if times > 1]
 
 
 def _gates_of(ctx: ToolContext) -> Gates:
@@ -130,8 +143,8 @@ async def ask(ctx: ToolContext) -> str:
 class Pushing:
     """One push: what it saw, and its receipt."""
 
-    item: int
-    seen: Turn[int] | None
+    item: str
+    seen: Turn[str] | None
     planning: bool
     receipt: PushReceipt
     ask: str | None
@@ -141,20 +154,27 @@ class Pushing:
 class Account:
     """Where the items of one loop are, by what was told."""
 
-    begun_with: list[int] = field(default_factory=list[int])
-    accepted: list[int] = field(default_factory=list[int])
-    refused: list[int] = field(default_factory=list[int])
-    consumed: list[int] = field(default_factory=list[int])
-    preempted: list[int] = field(default_factory=list[int])
-    dropped: list[int] = field(default_factory=list[int])
+    begun_with: list[str] = field(default_factory=list[str])
+    accepted: list[str] = field(default_factory=list[str])
+    refused: list[str] = field(default_factory=list[str])
+    consumed: list[str] = field(default_factory=list[str])
+    preempted: list[str] = field(default_factory=list[str])
+    dropped: list[str] = field(default_factory=list[str])
+    withdrawn: list[str] = field(default_factory=list[str])
+    discarded: list[str] = field(default_factory=list[str])
 
 
 class World:
     """One loop on one event loop, and the store that outlives both."""
 
-    def __init__(self, carry: Carry, on_turn_error: OnTurnError, *, waits: bool) -> None:
+    def __init__(self, carry: Carry, on_turn_error: OnTurnError, *, waits: bool, in_session: bool) -> None:
         self._options: tuple[Carry, OnTurnError, bool] = (carry, on_turn_error, waits)
         self.store = TroubledStore()
+        self._in_session = in_session
+        self.sessions = MemoryStore()
+        self.sessions._sessions["s"] = Stored((), {})  # pyright: ignore[reportPrivateUsage]  # without waiting
+        # Items that were asked for again by a person, after others were said: they may well be said again.
+        self.may_repeat: set[str] = set()
         self.moves: Counter[tuple[str, str, str]] = Counter()
         self._items = 0
         self._open()
@@ -167,13 +187,14 @@ class World:
         self.account = Account()
         self.pushes: list[Pushing] = []
         self.stops: list[StopReceipt] = []
-        self.turns: list[Turn[int]] = []
+        self.turns: list[Turn[str]] = []
         self.started = False
+        self._session: Session | None = None
         self._requeues = carry == "requeue"
         self._strongest: Request | None = None
         self._furthest = 0
         self._asks_of: dict[int, set[str]] = {}
-        self.loop: TurnLoop[int] = TurnLoop(
+        self.loop: TurnLoop[str] = TurnLoop(
             plan=self._plan,
             prepare=self._prepare,
             on_events=self._watch,
@@ -183,21 +204,17 @@ class World:
             on_turn_error=on_turn_error,
             on_interrupt="wait" if waits else "exit",
         )
-        self.agent = Agent("gated", model=GatedModel(self.gates), tools=[work, ask])
-        self.events: LoopReader[int] = self.loop.events()
+        self.model = GatedModel(self.gates, self.may_repeat)
+        self.agent = Agent("gated", model=self.model, tools=[work, ask], retries=0)
+        self.events: LoopReader[str] = self.loop.events()
         self.account.begun_with = self._stored_items()
 
-    def _stored_items(self) -> list[int]:
-        found = self.stored()
-        return [] if found is None else [*found.interrupted, *found.unhandled]
-
-    def stored(self) -> LoadedRecord[int] | None:
-        data = self.store.peek(KEY)
-        return None if data is None else decode(data, ItemCodec.plain())
+    def _stored_items(self) -> list[str]:
+        return [item for place in stored_places(self.store.peek(KEY)) for item in place]
 
     # -- what the loop is made of --------------------------------------------------------------------------------------
 
-    async def _plan(self, ctx: PlanContext[int], items: list[int]) -> Plan[int]:
+    async def _plan(self, ctx: PlanContext[str], items: list[str]) -> Plan[str]:
         check_history(list(ctx.history)) if ctx.history else None
         command = await self.gates.wait("plan", items)
         if command == "fail":
@@ -205,14 +222,19 @@ class World:
         if command == "later":
             return Plan(None, [], items)
         consumed, dropped = command
-        return Plan("go", items[:consumed], items[consumed + dropped :], history=ctx.history)
+        rest: dict[str, Any] = {"remaining": items[consumed + dropped :]} if dropped else {"keep_rest": True}
+        if self._in_session:
+            rest["session"] = self._session = self._session or await Session.load(self.sessions, "s")
+        else:
+            rest["history"] = ctx.history
+        return Plan(" ".join(items[:consumed]), items[:consumed], **rest)
 
-    async def _prepare(self, ctx: PlanContext[int], consumed: list[int]) -> Agent:
+    async def _prepare(self, ctx: PlanContext[str], consumed: list[str]) -> Agent:
         if await self.gates.wait("prepare") == "fail":
             raise ValueError("told to fail")
         return self.agent
 
-    async def _watch(self, turn: Turn[int], events: Reader) -> None:
+    async def _watch(self, turn: Turn[str], events: Reader) -> None:
         if turn not in self.turns:
             self.turns.append(turn)
         if await self.gates.wait("watch") == "fail":
@@ -234,7 +256,7 @@ class World:
 
     def push(self, options: dict[str, Any], where: Where, *, by_strategy: bool = False) -> None:  # Any: options
         self._items += 1
-        item = self._items
+        item = f"{self._items:04}"
 
         def act() -> None:
             driver = self.loop._driver  # pyright: ignore[reportPrivateUsage]  # the oracle looks inside
@@ -244,7 +266,7 @@ class World:
                 receipt = self.loop.push(item, strategy=lambda turn: PushOptions(**options) if turn else None)
             else:
                 receipt = self.loop.push(item, **options)
-            entries = driver.inbox._entries  # pyright: ignore[reportPrivateUsage]  # as above
+            entries = driver.inbox.waiting()
             entry = entries[-1] if receipt.accepted else None
             ask = entry.preempt.ask.id if isinstance(entry, Pushed) and entry.preempt is not None else None
             self.pushes.append(Pushing(item, seen, planning, receipt, ask))
@@ -256,6 +278,31 @@ class World:
 
     def stop(self, at: SafePoint | None, options: dict[str, Any], where: Where) -> None:  # Any: options
         self.do(lambda: self.stops.append(self.loop.stop(at, **options)), where)
+
+    def may_withdraw(self) -> bool:
+        """Is there an item that nobody has told what became of it? Every second one is left alone."""
+        return sum(push.receipt._result.value is None for push in self.pushes) > 1  # pyright: ignore[reportPrivateUsage]  # without waiting
+
+    def withdraw(self, which: int, where: Where) -> None:
+        def act() -> None:
+            push = self.pushes[which % len(self.pushes)]
+            if push.receipt.withdraw():
+                self.account.withdrawn.append(push.item)
+
+        if self.pushes:
+            self.do(act, where)
+
+    def decide(self, *, requeue: bool) -> None:
+        """What becomes of the failed turns."""
+        if not self.started or self.loop.ended or self.loop._driver.inbox.finished:  # pyright: ignore[reportPrivateUsage]  # the oracle looks inside
+            return
+        for failed in self.loop.view.failed:
+            if requeue:
+                self.may_repeat.update(failed.items)
+                self.loop.requeue(failed)
+            else:
+                self.account.discarded += failed.items
+                self.loop.discard(failed)
 
     def start(self) -> None:
         self.started = True
@@ -276,10 +323,11 @@ class World:
     def check(self) -> None:
         """What must be true at any time."""
         driver = self.loop._driver  # pyright: ignore[reportPrivateUsage]  # the oracle looks inside
-        record = driver.state.snapshot()
-        numbers = [item.number for item in (*record.unhandled, *record.interrupted)]
+        places = driver.state.places()
+        numbers = [item.number for item in (*places.unhandled, *places.interrupted, *places.failed)]
         assert len(numbers) == len(set(numbers)), "an item is in two places"
-        assert [item.number for item in record.unhandled] == sorted(item.number for item in record.unhandled)
+        assert [item.number for item in places.unhandled] == sorted(item.number for item in places.unhandled)
+        assert self.model.repeated == [], "an item was said twice"
         self._requests_only_get_stronger(driver.stops.request, _STATES.index(driver.stops.state))
         for turn in self.turns:
             log = turn.run.node.log.standing()
@@ -298,7 +346,7 @@ class World:
                 assert request.at == before.at | request.at
         self._strongest, self._furthest = request, state
 
-    def end(self) -> ExitState[int]:
+    def end(self) -> ExitState[str]:
         """Let the loop come to its end, whatever stands in its way, and hold it against the account."""
         if not self.started:
             self.start()
@@ -320,10 +368,13 @@ class World:
         """The process dies. What the store has is all that is left of it."""
         durable = [push.item for push in self.pushes if push.receipt.accepted and self._is_saved(push.receipt)]
         self._take_events()
-        done = {*self.account.consumed, *self.account.preempted, *self.account.dropped}
-        kept = self.store.copy()
+        account = self.account
+        gone = (account.consumed, account.preempted, account.dropped, account.withdrawn, account.discarded)
+        done = {item for place in gone for item in place}
+        kept, said = self.store.copy(), MemoryStore()
+        said._sessions = dict(self.sessions._sessions)  # pyright: ignore[reportPrivateUsage]  # as the dead process left it
         self._abandon()
-        self.store = kept
+        self.store, self.sessions = kept, said
         found = self._stored_items()
         assert len(found) == len(set(found)), "an item was stored twice"
         lost = [item for item in durable if item not in done and item not in found]
@@ -334,9 +385,10 @@ class World:
         """The loop ends, and the next one goes on from what it has left."""
         exit = self.end()
         if exit.checkpoint == "saved":
-            found = self.stored()
-            assert found is not None
-            assert (found.interrupted, found.unhandled) == (exit.interrupted, exit.unhandled)
+            failed = [item for turn in exit.failed for item in turn.items]
+            interrupted, unhandled, stored_failed = stored_places(self.store.peek(KEY))
+            assert (interrupted, unhandled) == (exit.interrupted, exit.unhandled)
+            assert sorted(stored_failed) == sorted(failed)
         self._open()
 
     def _is_saved(self, receipt: PushReceipt) -> bool:
@@ -347,7 +399,7 @@ class World:
         async def read() -> None:
             async for event in self.events:
                 match event:
-                    case TurnEnded(outcome="ended" | "failed", consumed=items):
+                    case TurnEnded(outcome="ended", consumed=items):
                         self.account.consumed += items
                     case TurnEnded(outcome="preempted", consumed=items) if not self._requeues:
                         self.account.preempted += items
@@ -362,9 +414,11 @@ class World:
             task.cancel()
             self.event_loop.settle()
 
-    def _check_items(self, exit: ExitState[int]) -> None:
+    def _check_items(self, exit: ExitState[str]) -> None:
         account = self.account
-        places = [account.consumed, account.preempted, account.dropped, exit.interrupted, exit.unhandled]
+        failed = [item for turn in exit.failed for item in turn.items]
+        gone = [account.consumed, account.preempted, account.dropped, account.withdrawn, account.discarded]
+        places = [*gone, exit.interrupted, exit.unhandled, failed]
         found = sorted(item for place in places for item in place)
         loaded = self.loop._driver._loaded  # pyright: ignore[reportPrivateUsage]  # was the record ever read?
         if not loaded:
@@ -375,7 +429,7 @@ class World:
         assert sorted(self.loop.take_late_items()) == account.refused
         assert exit.unhandled == sorted(exit.unhandled)
 
-    def _check_receipts(self, exit: ExitState[int]) -> None:
+    def _check_receipts(self, exit: ExitState[str]) -> None:
         for push in self.pushes:
             outcome, seen = push.receipt.outcome, push.seen
             if outcome == "preempted":
@@ -388,6 +442,9 @@ class World:
                 assert seen.phase == "over"
             elif push.ask is not None:
                 assert seen is None or not seen.has_run
+            elif push.receipt.accepted and push.receipt.wants_to_join:
+                assert outcome in ("joined", "queued")
+            self._check_result(push, exit)
         cut = any(turn.stopped for turn in self.turns)
         for stop in self.stops:
             assert stop.settled
@@ -397,7 +454,25 @@ class World:
         if exit.reason == "clean":
             assert not cut
         if exit.reason == "error":
-            assert exit.error is not None
+            told_to = isinstance(exit.error, ValueError | OSError) and "told to fail" in str(exit.error)
+            assert told_to or isinstance(exit.error, RunFailed | StoreError), exit.error
+
+    def _check_result(self, push: Pushing, exit: ExitState[str]) -> None:
+        result = push.receipt._result.value  # pyright: ignore[reportPrivateUsage]  # without waiting
+        account, item = self.account, push.item
+        places = {
+            "late": account.refused,
+            "withdrawn": account.withdrawn,
+            "preempted": account.preempted,
+            "dropped": account.dropped,
+            "unhandled": exit.unhandled,
+            "interrupted": exit.interrupted,
+        }
+        assert result is not None, f"nobody ever knows what became of {item}"
+        if not isinstance(result, str):
+            assert item in account.consumed
+        elif result != "failed":  # a failed one may have been put back since
+            assert item in places[result], f"{item} is not {result}"
 
     def _count(self) -> None:
         driver = self.loop._driver  # pyright: ignore[reportPrivateUsage]  # the arrows it took

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
 from typing import cast
 
-from safepoint._core.clock import Clock
+from safepoint._core.clock import Clock, current_clock
 from safepoint._core.work import T, Work
 
 
@@ -64,3 +65,29 @@ def _settle(future: asyncio.Future[T], value: T | None, error: BaseException | N
         future.set_exception(RuntimeError(f"the function raised {error!r}"))  # a future cannot carry it
     else:
         future.set_exception(error)
+
+
+async def off_loop(call: Callable[[], T], name: str) -> T:
+    """The value of a call that computes for long, from a daemon thread: the event loop goes on meanwhile.
+
+    Cancellation: only the waiting ends. The thread computes to its end, and what it brings is dropped.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    outside = current_clock().outside(name)
+
+    def report(value: T | None, error: BaseException | None) -> None:
+        with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits there any more
+            loop.call_soon_threadsafe(_settle, future, value, error)
+        outside.done()
+
+    def body() -> None:
+        try:
+            value = call()
+        except BaseException as error:  # it belongs to the caller, not to the thread's own excepthook
+            report(None, error)
+        else:
+            report(value, None)
+
+    threading.Thread(target=body, name=f"safepoint:{name}", daemon=True).start()
+    return await future

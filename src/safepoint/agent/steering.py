@@ -6,6 +6,7 @@ Like an ask, adding takes no lock: append first, then look whether the door was 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 
 from safepoint._core.latch import Latch
@@ -45,6 +46,10 @@ class SteerReceipt:
         self._outcomes.append(outcome)
         self._settled.set()
         return self._outcomes[0]
+
+    def when_settled(self, call: Callable[[], object]) -> None:
+        """Call it once the outcome is known, in the thread that settles it; at once if that has happened."""
+        self._settled.when_set(call)
 
     def withdraw(self) -> bool:
         """Take the message back; False if it has joined already, or was too late."""

@@ -35,11 +35,11 @@ def last_turn_taken_back(stored: Stored, turn: str | None) -> tuple[Rewound, lis
     last = stored.runs[-1] if stored.runs else None
     if last is None or turn not in (None, last.run_id, last.origin):
         return Rewound((), ()), []
-    rewound = Rewound(stored.messages[last.index :], tuple(filter(_has_effect, last.ledger)))
+    rewound = Rewound(stored.messages[last.index :], tuple(filter(has_effect, last.ledger)))
     return rewound, [Truncated(last.index), StateSet(last.state_before)]
 
 
-def _has_effect(entry: LedgerEntry) -> bool:
+def has_effect(entry: LedgerEntry) -> bool:
     """Did the call reach the world, or may it have? One that was denied or refused never ran a line."""
     ran = entry.started_at is not None or entry.state not in (LedgerState.FAILED, LedgerState.WAITING)
     return ran and entry.state in _HAPPENED and entry.effect is not Effect.PURE

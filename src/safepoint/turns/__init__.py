@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from safepoint.turns.codec import ItemCodec
 from safepoint.turns.events import EventsMissed, ItemsDropped, LoopEnded, LoopEvent, LoopReader, TurnEnded, TurnStarted
-from safepoint.turns.exit import ExitReason, ExitState, Saved, SavedState
+from safepoint.turns.exit import ExitReason, ExitState, FailedTurn, Saved, SavedState
 from safepoint.turns.loop import TurnLoop
 from safepoint.turns.options import PushOptions
 from safepoint.turns.plan import Plan, PlanContext, Previous, ResumePlan
-from safepoint.turns.receipts import PushOutcome, PushReceipt, StopOutcome, StopReceipt
-from safepoint.turns.record import ItemCodec
+from safepoint.turns.receipts import ItemOutcome, PushOutcome, PushReceipt, StopOutcome, StopReceipt
+from safepoint.turns.retry import Retry
 from safepoint.turns.store import MemoryTurnStore, TurnStore
 from safepoint.turns.turn import Turn, TurnOutcome, TurnPhase
+from safepoint.turns.view import LoopView, TurnView
 
 if TYPE_CHECKING:
     from safepoint.turns.sqlite import SqliteTurnStore
@@ -21,11 +23,14 @@ __all__ = [
     "EventsMissed",
     "ExitReason",
     "ExitState",
+    "FailedTurn",
     "ItemCodec",
+    "ItemOutcome",
     "ItemsDropped",
     "LoopEnded",
     "LoopEvent",
     "LoopReader",
+    "LoopView",
     "MemoryTurnStore",
     "Plan",
     "PlanContext",
@@ -34,6 +39,7 @@ __all__ = [
     "PushOutcome",
     "PushReceipt",
     "ResumePlan",
+    "Retry",
     "Saved",
     "SavedState",
     "SqliteTurnStore",
@@ -46,6 +52,7 @@ __all__ = [
     "TurnPhase",
     "TurnStarted",
     "TurnStore",
+    "TurnView",
 ]
 
 

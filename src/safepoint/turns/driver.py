@@ -25,20 +25,22 @@ from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.work import Abandoned, Cut, Done, Failed, Work
+from safepoint.agent.steering import SteerOutcome, SteerReceipt
 from safepoint.errors import StoreError
+from safepoint.turns.codec import ItemCodec
 from safepoint.turns.events import LoopEnded, LoopHub
 from safepoint.turns.exit import ExitState, Saved, SavedState
-from safepoint.turns.inbox import Answered, Closing, Entry, Inbox, Pushed, StopAsked
-from safepoint.turns.items import values
+from safepoint.turns.inbox import Answered, Closing, Decided, Entry, Inbox, Pushed, StopAsked, Withdrawn
+from safepoint.turns.items import Item, values
 from safepoint.turns.journal import Journal
 from safepoint.turns.plan import OnEvents, PlanResume, PlanTurn, PrepareAgent
 from safepoint.turns.preempt import PreemptController
-from safepoint.turns.receipts import StopOutcome, inside_loops
-from safepoint.turns.record import ItemCodec
-from safepoint.turns.state import Carry, LoopState, OnTurnError
+from safepoint.turns.receipts import PushOutcome, StopOutcome, inside_loops
+from safepoint.turns.retry import OnTurnError
+from safepoint.turns.state import Carry, LoopState
 from safepoint.turns.stop import StopController, StopState
-from safepoint.turns.store import TurnStore
-from safepoint.turns.turn import TurnPhase
+from safepoint.turns.storage import LoopStorage
+from safepoint.turns.turn import Turn, TurnPhase
 
 if TYPE_CHECKING:
     from safepoint.turns.loop import TurnLoop
@@ -57,8 +59,8 @@ class LoopConfig(Generic[T]):
     plan: PlanTurn[T]
     prepare: PrepareAgent[T]
     on_events: OnEvents[T] | None
-    plan_resume: PlanResume[T]
-    store: TurnStore | None
+    plan_resume: PlanResume[T] | None
+    storage: LoopStorage | None
     checkpoint_id: str
     codec: ItemCodec[T]
     carry: Carry
@@ -85,13 +87,13 @@ class Driver(Generic[T]):
     def __init__(self, loop: TurnLoop[T], config: LoopConfig[T]) -> None:
         self.loop = loop
         self.config = config
-        self.state: LoopState[T] = LoopState(config.carry, config.on_turn_error)
+        self.journal: Journal[T] = Journal(config.storage, config.checkpoint_id, config.codec)
+        self.state: LoopState[T] = LoopState(config.carry, self.journal)
         self.inbox: Inbox[T] = Inbox()
         self.hub: LoopHub[T] = LoopHub()
         self._bell = Bell()
         self.preempts: PreemptController[T] = PreemptController(self._bell.ring)
         self.stops = StopController()
-        self.journal: Journal[T] = Journal(config.store, config.checkpoint_id, config.codec)
         self.answers: dict[str, Any] = {}  # Any: whatever people answered
         self.exit: ExitState[T] | None = None
         self.ended = Latch()
@@ -100,6 +102,8 @@ class Driver(Generic[T]):
         self._context = Context()
         self._timers: list[asyncio.TimerHandle] = []
         self._loaded = False
+        # What was decided about failed turns before the record that names them was read.
+        self._decisions: list[Decided[T]] = []
         self._cancelled: asyncio.CancelledError | None = None
         # Somebody has asked the event loop to look, and it has not looked yet. Lowered before looking.
         self.woken = False
@@ -120,6 +124,7 @@ class Driver(Generic[T]):
                 while (step := turns()) is not None:
                     await step
             self.close_the_door()
+            self.state.seal()
             until = self._last_moment()
             saved = await self._save_last(until)
             await self._release(until)
@@ -139,6 +144,7 @@ class Driver(Generic[T]):
             return
         for entry in self.inbox.take():
             self._hear(entry)
+        self.journal.touch()
         self._bell.ring()
 
     def _too_late(self) -> None:
@@ -151,9 +157,14 @@ class Driver(Generic[T]):
         match entry:
             case Pushed():
                 if entry.in_time:  # else it is on the list of late ones
-                    self.journal.accepted(self.state.accept(entry.value), entry.receipt)
-                    if entry.preempt is not None:
-                        self.preempts.take(entry.preempt, self.state.turn, self.clock)
+                    self._hear_push(entry)
+            case Withdrawn(receipt=receipt):
+                self.state.withdraw(receipt)
+            case Decided():
+                if self._loaded:
+                    self.state.decide(entry.failed, requeue=entry.requeue)
+                else:
+                    self._decisions.append(entry)
             case StopAsked():
                 self._hear_stop(entry)
             case Answered(question=question, value=value):
@@ -163,6 +174,47 @@ class Driver(Generic[T]):
                     self.answers[question] = value
             case Closing():
                 pass
+
+    def _hear_push(self, entry: Pushed[T]) -> None:
+        turn = entry.joins
+        joins = turn is not None and turn is self.state.turn and turn.phase is TurnPhase.ACTIVE
+        item = self.state.accept(entry.value, entry.receipt, joins=joins)
+        if turn is not None and joins:
+            assert turn.left is not None
+            if turn.left.session is not None:
+                self.journal.move([item], turn.left.key, joining=True)
+            # Once it has joined, a session may have its message; so the record knows of it first.
+            self.journal.after(lambda: self._steer(turn, item))
+        elif entry.receipt.wants_to_join:
+            entry.receipt.settle(PushOutcome.QUEUED)
+        if entry.preempt is not None:
+            self.preempts.take(entry.preempt, self.state.turn, self.clock)
+
+    def _steer(self, turn: Turn[T], item: Item[T]) -> None:
+        """The item is to join that turn now. It may be withdrawn, or unfit to be written, by now."""
+        if item not in self.state.joining:
+            return
+        assert item.receipt is not None
+        if turn.phase is not TurnPhase.ACTIVE or not item.receipt.consume():
+            self._settle_joining(turn, item, None)
+            return
+        value: Any = item.value  # Any: a prompt, as `push` has checked
+        steered = turn.run.steer(value)
+        steered.when_settled(lambda: self._settle_joining(turn, item, steered))
+
+    def _settle_joining(self, turn: Turn[T], item: Item[T], steered: SteerReceipt | None) -> None:
+        receipt = item.receipt
+        assert receipt is not None
+        if steered is not None and steered.outcome is SteerOutcome.JOINED:
+            self.state.join(turn, item)
+            receipt.settle(PushOutcome.JOINED)
+            return
+        if not receipt.is_withdrawn:
+            receipt.put_back()
+            self.state.queue_joining(item)
+            self.journal.touch()
+        receipt.settle(PushOutcome.QUEUED)
+        self._bell.ring()
 
     def _hear_stop(self, stop: StopAsked) -> None:
         turn = self.state.turn
@@ -180,6 +232,10 @@ class Driver(Generic[T]):
         if self._cancelled is not None:
             return
         self._cancelled = error
+        self.stop_for_caller()
+
+    def stop_for_caller(self) -> None:
+        """The program ends, or somebody has cancelled what the loop is made of: that is a stop NOW."""
         self.close_the_door()
         now, wall = self.clock.now(), self.clock.wall()
         reason = Reason("the task of the loop was cancelled", Source.CALLER)
@@ -187,6 +243,12 @@ class Driver(Generic[T]):
         self.stops.caller_cancelled(ask)
         if self.state.turn is not None:
             self.state.turn.stop(ask)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Was the loop's task cancelled, also if the cancellation is yet to arrive? Asked in that task."""
+        task = asyncio.current_task()
+        return self._cancelled is not None or (task is not None and task.cancelling() > 0)
 
     def close_the_door(self) -> None:
         """What is pushed from now on is late."""
@@ -243,7 +305,7 @@ class Driver(Generic[T]):
         match work.outcome:
             case Done(value):
                 return value
-            case Failed(error):
+            case Failed(error) if not (isinstance(error, asyncio.CancelledError) and self.is_cancelled):
                 raise CallbackFailed(error)
             case Cut(error) if error is not None:
                 raise CallbackFailed(error)
@@ -270,10 +332,19 @@ class Driver(Generic[T]):
             self.state.fail(self.journal.error)
         return self.journal.error is None and not self.stops.committed
 
+    async def rest(self, until: float) -> None:
+        """Wait before a turn is tried again. A stop ends it. Cancellation: as in `wait`."""
+        timer = self.clock.call_at(until, self._bell.ring)
+        while self.clock.now() < until and not self.stops.committed and self.journal.error is None:
+            await self.wait()
+        timer.cancel()
+        if self.journal.error is not None:
+            self.state.fail(self.journal.error)
+
     async def idle(self) -> None:
         """Wait for an item, a stop, or the end of an idleness that somebody waits for. Cancellation: as in `wait`."""
         self.stops.idle_from(self.clock.now())
-        while not self.state.buffer.fresh and not self.stops.committed and self.journal.error is None:
+        while not self._has_work() and not self.stops.committed and self.journal.error is None:
             due = self.stops.due
             if due is not None and self.clock.now() >= due:
                 self._idle_for_long()
@@ -286,9 +357,12 @@ class Driver(Generic[T]):
         if self.journal.error is not None:
             self.state.fail(self.journal.error)
 
+    def _has_work(self) -> bool:
+        return self.state.buffer.fresh or bool(self.state.unfinished)
+
     def _idle_for_long(self) -> None:
         self.look()
-        if not self.state.buffer.fresh and self.stops.state is StopState.UNTIL_IDLE:
+        if not self._has_work() and not self.state.joining and self.stops.state is StopState.UNTIL_IDLE:
             self.close_the_door()
             self.stops.commit()
 
@@ -314,11 +388,18 @@ class Driver(Generic[T]):
             return False
         except GivenUp:
             return False
-        if loaded is not None:
-            self.state.load(loaded)
+        self.state.load(loaded)
         self._loaded = True
-        self.journal.open(lambda: self.state.snapshot(skip_checkpoint=self.stops.skip_checkpoint), self.begin)
+        for decision in self._decisions:
+            self.state.decide(decision.failed, requeue=decision.requeue)
+        self.journal.open(self.begin, self._lost)
         return True
+
+    def _lost(self, item: Item[T], error: StoreError) -> None:
+        self.state.lose(item, error)
+        if item.receipt is not None and item.receipt.wants_to_join:
+            item.receipt.settle(PushOutcome.QUEUED)
+        self._bell.ring()
 
     def _last_moment(self) -> float:
         """Until when the store may take its time."""
@@ -333,6 +414,8 @@ class Driver(Generic[T]):
         if not self._loaded:
             why = self.state.error or StoreError("the loop was stopped before its record was read; it was left alone")
             return Saved(SavedState.FAILED, why)
+        if self.stops.skip_checkpoint:
+            self.state.forget_checkpoints()
         journal.hurry(until)
         while journal.writing:
             await self.wait()
@@ -340,7 +423,7 @@ class Driver(Generic[T]):
         journal.hurry(until)
         while journal.writing:
             await self.wait()
-        saved = journal.saved()
+        saved = journal.saved(empty=self.state.is_empty)
         return Saved(SavedState.SKIPPED) if self.stops.skip_checkpoint and saved.error is None else saved
 
     async def _release(self, until: float) -> None:
@@ -364,6 +447,7 @@ class Driver(Generic[T]):
         else:
             self._cancelled = asyncio.CancelledError()
         self.close_the_door()
+        self.state.seal()
         turn = self.state.turn
         if turn is not None:
             if turn.has_run:
@@ -380,16 +464,19 @@ class Driver(Generic[T]):
         self._too_late()
         for timer in self._timers:
             timer.cancel()
-        record, state = self.state.snapshot(), self.state
+        state = self.state
+        places = state.places()
         self.exit = ExitState(
             state.exit_reason(cancelled=self._cancelled is not None),
             state.error,
-            values(record.unhandled),
-            values(record.interrupted),
+            values(places.unhandled),
+            values(places.interrupted),
             self.stops.cause,
             saved,
+            [failure.told for failure in state.failures],
         )
         self.journal.end(saved)
+        state.end()
         self.stops.end(cut=state.cut, timed_out=state.timed_out, failed=state.error is not None)
         self.hub.emit(LoopEnded(self.exit))
         self.ended.set()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
+
+from safepoint.agent.checkpoint import Checkpoint
 
 T = TypeVar("T")
 
@@ -25,11 +28,12 @@ class SavedState(StrEnum):
     SKIPPED = "skipped"
     NONE = "none"
     FAILED = "failed"
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What became of the loop's record. It equals its state: `exit.checkpoint == "saved"`."""
+    """What became of the loop's record, or of an item. It equals its state: `exit.checkpoint == "saved"`."""
 
     state: SavedState
     error: BaseException | None = None
@@ -43,12 +47,28 @@ class Saved:
         return hash(self.state)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FailedTurn(Generic[T]):
+    """A turn that failed: `items, error, checkpoint = failed`. `attempt` counts its tries, from 1.
+
+    After a restart `error` has the words of the one that was raised, and `attempt` is 1.
+    """
+
+    items: tuple[T, ...]
+    error: BaseException
+    checkpoint: Checkpoint | None = None
+    attempt: int = 1
+
+    def __iter__(self) -> Iterator[tuple[T, ...] | BaseException | Checkpoint | None]:
+        return iter((self.items, self.error, self.checkpoint))
+
+
 @dataclass(frozen=True, slots=True)
 class ExitState(Generic[T]):
     """The same for everybody who waits.
 
-    `unhandled`: accepted, and no turn has consumed them. `interrupted`: of the turn that was cut by a stop, or that
-    waits for a person. Neither has an item that any other list has.
+    `unhandled`: accepted, and no turn has consumed them. `interrupted`: of the turn that was cut, or that waits for a
+    person. `failed`: the turns that failed and whose items wait for a decision. No item is in two of these.
     """
 
     reason: ExitReason
@@ -57,3 +77,4 @@ class ExitState(Generic[T]):
     interrupted: list[T] = field(default_factory=list[T])
     cause: str | None = None
     checkpoint: Saved = field(default_factory=lambda: Saved(SavedState.NONE))
+    failed: list[FailedTurn[T]] = field(default_factory=list[FailedTurn[T]])

@@ -13,8 +13,10 @@ from __future__ import annotations
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from safepoint._core.asks import Ask
+from safepoint.turns.exit import FailedTurn
 from safepoint.turns.preempt import Preempt
 from safepoint.turns.receipts import PushReceipt, StopReceipt
+from safepoint.turns.turn import Turn
 
 T = TypeVar("T")
 
@@ -30,19 +32,46 @@ class Recorded:
 
 
 class Pushed(Recorded, Generic[T]):
-    """Somebody pushed. `preempt`: what is asked of the turn that was seen then."""
+    """Somebody pushed. `preempt`: what is asked of the turn that was seen then. `joins`: the turn it is to join."""
 
-    __slots__ = ("preempt", "receipt", "value")
+    __slots__ = ("joins", "preempt", "receipt", "value")
 
-    def __init__(self, value: T, receipt: PushReceipt, preempt: Preempt[T] | None) -> None:
+    def __init__(
+        self, value: T, receipt: PushReceipt, preempt: Preempt[T] | None, *, joins: Turn[T] | None = None
+    ) -> None:
         super().__init__()
         self.value = value
         self.receipt = receipt
         self.preempt = preempt
+        self.joins = joins
+
+
+class Withdrawn(Recorded):
+    """The item of that push was taken back; no turn may have it any more."""
+
+    __slots__ = ("receipt",)
+
+    def __init__(self, receipt: PushReceipt) -> None:
+        super().__init__()
+        self.receipt = receipt
+
+
+class Decided(Recorded, Generic[T]):
+    """What is to become of a failed turn, or of all of them."""
+
+    __slots__ = ("failed", "requeue")
+
+    def __init__(self, failed: FailedTurn[T] | None, *, requeue: bool) -> None:
+        super().__init__()
+        self.failed = failed
+        self.requeue = requeue
 
 
 class StopAsked(Recorded):
-    """Somebody asked the loop to stop. Only one that waits for idleness leaves the door open."""
+    """Somebody asked the loop to stop. Only one that waits for idleness leaves the door open.
+
+    `idle_for=0`: as soon as nothing is left to do, as leaving the loop's block asks for.
+    """
 
     __slots__ = ("ask", "cause", "closes", "idle_for", "receipt", "skip_checkpoint")
 
@@ -82,7 +111,7 @@ class Closing(Recorded):
     closes = True
 
 
-Entry: TypeAlias = "Pushed[T] | StopAsked | Answered | Closing"
+Entry: TypeAlias = "Pushed[T] | StopAsked | Answered | Closing | Withdrawn | Decided[T]"
 
 
 class Inbox(Generic[T]):
@@ -100,6 +129,10 @@ class Inbox(Generic[T]):
     def closed(self) -> bool:
         """Was a closing entry put in, or is one about to be?"""
         return self._closing
+
+    def waiting(self) -> list[Entry[T]]:
+        """What the loop has not heard yet, safe in any thread."""
+        return self._entries.copy()
 
     def put(self, entry: Entry[T]) -> None:
         if entry.closes:

@@ -1,34 +1,95 @@
-"""Accepted items, and the buffer in which they wait for a turn.
+"""Accepted items, and the queue in which they wait for a turn.
 
 Every accepted item gets a number in the order of acceptance and keeps it for life. It lives in exactly one place: the
-buffer, a turn, a turn that can go on, or nowhere any more because a turn has dealt with it. Going back is therefore
-never a question of order: whatever returns is sorted in by its number, in front of everything that came later.
+queue, a turn, a turn that is not over, a failed turn, or nowhere any more because a turn has dealt with it. Going back
+is therefore never a question of order: whatever returns is sorted in by its number, in front of all that came later.
+
+The queue is a sorted list with an index by identity. Taking some items out costs what is taken, and a plan looks at
+the queue without a copy: so a turn costs the same whether ten items wait or ten thousand.
 """
 
 from __future__ import annotations
 
+import weakref
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, overload
+
+from safepoint.turns.receipts import PushReceipt
 
 T = TypeVar("T")
+
+# Of so many items, each is put in or taken out by itself: that moves the others in memory, which is quick for a few.
+_MANY = 30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Item(Generic[T]):
-    """One accepted item. Two items are the same only if they are the same object; their values may well be equal."""
+    """One accepted item. Two items are the same only if they are the same object; their values may well be equal.
+
+    `receipt`: of the push that brought it; None for one that an earlier loop has left.
+    """
 
     number: int
     value: T
+    receipt: PushReceipt | None = None
 
 
 def in_order(items: Iterable[Item[T]]) -> list[Item[T]]:
     """The items as they were accepted."""
-    return sorted(items, key=lambda item: item.number)
+    return sorted(items, key=_number)
 
 
 def values(items: Iterable[Item[T]]) -> list[T]:
     return [item.value for item in items]
+
+
+def _number(item: Item[T]) -> int:
+    return item.number
+
+
+class ItemsView(Sequence[T]):
+    """The values of the items up to the number `last`, read-only and without a copy. A slice of it is a list.
+
+    A plan that keeps it beyond its own end keeps what it saw: the view is then made a copy before the queue changes.
+    """
+
+    __slots__ = ("__weakref__", "_items", "_last")
+
+    def __init__(self, items: list[Item[T]], last: int) -> None:
+        self._items = items
+        self._last = last
+
+    def __len__(self) -> int:
+        return bisect_right(self._items, self._last, key=_number)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        places = range(len(self))[index]
+        if isinstance(places, int):
+            return self._items[places].value
+        return [self._items[place].value for place in places]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self[:])
+
+    def detach(self) -> None:
+        """The list is about to change."""
+        self._items = self._items[: len(self)]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and not isinstance(other, str) and self[:] == list(other)  # pyright: ignore[reportUnknownArgumentType]  # of anything
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list
+
+    def __repr__(self) -> str:
+        return repr(self[:])
 
 
 class Buffer(Generic[T]):
@@ -36,28 +97,82 @@ class Buffer(Generic[T]):
 
     def __init__(self) -> None:
         self._items: list[Item[T]] = []
+        self._by_identity: dict[int, list[Item[T]]] = {}
+        self._views: list[weakref.ref[ItemsView[T]]] = []
         self.fresh = False
 
     def append(self, item: Item[T]) -> None:
         self._items.append(item)
+        self._by_identity.setdefault(id(item.value), []).append(item)
         self.fresh = True
 
-    def take_all(self) -> list[Item[T]]:
-        taken, self._items, self.fresh = self._items, [], False
-        return taken
-
     def put_back(self, items: Iterable[Item[T]]) -> None:
-        """In front, in their old order."""
+        """In their old order, in front of all that came later."""
         returned = list(items)
-        if returned:
-            self._items = in_order([*returned, *self._items])
-            self.fresh = True
+        self._detach_views()
+        if len(returned) > _MANY:
+            self._items += returned
+            self._items.sort(key=_number)
+        for item in returned:
+            if len(returned) <= _MANY:
+                insort(self._items, item, key=_number)
+            insort(self._by_identity.setdefault(id(item.value), []), item, key=_number)
+        self.fresh = self.fresh or bool(returned)
 
-    def keep(self, items: Iterable[Item[T]]) -> None:
-        """As `put_back`, but they alone are no reason to plan: only something new is."""
-        fresh = self.fresh
-        self.put_back(items)
-        self.fresh = fresh
+    def remove(self, items: Iterable[Item[T]]) -> None:
+        removed = list(items)
+        self._detach_views()
+        if len(removed) > _MANY:
+            gone = set(map(id, removed))
+            self._items[:] = [item for item in self._items if id(item) not in gone]
+        for item in removed:
+            if len(removed) <= _MANY:
+                del self._items[self._place(item)]
+            same = self._by_identity[id(item.value)]
+            same.remove(item)
+            if not same:
+                del self._by_identity[id(item.value)]
+
+    def _place(self, item: Item[T]) -> int:
+        place = bisect_left(self._items, item.number, key=_number)
+        if place == len(self._items) or self._items[place] is not item:
+            raise ValueError(f"{item!r} does not wait")
+        return place
+
+    def __contains__(self, item: Item[T]) -> bool:
+        return any(item is other for other in self._by_identity.get(id(item.value), ()))
+
+    @property
+    def last(self) -> int | None:
+        """The number of the last one."""
+        return self._items[-1].number if self._items else None
+
+    def up_to(self, last: int) -> list[Item[T]]:
+        return self._items[: bisect_right(self._items, last, key=_number)]
+
+    def find(self, number: int) -> Item[T] | None:
+        place = bisect_left(self._items, number, key=_number)
+        found = self._items[place] if place < len(self._items) else None
+        return found if found is not None and found.number == number else None
+
+    def view(self, last: int) -> ItemsView[T]:
+        view = ItemsView(self._items, last)
+        self._views.append(weakref.ref(view))
+        return view
+
+    def _detach_views(self) -> None:
+        views, self._views = self._views, []
+        for reference in views:
+            if (view := reference()) is not None:
+                view.detach()
+
+    def alike(self, value: T) -> Sequence[Item[T]]:
+        """The items that are this very object."""
+        return self._by_identity.get(id(value), ())
+
+    def snapshot(self) -> list[Item[T]]:
+        """A copy, safe in any thread."""
+        return self._items.copy()
 
     def __iter__(self) -> Iterator[Item[T]]:
         return iter(self._items)
@@ -67,13 +182,18 @@ class Buffer(Generic[T]):
 
 
 class Taken(Generic[T]):
-    """What a callback was given, and how it divides that up. Each item can be named once."""
+    """What a callback was given, and how it divides that up. Each item can be named once.
 
-    def __init__(self, items: Sequence[Item[T]]) -> None:
-        self._left = {item.number: item for item in items}
-        self._by_identity: dict[int, list[int]] = {}
-        for item in reversed(items):
-            self._by_identity.setdefault(id(item.value), []).append(item.number)
+    It was given `apart`, items that do not wait, and those that do up to the number `last`.
+    """
+
+    def __init__(self, buffer: Buffer[T], last: int, apart: Sequence[Item[T]] = ()) -> None:
+        self._buffer = buffer
+        self._last = last
+        self._apart = apart
+        self._named: set[int] = set()
+        # Of each object that waits more than once: how many of its items were looked at.
+        self._looked_at: dict[int, int] = {}
 
     def claim(self, named: Sequence[T], what: str) -> list[Item[T]]:
         """The items of these values: the very objects first, equal ones otherwise."""
@@ -82,17 +202,32 @@ class Taken(Generic[T]):
         return [self._claim_one(value, what) for value in named]
 
     def _claim_one(self, value: T, what: str) -> Item[T]:
-        same = self._by_identity.get(id(value), [])
-        while same:
-            item = self._left.pop(same.pop(), None)
-            if item is not None:
+        item = self._same(value) or self._equal(value)
+        if item is None:
+            raise ValueError(f"{what} has {value!r}, which the plan was not given, or which it has named before")
+        self._named.add(item.number)
+        return item
+
+    def _same(self, value: T) -> Item[T] | None:
+        for item in self._apart:
+            if item.value is value and item.number not in self._named:
                 return item
-        for number, item in self._left.items():
-            if item.value == value:
-                return self._left.pop(number)
-        raise ValueError(f"{what} has {value!r}, which the plan was not given, or which it has named before")
+        alike = self._buffer.alike(value)
+        for place in range(self._looked_at.get(id(value), 0), len(alike)):
+            self._looked_at[id(value)] = place + 1
+            item = alike[place]
+            if item.number not in self._named and item.number <= self._last:
+                return item
+        return None
+
+    def _equal(self, value: T) -> Item[T] | None:
+        return next((item for item in self._given() if item.number not in self._named and item.value == value), None)
+
+    def _given(self) -> Iterator[Item[T]]:
+        yield from self._apart
+        yield from self._buffer.up_to(self._last)
 
     @property
     def left(self) -> list[Item[T]]:
         """What nobody has named."""
-        return list(self._left.values())
+        return [item for item in self._given() if item.number not in self._named]

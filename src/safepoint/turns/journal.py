@@ -1,29 +1,44 @@
-"""How a loop's record stays true in the store while the loop lives.
+"""How a loop's record stays true in the storage while the loop lives.
 
-Whatever changes the record touches the journal; the journal writes the record as it is then, in a piece of work of its
+Every decision about an item queues the changes that it means; `touch` writes what is queued, in a piece of work of its
 own. At most one write is under way, and what changes meanwhile is in the next one. So a burst of pushes costs a few
 writes, and each write replaces one truth by a later one: at no time is the only copy gone.
 
 Nothing is written before the record was read: what could not be read is never replaced. Nor is what another loop uses:
-where the store can tell, the record is claimed before it is read, and given back at the end.
+the record is claimed before it is read, and given back at the end. Items are encoded off the event loop, unless they
+are few and short.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
+from safepoint._core.threads import off_loop
 from safepoint._core.work import Done, Failed, Work
-from safepoint.errors import StoreError
+from safepoint.errors import StoreCorrupt, StoreError
+from safepoint.history.parts import Message, common
+from safepoint.turns.codec import ItemCodec, write_item
 from safepoint.turns.exit import Saved, SavedState
 from safepoint.turns.items import Item
-from safepoint.turns.receipts import PushReceipt
-from safepoint.turns.record import ItemCodec, LoadedRecord, LoopRecord, decode, encode
-from safepoint.turns.store import ClaimingStore, TurnStore
+from safepoint.turns.storage import (
+    HistorySet,
+    ItemsAdded,
+    ItemsMoved,
+    ItemsRemoved,
+    LoopChange,
+    LoopStorage,
+    StoredItem,
+    StoredLoop,
+)
 
 T = TypeVar("T")
+
+# So many short items are encoded in less than a millisecond.
+_FEW = 100
 
 
 class Begin(Protocol):
@@ -32,77 +47,141 @@ class Begin(Protocol):
     def __call__(self, make: Callable[[], Awaitable[None]], name: str, on_end: Callable[[], object]) -> Work[None]: ...
 
 
-class Journal(Generic[T]):
-    """Without a store it does nothing, and says so."""
+@dataclass(frozen=True, slots=True)
+class LoadedLoop(Generic[T]):
+    """What an earlier loop has left, and its items by their stored numbers."""
 
-    def __init__(self, store: TurnStore | None, id: str, codec: ItemCodec[T]) -> None:
-        self._store = store
+    stored: StoredLoop
+    items: Mapping[int, Item[T]]
+
+
+@dataclass(slots=True)
+class _Batch(Generic[T]):
+    """What one write is to make true."""
+
+    added: dict[int, Item[T]] = field(default_factory=dict[int, Item[T]])
+    changes: list[LoopChange] = field(default_factory=list[LoopChange])
+    then: list[Callable[[], object]] = field(default_factory=list[Callable[[], object]])
+    lost: dict[int, StoreError] = field(default_factory=dict[int, StoreError])
+
+    def before(self, later: _Batch[T]) -> _Batch[T]:
+        """Both, as one."""
+        return _Batch({**self.added, **later.added}, self.changes + later.changes, self.then + later.then)
+
+
+class Journal(Generic[T]):
+    """Without a storage it does nothing, and says so."""
+
+    def __init__(self, storage: LoopStorage | None, id: str, codec: ItemCodec[T]) -> None:
+        self._storage = storage
         self._id = id
         self._codec = codec
         self._claimant = uuid.uuid4().hex
+        self._epoch = 0
         # A claim was begun: from then on the record may be ours.
         self.claimed = False
         self.error: BaseException | None = None
         self._begin: Begin | None = None
-        self._snapshot: Callable[[], LoopRecord[T]] = LoopRecord
+        self._on_lost: Callable[[Item[T], StoreError], object] | None = None
         self._work: Work[None] | None = None
-        self._dirty = False
-        # Is there a record in the store?
-        self._stored = False
-        self._unsaved: dict[int, PushReceipt] = {}
-        self._lost: dict[int, StoreError] = {}
+        self._next: _Batch[T] = _Batch()
+        # What the number of an item of this loop is below its number in the storage.
+        self._base = 0
+        self._history: Sequence[Message] = ()
+        self._lost: StoreError | None = None
 
     @property
     def enabled(self) -> bool:
-        return self._store is not None
+        return self._storage is not None
 
     @property
     def busy(self) -> bool:
-        """Is anything known that the store does not know?"""
+        """Is anything known that the storage does not know?"""
         return self._work is not None or (self._dirty and self._begin is not None)
+
+    @property
+    def has_history(self) -> bool:
+        return len(self._history) > 0
 
     @property
     def writing(self) -> bool:
         return self._work is not None
 
-    async def load(self) -> LoadedRecord[T] | None:
-        """What an earlier loop has left. Raises what the store raises, or `StoreCorrupt`.
+    @property
+    def _dirty(self) -> bool:
+        return bool(self._next.added or self._next.changes)
+
+    async def load(self) -> LoadedLoop[T]:
+        """What an earlier loop has left. Raises what the storage raises, or `StoreCorrupt`.
 
         Cancellation: the record may be claimed, and is as it was.
         """
-        assert self._store is not None
-        if isinstance(self._store, ClaimingStore):
-            self.claimed = True
-            await self._store.claim(self._id, self._claimant)
-        data = await self._store.load(self._id)
-        self._stored = data is not None
-        return None if data is None else decode(data, self._codec)
+        assert self._storage is not None
+        self.claimed = True
+        opened = await self._storage.open(self._id, self._claimant)
+        stored = opened.stored
+        self._epoch, self._base, self._history = opened.epoch, stored.last, stored.history
+        read = partial(_read_items, stored.items, self._codec, stored.last)
+        return LoadedLoop(stored, read() if len(stored.items) < _FEW else await off_loop(read, "read items"))
 
     async def release(self) -> None:
         """Let another loop use the record. Cancellation: it is free or it is not."""
-        assert isinstance(self._store, ClaimingStore)
-        await self._store.release(self._id, self._claimant)
+        assert self._storage is not None
+        await self._storage.release(self._id, self._claimant)
 
-    def open(self, snapshot: Callable[[], LoopRecord[T]], begin: Begin) -> None:
-        """The record was read; from now on it is kept up to date."""
-        self._snapshot, self._begin = snapshot, begin
+    def open(self, begin: Begin, on_lost: Callable[[Item[T], StoreError], object]) -> None:
+        """The record was read; from now on it is kept up to date. `on_lost`: called for an item that has no form."""
+        self._begin, self._on_lost = begin, on_lost
         self._write()
 
-    def accepted(self, item: Item[T], receipt: PushReceipt) -> None:
+    # -- what is to be written: plain functions that queue a change ----------------------------------------------------
+
+    def add(self, item: Item[T]) -> None:
         if self.enabled:
-            self._unsaved[item.number] = receipt
-            self.touch()
+            self._next.added[item.number] = item
+
+    def remove(self, items: Iterable[Item[T]]) -> None:
+        known = [item for item in items if self._next.added.pop(item.number, None) is None]
+        if known:
+            self.record(ItemsRemoved(self._numbers(known)))
+
+    def move(self, items: Iterable[Item[T]], turn: str | None, *, joining: bool = False) -> None:
+        if numbers := self._numbers(items):
+            self.record(ItemsMoved(numbers, turn, joining))
+
+    def set_history(self, messages: Sequence[Message]) -> None:
+        """The conversation is this; only what differs from what is known is written."""
+        known = self._history
+        # One comparison in C finds what is usual: the conversation has grown.
+        grown = list(messages[: len(known)]) == list(known)
+        index = len(known) if grown else common(known, messages)
+        if index < len(known) or index < len(messages):
+            self.record(HistorySet(index, tuple(messages[index:])))
+        self._history = messages
+
+    def record(self, *changes: LoopChange) -> None:
+        if self.enabled:
+            self._next.changes += changes
+
+    def after(self, call: Callable[[], object]) -> None:
+        """Call it once all that was recorded so far is stored; at once if nothing is to be stored."""
+        if self.enabled and (self._work is not None or self._dirty):
+            self._next.then.append(call)
+        else:
+            call()
+
+    def _numbers(self, items: Iterable[Item[T]]) -> tuple[int, ...]:
+        return tuple([item.number + self._base for item in items])
+
+    # -- writing -------------------------------------------------------------------------------------------------------
 
     def touch(self) -> None:
-        """The record has changed."""
-        if self.enabled:
-            self._dirty = True
-            if self.error is None:
-                self._write()
+        """Write what is queued, unless a write failed: then the loop ends, and `write_last` tries again."""
+        if self.error is None:
+            self._write()
 
     def write_last(self) -> None:
         """Once more, also after a failure; nothing changes any more."""
-        self._dirty = self._dirty or self.error is not None
         self._write()
 
     def hurry(self, until: float) -> None:
@@ -110,53 +189,75 @@ class Journal(Generic[T]):
         if self._work is not None:
             self._work.stop_at(until)
 
-    def saved(self) -> Saved:
-        """What is to be said of the record at the end."""
-        error = self.error or next(iter(self._lost.values()), None)
+    def saved(self, *, empty: bool) -> Saved:
+        """What is to be said of the record at the end. `empty`: nothing is left to be stored."""
+        error = self.error or self._lost
         if error is not None:
             return Saved(SavedState.FAILED, error)
-        return Saved(SavedState.SAVED if self._stored else SavedState.NONE)
+        return Saved(SavedState.NONE if empty else SavedState.SAVED)
 
     def end(self, saved: Saved) -> None:
         """Nothing is written any more: whoever still waits for an item to be saved is told."""
-        unsaved, self._unsaved = self._unsaved, {}
-        for number, receipt in unsaved.items():
-            why = self._lost.get(number) or saved.error or StoreError(f"the loop ended, and this was {saved.state}")
-            receipt.settle_saved(why)
-
-    # -- one write -----------------------------------------------------------------------------------------------------
+        last, self._next = self._next, _Batch()
+        for item in last.added.values():
+            if item.receipt is not None:
+                why = saved.error or StoreError(f"the loop ended, and this was {saved.state}")
+                item.receipt.settle_saved(why)
+        for call in last.then:
+            call()
 
     def _write(self) -> None:
-        if self._begin is None or self._work is not None or not self._dirty:
+        if self._begin is None or self._work is not None or not (self._dirty or self._next.then):
             return
-        record = self._snapshot()
-        self._dirty = False
-        batch, self._unsaved = self._unsaved, {}
-        if record.empty:
-            data, self._lost = None, {}
-        else:
-            data, self._lost = encode(record, self._codec)
-        self._work = self._begin(
-            partial(self._put, data), "record", partial(self._wrote, batch, stored=not record.empty)
-        )
+        batch, self._next = self._next, _Batch()
+        self._work = self._begin(partial(self._put, batch), "record", partial(self._wrote, batch))
 
-    async def _put(self, data: bytes | None) -> None:
-        assert self._store is not None
-        if data is not None:
-            await self._store.save(self._id, data)
-        elif self._stored:
-            await self._store.delete(self._id)
+    async def _put(self, batch: _Batch[T]) -> None:
+        assert self._storage is not None
+        write = partial(_written, batch.added.values(), self._codec)
+        is_quick = len(batch.added) < _FEW and all(self._codec.is_quick(item.value) for item in batch.added.values())
+        texts, batch.lost = write() if is_quick else await off_loop(write, "write items")
+        rows = tuple(StoredItem(number + self._base, text) for number, text in texts.items())
+        changes: list[LoopChange] = [ItemsAdded(rows), *batch.changes] if rows else batch.changes
+        if changes:
+            await self._storage.apply(self._id, self._epoch, changes)
 
-    def _wrote(self, batch: dict[int, PushReceipt], *, stored: bool) -> None:
+    def _wrote(self, batch: _Batch[T]) -> None:
         assert self._work is not None
         outcome, self._work = self._work.outcome, None
-        if isinstance(outcome, Done):
-            self._stored, self.error = stored, None
-            for number, receipt in batch.items():
-                receipt.settle_saved(self._lost.get(number))
-            self._write()
+        if not isinstance(outcome, Done):
+            # Nobody knows whether it happened. If it did, the next write makes the same true once more.
+            self.error = (
+                outcome.error if isinstance(outcome, Failed) else StoreError("the record was not saved in time")
+            )
+            self._next = batch.before(self._next)
             return
-        # Nobody knows whether it happened. If it did, the next write replaces it; if not, the old record is there.
-        self.error = outcome.error if isinstance(outcome, Failed) else StoreError("the record was not saved in time")
-        self._stored, self._dirty = True, True
-        self._unsaved = {**batch, **self._unsaved}
+        self.error = None
+        for number, item in batch.added.items():
+            if item.receipt is not None:
+                item.receipt.settle_saved(batch.lost.get(number))
+            if number in batch.lost and self._on_lost is not None:
+                self._lost = self._lost or batch.lost[number]
+                self._on_lost(item, batch.lost[number])
+        for call in batch.then:
+            call()
+        self._write()
+
+
+def _written(items: Iterable[Item[T]], codec: ItemCodec[T]) -> tuple[dict[int, str], dict[int, StoreError]]:
+    """The texts, and what kept the others from having one, by number."""
+    texts: dict[int, str] = {}
+    lost: dict[int, StoreError] = {}
+    for item in items:
+        try:
+            texts[item.number] = write_item(codec, item.value)
+        except StoreError as error:
+            lost[item.number] = error
+    return texts, lost
+
+
+def _read_items(items: Sequence[StoredItem], codec: ItemCodec[T], base: int) -> dict[int, Item[T]]:
+    try:
+        return {item.number: Item(item.number - base, codec.decode(item.text)) for item in items}
+    except Exception as error:  # the codec is the user's own
+        raise StoreCorrupt(f"the loop's record can't be read: {error!r}; it was left as it is") from error

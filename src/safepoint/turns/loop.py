@@ -20,15 +20,19 @@ from safepoint._core.wake import call_soon
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.checkpoint import Question
 from safepoint.agent.resume import Resume
-from safepoint.errors import UsageError
+from safepoint.errors import StoreError, UsageError
+from safepoint.turns.codec import ItemCodec
+from safepoint.turns.continuing import message_of
 from safepoint.turns.driver import Driver, LoopConfig, OnInterrupt
 from safepoint.turns.events import LoopReader
-from safepoint.turns.exit import ExitState
-from safepoint.turns.inbox import Answered, Entry, LateItems, Pushed, StopAsked
+from safepoint.turns.exit import ExitState, FailedTurn
+from safepoint.turns.inbox import Answered, Decided, Entry, LateItems, Pushed, StopAsked, Withdrawn
+from safepoint.turns.items import values
 from safepoint.turns.options import PushOptions, Strategy, from_strategy, stop_ask
-from safepoint.turns.plan import OnEvents, PlanResume, PlanTurn, PrepareAgent, one_message, resume_as_it_was
+from safepoint.turns.plan import OnEvents, PlanResume, PlanTurn, PrepareAgent, one_message
 from safepoint.turns.preempt import Preempt
 from safepoint.turns.receipts import (
+    ItemOutcome,
     PushOutcome,
     PushReceipt,
     StopOutcome,
@@ -36,11 +40,13 @@ from safepoint.turns.receipts import (
     refuse_in_its_thread,
     refuse_inside,
 )
-from safepoint.turns.record import ItemCodec
+from safepoint.turns.retry import OnTurnError, policy
 from safepoint.turns.serving import Serving
-from safepoint.turns.state import Carry, OnTurnError
-from safepoint.turns.store import TurnStore
-from safepoint.turns.turn import TurnPhase
+from safepoint.turns.state import Carry
+from safepoint.turns.storage import LoopStorage
+from safepoint.turns.store import TurnStore, storage_of
+from safepoint.turns.turn import Turn, TurnPhase
+from safepoint.turns.view import LoopView, TurnView
 
 T = TypeVar("T")
 
@@ -59,7 +65,7 @@ class TurnLoop(Generic[T]):
         *,
         on_events: OnEvents[str] | None = None,
         plan_resume: PlanResume[str] | None = None,
-        store: TurnStore | None = None,
+        store: TurnStore | LoopStorage | None = None,
         checkpoint_id: str | None = None,
         codec: ItemCodec[str] | None = None,
         carry: Carry = "drop",
@@ -76,7 +82,7 @@ class TurnLoop(Generic[T]):
         prepare: PrepareAgent[T] | None = None,
         on_events: OnEvents[T] | None = None,
         plan_resume: PlanResume[T] | None = None,
-        store: TurnStore | None = None,
+        store: TurnStore | LoopStorage | None = None,
         checkpoint_id: str | None = None,
         codec: ItemCodec[T] | None = None,
         carry: Carry = "drop",
@@ -92,7 +98,7 @@ class TurnLoop(Generic[T]):
         prepare: PrepareAgent[Any] | None = None,
         on_events: OnEvents[Any] | None = None,
         plan_resume: PlanResume[Any] | None = None,
-        store: TurnStore | None = None,
+        store: TurnStore | LoopStorage | None = None,
         checkpoint_id: str | None = None,
         codec: ItemCodec[Any] | None = None,
         carry: Carry = "drop",
@@ -106,15 +112,16 @@ class TurnLoop(Generic[T]):
         if agent is None and plan is None:
             raise ValueError("prepare=… without plan=…: say what a turn consists of, write plan=…")
         _check_choice("carry", carry, get_args(Carry))
-        _check_choice("on_turn_error", on_turn_error, get_args(OnTurnError))
+        if not callable(on_turn_error):
+            policy(on_turn_error)
         _check_choice("on_interrupt", on_interrupt, get_args(OnInterrupt))
         _check_store(store, checkpoint_id, codec=codec, plan_resume=plan_resume)
         config: LoopConfig[T] = LoopConfig(
             plan or one_message,
             prepare or (lambda _ctx, _consumed: cast("BaseAgent[Any, Any]", agent)),
             on_events,
-            plan_resume or resume_as_it_was,
-            store,
+            plan_resume,
+            None if store is None else storage_of(store),
             checkpoint_id or "",
             codec or ItemCodec.plain(),
             carry,
@@ -138,27 +145,50 @@ class TurnLoop(Generic[T]):
         within: float | None = None,
         delay: float | None = None,
         strategy: Strategy[T] | None = None,
+        interrupt: bool = False,
+        join: bool = False,
     ) -> PushReceipt:
-        """Add an item, and perhaps ask the turn that runs now to stop at a safe point. Safe from any thread.
+        """Add an item, and perhaps ask the turn that runs now to stop, or to take it in. Safe from any thread.
 
-        A push that comes after a stop is refused and kept as late; once the late items were taken, it raises.
+        `preempt` stops that turn at a safe point, `interrupt` at once; with `join` the item becomes a message of its
+        conversation, if a model call follows there. A push that comes after a stop is refused and kept as late; once
+        the late items were taken, it raises. With a store, an item whose type has no codec is refused: `receipt.error`.
         """
         seen = self._driver.state.turn
         if strategy is None:
-            options = PushOptions(preempt, within, delay)
+            options = PushOptions(preempt, within, delay, interrupt, join)
         else:
             live = seen if seen is not None and seen.phase is not TurnPhase.PLANNING else None
-            options = from_strategy(strategy, live, beside=(preempt, within, delay))
+            options = from_strategy(strategy, live, beside=(preempt, within, delay, interrupt, join))
+        if options.join and message_of(item) is None:
+            raise ValueError(f"join=True makes a message of the item, and {item!r} is no text and no list of parts")
         receipt = PushReceipt(self, stored=self._driver.journal.enabled)
         receipt.event_loop = self._event_loop
-        wanted = options.ask(self._driver.clock)
-        wish = None if wanted is None else Preempt(wanted[0], wanted[1], seen, receipt)
-        entry = Pushed(item, receipt, wish)
+        if self._driver.journal.enabled and (refusal := self._driver.config.codec.refusal(item)) is not None:
+            return self._refuse(receipt, refusal)
+        entry = self._entry(item, receipt, options, seen)
         receipt.accepted = self._record(entry) and self._driver.inbox.in_time(entry)
-        if wish is None or not receipt.accepted:
+        if not receipt.accepted or (entry.preempt is None and not options.join):
             receipt.settle(PushOutcome.NOTHING_TO_PREEMPT)
-        if not receipt.accepted and not self._late.add(entry):
-            raise UsageError(f"the loop has stopped and its late items were taken: nobody would ever see {item!r}")
+        elif options.join and seen is None:
+            receipt.settle(PushOutcome.QUEUED)
+        if not receipt.accepted:
+            receipt.settle_result(ItemOutcome.LATE)
+            if not self._late.add(entry):
+                raise UsageError(f"the loop has stopped and its late items were taken: nobody would ever see {item!r}")
+        return receipt
+
+    def _entry(self, item: T, receipt: PushReceipt, options: PushOptions, seen: Turn[T] | None) -> Pushed[T]:
+        wanted = options.ask(self._driver.clock)
+        wish = None if wanted is None or seen is None else Preempt(wanted[0], wanted[1], seen, receipt)
+        receipt.wants_to_join = options.join
+        receipt.on_withdrawn = lambda withdrawn: self._record(Withdrawn(withdrawn))
+        return Pushed(item, receipt, wish, joins=seen if options.join else None)
+
+    def _refuse(self, receipt: PushReceipt, error: StoreError) -> PushReceipt:
+        receipt.accepted, receipt.error = False, error
+        receipt.settle(PushOutcome.NOTHING_TO_PREEMPT)
+        receipt.settle_result(ItemOutcome.REFUSED)
         return receipt
 
     def stop(
@@ -201,6 +231,33 @@ class TurnLoop(Generic[T]):
                 raise UsageError(f"no turn waits for an answer to {id!r}")
             Resume(asks, answers={id: value})  # refuses an unknown id, or a value of the wrong kind
         self._record(Answered(id, value))
+
+    @property
+    def view(self) -> LoopView[T]:
+        """The live turn, what waits and what failed, as they are now. Safe from any thread."""
+        state = self._driver.state
+        # In this order: an item that the loop takes over meanwhile is seen twice, and told apart by its receipt.
+        unheard = [entry for entry in self._driver.inbox.waiting() if isinstance(entry, Pushed)]
+        turn, waiting = state.turn, [*state.buffer.snapshot(), *tuple(state.joining)]
+        known = {id(item.receipt) for item in waiting if item.receipt is not None}
+        new = [each for each in unheard if id(each.receipt) not in known and each.receipt.number is None]
+        queue = [*values(waiting), *(each.value for each in new if not each.receipt.is_withdrawn)]
+        seen = None
+        if turn is not None:
+            run = turn.run if turn.has_run else None
+            seen = TurnView(turn.number, turn.phase, tuple(turn.consumed), run, turn.since)
+        return LoopView(seen, tuple(queue), tuple(failure.told for failure in tuple(state.failures)))
+
+    def requeue(self, failed: FailedTurn[T] | None = None) -> None:
+        """Let a failed turn be tried again, or all of them. Safe from any thread, also before the start.
+
+        It goes on from its checkpoint, unless its conversation has moved on since.
+        """
+        self._record(Decided(failed, requeue=True))
+
+    def discard(self, failed: FailedTurn[T] | None = None) -> None:
+        """Give a failed turn up, or all of them: its items leave the record. Safe from any thread."""
+        self._record(Decided(failed, requeue=False))
 
     def take_late_items(self) -> list[T]:
         """The items that were refused. It seals the list: a push after this raises. The same list each time."""
@@ -282,8 +339,9 @@ class TurnLoop(Generic[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ask for a bare stop if nobody asked for any, wait, and raise `exit.error`; after an exception, stop NOW.
+        """Wait until what was pushed is handled, stop, and raise `exit.error`; after an exception, stop NOW.
 
+        If somebody has asked for a stop, that one counts. A turn that waits for a person ends the loop.
         Cancellation: stops NOW, waits until the record is saved, within limits, then goes on.
         """
         assert self._task is not None
@@ -292,7 +350,7 @@ class TurnLoop(Generic[T]):
             await outlast(self._task)
             return
         if not self._stop_asked:
-            self.stop()
+            self._record(StopAsked(None, StopReceipt(self), idle_for=0))
         await outlive(self._task, lambda: self._stop_now("its caller was cancelled"))
         if self._exit.error is not None:
             raise self._exit.error
@@ -304,6 +362,8 @@ class TurnLoop(Generic[T]):
         self._record(StopAsked(ask, StopReceipt(self), cause=why))
 
     def __repr__(self) -> str:
+        if "_stop_asked" not in vars(self):
+            return "<TurnLoop, not made: its arguments were refused>"
         state = "new" if self._task is None else "ended" if self.ended else str(self._driver.stops.state)
         return f"<TurnLoop {state}, {len(self._driver.state.buffer)} items wait>"
 

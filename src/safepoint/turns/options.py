@@ -17,22 +17,32 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PushOptions:
-    """What a push asks of the turn that is seen at that moment; also what a strategy returns."""
+    """What a push asks of the turn that is seen at that moment; also what a strategy returns.
+
+    `interrupt`: the turn stops NOW, as a streaming answer has no safe point before its end. `join`: the item becomes a
+    message of that turn's conversation, if a model call follows there.
+    """
 
     preempt: SafePoint | None = None
     within: float | None = None
     delay: float | None = None
+    interrupt: bool = False
+    join: bool = False
 
     def __post_init__(self) -> None:
-        if self.preempt is None:
+        if self.join and (self.interrupt or any(x is not None for x in (self.preempt, self.within, self.delay))):
+            raise ValueError("join=True lets the turn go on: leave preempt, within, delay and interrupt out")
+        if self.interrupt and (self.preempt is not None or self.within is not None):
+            raise ValueError("interrupt=True stops the turn at once: leave preempt and within out")
+        if self.preempt is None and not self.interrupt:
             for name, value in (("within", self.within), ("delay", self.delay)):
                 if value is not None:
                     raise ValueError(f"{name}={value!r} without preempt: write preempt=SafePoint.ANY as well")
             return
-        if check_point(self.preempt).level is not Level.SAFE:
+        if self.preempt is not None and check_point(self.preempt).level is not Level.SAFE:
             raise ValueError(
-                f"preempt={self.preempt!r}: preempting is for boundaries; write preempt=SafePoint.ANY, "
-                "with within=… to stop at once after so many seconds"
+                f"preempt={self.preempt!r}: preempting is for boundaries; write preempt=SafePoint.ANY, with within=… "
+                "to stop at once after so many seconds, or interrupt=True to stop at once"
             )
         for name, value in (("within", self.within), ("delay", self.delay)):
             if value is not None and not is_seconds(value):
@@ -40,17 +50,16 @@ class PushOptions:
 
     def ask(self, clock: Clock) -> tuple[Ask, float | None] | None:
         """What the turn is to be asked, and not before when; None if nothing."""
-        if self.preempt is None:
+        at = SafePoint.NOW if self.interrupt else self.preempt
+        if at is None:
             return None
         now, due = clock.now(), None
         if self.delay is not None:
             now = due = now + self.delay
         # With a limit it may become NOW, which reaches everything below; so nested agents hear of it from the start.
         reason = Reason("another message took the floor", Source.PREEMPT)
-        recursive = self.within is not None
-        return make_ask(
-            self.preempt, within=self.within, recursive=recursive, reason=reason, now=now, wall=clock.wall()
-        ), due
+        recursive = self.within is not None or self.interrupt
+        return make_ask(at, within=self.within, recursive=recursive, reason=reason, now=now, wall=clock.wall()), due
 
 
 NO_PREEMPT = PushOptions()
@@ -62,8 +71,8 @@ def from_strategy(strategy: Strategy[T], turn: Turn[T] | None, *, beside: Sequen
 
     `beside`: what else was written, which must be nothing.
     """
-    if any(option is not None for option in beside):
-        raise ValueError("strategy=… decides all options: leave preempt, within and delay out")
+    if any(option is not None and option is not False for option in beside):
+        raise ValueError("strategy=… decides all options: leave preempt, within, delay, interrupt and join out")
     chosen = strategy(turn)
     if chosen is None:
         return NO_PREEMPT

@@ -1,14 +1,16 @@
 """What a plan says: which items make the next turn, and how its run is started.
 
 A plan sees everything that waits, in order, and divides it up: `consumed` by the turn, `remaining` for a later one, and
-the rest, which is dropped on purpose. A plan without input makes no turn: its items wait until something new comes.
+the rest, which is dropped on purpose, or kept with `keep_rest=True`. A plan without input makes no turn: its items wait
+until something new comes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from safepoint._core.groups import CancelToken
 from safepoint.agent.budget import Budget
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from safepoint.turns.loop import TurnLoop
 
 T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +45,26 @@ class Previous(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class PlanContext(Generic[T]):
-    """What the planning callbacks know. `checkpoint`: of the turn that `plan_resume` may continue."""
+    """What the planning callbacks know.
+
+    `history`: the conversation to go on from. `checkpoint`: of a turn that was stopped and can go on, if there is one;
+    `said`: its items, whose message is in that conversation already. `plan`: for `prepare`, what the plan was.
+    """
 
     loop: TurnLoop[T]
     previous: Previous[T] | None = None
     checkpoint: Checkpoint | None = None
-
-    @property
-    def history(self) -> tuple[Message, ...]:
-        """The conversation so far: the closed history of the turn before."""
-        return self.previous.messages if self.previous is not None else ()
+    said: tuple[T, ...] = ()
+    history: tuple[Message, ...] = ()
+    plan: Plan[T] | ResumePlan[T] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Plan(Generic[T]):
-    """A new turn, or with `input=None` none yet. Items in neither list are dropped and reported in an event."""
+    """A new turn, or with `input=None` none yet.
+
+    Items in neither list are dropped and reported in an event; with `keep_rest=True` they wait on instead.
+    """
 
     input: Prompt | None
     consumed: Sequence[T]
@@ -67,10 +75,12 @@ class Plan(Generic[T]):
     budget: Budget | None = None
     token: CancelToken | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: the plan's own
+    keep_rest: bool = False
 
     def __post_init__(self) -> None:
-        if self.input is None and self.consumed:
+        if self.input is None and len(self.consumed):
             raise ValueError("a plan without input makes no turn, so it can't consume: write consumed=[]")
+        _check_rest(self.remaining, keep_rest=self.keep_rest)
 
     def start(self, agent: BaseAgent[Any, Any]) -> AnyRun:  # Any: any agent
         assert self.input is not None
@@ -84,15 +94,33 @@ class Plan(Generic[T]):
         )
 
     def continued(self) -> ResumePlan[T]:
-        """How the same turn goes on once a person has answered."""
-        return ResumePlan(self.consumed, session=self.session, deps=self.deps, budget=self.budget, token=self.token)
+        """How the same turn goes on: with the options that it began with."""
+        return ResumePlan(
+            self.consumed,
+            keep_rest=True,
+            session=self.session,
+            deps=self.deps,
+            budget=self.budget,
+            token=self.token,
+            metadata=self.metadata,
+        )
+
+
+class _AsPlanned(Enum):
+    """The default of a `ResumePlan`: what the plan of the turn says, whatever that is."""
+
+    AS_PLANNED = "as planned"
+
+
+AS_PLANNED: Final = _AsPlanned.AS_PLANNED
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePlan(Generic[T]):
     """The stopped turn goes on. `message`, `answers` and `on_unknown` are those of `Resume`.
 
-    Questions without an answer wait for `loop.answer(…)`.
+    Session, deps, budget, token and metadata that are left out are those of the turn's plan. `checkpoint`: where to go
+    on; left out, the one of the stopped turn. Questions without an answer wait for `loop.answer(…)`.
     """
 
     consumed: Sequence[T]
@@ -100,11 +128,34 @@ class ResumePlan(Generic[T]):
     message: Prompt | None = None
     answers: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: whatever people answered
     on_unknown: OnUnknown = "tell"
-    session: Conversation | None = None
-    deps: Any = None  # Any: as above
-    budget: Budget | None = None
-    token: CancelToken | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: as above
+    session: Conversation | _AsPlanned | None = AS_PLANNED
+    deps: Any = AS_PLANNED  # Any: as above
+    budget: Budget | _AsPlanned | None = AS_PLANNED
+    token: CancelToken | _AsPlanned | None = AS_PLANNED
+    metadata: Mapping[str, Any] | _AsPlanned = AS_PLANNED  # Any: as above
+    keep_rest: bool = False
+    checkpoint: Checkpoint | None = None
+
+    def __post_init__(self) -> None:
+        _check_rest(self.remaining, keep_rest=self.keep_rest)
+
+    @property
+    def is_complete(self) -> bool:
+        return AS_PLANNED not in (self.session, self.budget, self.token) and not (
+            self.deps is AS_PLANNED or self.metadata is AS_PLANNED
+        )
+
+    def completed(self, plan: Plan[T] | ResumePlan[T] | None) -> ResumePlan[T]:
+        """With the options that were left out as that plan has them; without a plan, with none."""
+        made: Plan[T] | ResumePlan[T] = plan if plan is not None else Plan(None, ())
+        return replace(
+            self,
+            session=_chosen(self.session, made.session, None),
+            deps=_chosen(self.deps, made.deps, None),
+            budget=_chosen(self.budget, made.budget, None),
+            token=_chosen(self.token, made.token, None),
+            metadata=_chosen(self.metadata, made.metadata, {}),
+        )
 
     def start(
         self, agent: BaseAgent[Any, Any], checkpoint: Checkpoint, answers: Mapping[str, Any]
@@ -112,11 +163,37 @@ class ResumePlan(Generic[T]):
         # The loop's record is what may be continued once: it is replaced as soon as this turn is over.
         resume = Resume(checkpoint, self.message, answers, on_unknown=self.on_unknown, fork=True)
         return agent.start(
-            checkpoint=resume, session=self.session, deps=self.deps, budget=self.budget, token=self.token
+            checkpoint=resume,
+            session=_chosen(self.session, None, None),
+            deps=_chosen(self.deps, None, None),
+            budget=_chosen(self.budget, None, None),
+            token=_chosen(self.token, None, None),
         )
 
 
-PlanTurn: TypeAlias = Callable[[PlanContext[T], list[T]], "Plan[T] | Awaitable[Plan[T]]"]
+def session_of(plan: Plan[T] | ResumePlan[T]) -> Conversation | None:
+    return _chosen(plan.session, None, None)
+
+
+def metadata_of(plan: Plan[T] | ResumePlan[T]) -> Mapping[str, Any]:  # Any: the plan's own
+    return _chosen(plan.metadata, {}, {})
+
+
+def _chosen(said: ValueT | _AsPlanned, planned: ValueT | _AsPlanned, default: ValueT) -> ValueT:
+    value = planned if said is AS_PLANNED else said
+    return default if value is AS_PLANNED else value
+
+
+def _check_rest(remaining: Sequence[Any], *, keep_rest: bool) -> None:  # Any: items of any type
+    if keep_rest and len(remaining):
+        raise ValueError("keep_rest=True keeps whatever is not consumed: leave remaining out")
+
+
+AnyPlan: TypeAlias = "Plan[T] | ResumePlan[T]"
+# Any, here and below: a read-only view of the items, which a plan may well call list[T] or Sequence[T]
+PlanTurn: TypeAlias = Callable[
+    [PlanContext[T], Any], "Plan[T] | ResumePlan[T] | Awaitable[Plan[T] | ResumePlan[T]] | Awaitable[Plan[T]]"
+]
 PrepareAgent: TypeAlias = Callable[
     [PlanContext[T], list[T]],
     "BaseAgent[Any, Any] | Awaitable[BaseAgent[Any, Any]]",  # Any: any agent
@@ -127,19 +204,26 @@ PlanResume: TypeAlias = Callable[
 ]
 
 
-def one_message(ctx: PlanContext[T], items: list[T]) -> Plan[T]:
-    """The plan of `TurnLoop(agent)`: all text that waits becomes one message of one conversation."""
+def one_message(ctx: PlanContext[T], items: Sequence[T]) -> Plan[T] | ResumePlan[T]:
+    """The plan of `TurnLoop(agent)`: all text that waits becomes one message of one conversation.
+
+    What a turn has said that was stopped is not said again: that turn goes on, with what is new.
+    """
     strangers = [item for item in items if not isinstance(item, str)]
     if strangers:
         raise TypeError(f"{strangers[0]!r} is no text: write TurnLoop(agent, plan=…) for items of other types")
-    words = [str(item) for item in items if str(item).strip()]
-    if not words:
+    consumed = [item for item in items if str(item).strip()]
+    if not consumed:
         return Plan(None, [])  # nothing was said
-    return Plan("\n".join(words), [item for item in items if str(item).strip()], history=ctx.history)
+    if ctx.checkpoint is None:
+        return Plan("\n".join(map(str, consumed)), consumed, history=ctx.history)
+    said = list(map(id, ctx.said))
+    new = [str(item) for item in consumed if not _named(said, item)]
+    return ResumePlan(consumed, message="\n".join(new) or None)
 
 
-def resume_as_it_was(
-    _ctx: PlanContext[T], interrupted: list[T], unhandled: list[T], new: list[T]
-) -> Plan[T] | ResumePlan[T]:
-    """The plan for a stopped turn if there is no other: it goes on, and everything else waits."""
-    return ResumePlan(interrupted, [*unhandled, *new])
+def _named(said: list[int], item: object) -> bool:
+    if id(item) not in said:
+        return False
+    said.remove(id(item))
+    return True

@@ -8,11 +8,12 @@
      │ │                        │  └─────┼──planning failed────────────┤
      │ │            it is active│        │ (active)                    ▼
      │ └──turn is active──▶   ASKED ◀────┘ ──the turn is over──▶  RESOLVED
-     └──there was no turn, or it is over──────────────────────────────▲
+     └──the turn is over──────────────────────────────────────────────▲
 
-A preempt belongs to the turn that was seen at the push, and to no other. Asking is the core's business: in ASKED the
-run has the ask, folds it with others and keeps its deadline. Here is only what the core does not know: that a turn may
-not have its run yet, and that a wish may come later than the push. Everything is settled with the turn.
+A preempt belongs to the turn that was seen at the push, and to no other; a push that saw none has none. Asking is the
+core's business: in ASKED the run has the ask, folds it with others and keeps its deadline. Here is only what the core
+does not know: that a turn may not have its run yet, and that a wish may come later than the push. Everything is settled
+with the turn.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ _MOVES = {
 
 @dataclass(slots=True, eq=False)
 class Preempt(Generic[T]):
-    """One wish. `due`: the time before which it is not asked; `turn`: the one that was seen, if any."""
+    """One wish. `due`: the time before which it is not asked; `turn`: the one that was seen."""
 
     ask: Ask
     due: float | None
-    turn: Turn[T] | None
+    turn: Turn[T]
     receipt: PushReceipt
     state: PreemptState = PreemptState.NEW
     timer: asyncio.TimerHandle | None = None
@@ -74,9 +75,7 @@ class PreemptController(Generic[T]):
     def take(self, preempt: Preempt[T], present: Turn[T] | None, clock: Clock) -> None:
         """A push was accepted that wants this."""
         turn = preempt.turn
-        if turn is None:
-            self._resolve(preempt, PushOutcome.NOTHING_TO_PREEMPT)
-        elif turn is not present or turn.phase is TurnPhase.OVER:
+        if turn is not present or turn.phase is TurnPhase.OVER:
             self._resolve(preempt, PushOutcome.FINISHED_FIRST)
         else:
             self._open.append(preempt)

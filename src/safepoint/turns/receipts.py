@@ -7,12 +7,15 @@ stop when the loop has ended and its record is saved. Every receipt is settled a
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextvars import ContextVar
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from safepoint._core.latch import Latch
+from safepoint.agent.result import RunResult
 from safepoint.errors import NotEnded, StoreError, UsageError, WaitInsideRun
+from safepoint.turns.exit import Saved, SavedState
 
 # The loops that the current task or thread works for: it must not wait for them.
 inside_loops: ContextVar[tuple[object, ...]] = ContextVar("safepoint_inside_loops", default=())
@@ -21,11 +24,15 @@ OutcomeT = TypeVar("OutcomeT")
 
 
 class PushOutcome(StrEnum):
-    """What came of the wish to preempt."""
+    """What came of the wish to preempt, or to join."""
 
     PREEMPTED = "preempted"
     NOTHING_TO_PREEMPT = "nothing_to_preempt"
     FINISHED_FIRST = "finished_first"
+    JOINED = "joined"
+    """The message is in the conversation of the turn that ran at the push."""
+    QUEUED = "queued"
+    """No model call followed in that turn, or there was none: the item waits like any other."""
 
 
 class StopOutcome(StrEnum):
@@ -35,6 +42,29 @@ class StopOutcome(StrEnum):
     STOPPED = "stopped"
     ESCALATED = "escalated"
     FINISHED_FIRST = "finished_first"
+
+
+class ItemOutcome(StrEnum):
+    """What became of an item that has no result."""
+
+    PREEMPTED = "preempted"
+    """A push took the floor from its turn, and the loop was made with `carry="drop"`."""
+    DROPPED = "dropped"
+    """A plan named it in neither of its lists."""
+    FAILED = "failed"
+    """Its turn failed, or it could not be written: it is in `exit.failed`."""
+    LATE = "late"
+    """It was pushed after a stop."""
+    REFUSED = "refused"
+    """Its type has no codec: `receipt.error` says so."""
+    WITHDRAWN = "withdrawn"
+    INTERRUPTED = "interrupted"
+    """The loop ended while its turn could go on."""
+    UNHANDLED = "unhandled"
+    """The loop ended before a turn had consumed it."""
+
+
+ItemResult: TypeAlias = RunResult[Any] | ItemOutcome  # Any: of any output type
 
 
 def refuse_inside(loop: object, what: str) -> None:
@@ -49,7 +79,7 @@ def refuse_in_its_thread(event_loop: asyncio.AbstractEventLoop | None, instead: 
     except RuntimeError:
         return
     if running is event_loop:
-        raise UsageError(f"wait_sync() would block the loop that it waits for: write `await {instead}`")
+        raise UsageError(f"a blocking wait would hold the loop that it waits for: write `await {instead}`")
 
 
 class _Settled(Generic[OutcomeT]):
@@ -96,20 +126,26 @@ class LoopReceipt(Generic[OutcomeT]):
 
         Cancellation: only the waiting ends; what was asked stands.
         """
-        if not self.settled:
-            refuse_inside(self._loop, "the receipt")
-            async with asyncio.timeout(timeout):
-                await self._outcome.latch.wait()
+        await self._until(self._outcome.latch, timeout)
         return self.outcome
 
     def wait_sync(self, timeout: float | None = None) -> OutcomeT:
         """As `wait`, from a thread that runs no event loop."""
-        if not self.settled:
-            refuse_inside(self._loop, "the receipt")
-            refuse_in_its_thread(self.event_loop, "receipt.wait()")
-            if not self._outcome.latch.wait_sync(timeout):
-                raise TimeoutError(f"nothing has come of it within {timeout} s")
+        self._until_sync(self._outcome.latch, "receipt.wait()", timeout)
         return self.outcome
+
+    async def _until(self, latch: Latch, timeout: float | None) -> None:
+        if not latch.is_set:
+            refuse_inside(self._loop, "the receipt")
+            async with asyncio.timeout(timeout):
+                await latch.wait()
+
+    def _until_sync(self, latch: Latch, instead: str, timeout: float | None) -> None:
+        if not latch.is_set:
+            refuse_inside(self._loop, "the receipt")
+            refuse_in_its_thread(self.event_loop, instead)
+            if not latch.wait_sync(timeout):
+                raise TimeoutError(f"nothing has come of it within {timeout} s")
 
 
 class StopReceipt(LoopReceipt[StopOutcome]):
@@ -119,26 +155,111 @@ class StopReceipt(LoopReceipt[StopOutcome]):
 class PushReceipt(LoopReceipt[PushOutcome]):
     """`accepted`: the loop has the item and accounts for it in its exit state.
 
-    `await receipt.wait()`: was a turn preempted? `await receipt.saved()`: the item outlives this process.
+    `await receipt.wait()`: was a turn preempted, did the item join? `await receipt.saved()`: it outlives this process.
+    `await receipt.result()`: what became of it. `receipt.withdraw()` takes it back.
     """
 
     def __init__(self, loop: object, *, stored: bool) -> None:
         super().__init__(loop)
-        self._saved: _Settled[BaseException | bool] | None = _Settled() if stored else None
+        # Why the item was refused, unless it was late.
+        self.error: BaseException | None = None
+        self.on_withdrawn: Callable[[PushReceipt], object] | None = None
+        self.wants_to_join = False
+        # The number of the item, once the loop has it.
+        self.number: int | None = None
+        self._saved: _Settled[BaseException | Saved] | None = _Settled() if stored else None
+        self._result: _Settled[ItemResult] = _Settled()
+        # Of a turn that consumes the item and of a withdrawal, the first that is in here has it: `list.append` is
+        # atomic, so no lock is taken.
+        self._claims: list[object] = []
 
-    def settle_saved(self, error: BaseException | None = None) -> None:
+    # -- what became of the item ---------------------------------------------------------------------------------------
+
+    async def result(self, timeout: float | None = None) -> ItemResult:
+        """Wait for the result of the turn that dealt with the item, or for the word that says why there is none.
+
+        Raises TimeoutError after `timeout` seconds. Cancellation: only the waiting ends.
+        """
+        await self._until(self._result.latch, timeout)
+        assert self._result.value is not None
+        return self._result.value
+
+    def result_sync(self, timeout: float | None = None) -> ItemResult:
+        """As `result`, from a thread that runs no event loop."""
+        self._until_sync(self._result.latch, "receipt.result()", timeout)
+        assert self._result.value is not None
+        return self._result.value
+
+    def settle_result(self, result: ItemResult) -> None:
+        self._result.settle(result)
+
+    # -- taking it back ------------------------------------------------------------------------------------------------
+
+    def withdraw(self) -> bool:
+        """Take the item back. False if a turn has consumed it, or it was never accepted. Safe from any thread."""
+        if not self.accepted or not self._claim(ItemOutcome.WITHDRAWN) or self.on_withdrawn is None:
+            return False
+        self.on_withdrawn(self)
+        self.settle_saved(Saved(SavedState.NONE))
+        self.settle_result(ItemOutcome.WITHDRAWN)
+        return True
+
+    @property
+    def is_withdrawn(self) -> bool:
+        return self._claims[:1] == [ItemOutcome.WITHDRAWN]
+
+    def consume(self) -> bool:
+        """A turn is to be made of it; False if it was withdrawn."""
+        return self._claim(object())
+
+    def put_back(self) -> None:
+        """It waits again. Called in the loop's thread, for an item that a turn had."""
+        if not self.is_withdrawn:
+            self._claims.clear()
+
+    def _claim(self, mine: object) -> bool:
+        if self._claims:
+            return False
+        self._claims.append(mine)
+        return self._claims[:1] == [mine]
+
+    # -- the store -----------------------------------------------------------------------------------------------------
+
+    def settle_saved(self, saved: BaseException | Saved | None = None) -> None:
         if self._saved is not None:
-            self._saved.settle(True if error is None else error)
+            self._saved.settle(Saved(SavedState.SAVED) if saved is None else saved)
 
-    async def saved(self) -> None:
+    async def saved(self, timeout: float | None = None) -> Saved:
         """Wait until the item is in the loop's store, from where a process that dies does not take it along.
 
-        Raises what kept it from being stored. Cancellation: only the waiting ends.
+        An item that was refused is not saved, and the answer says so: `refused`. For an accepted one this raises what
+        kept it from being stored, and TimeoutError after `timeout` seconds. Cancellation: only the waiting ends.
         """
+        latch = self._saved_latch()
+        if latch is not None:
+            async with asyncio.timeout(timeout):
+                await latch.wait()
+        return self._as_saved()
+
+    def saved_sync(self, timeout: float | None = None) -> Saved:
+        """As `saved`, from a thread that runs no event loop."""
+        latch = self._saved_latch()
+        if latch is not None and not latch.is_set:
+            refuse_in_its_thread(self.event_loop, "receipt.saved()")
+            if not latch.wait_sync(timeout):
+                raise TimeoutError(f"the item was not saved within {timeout} s")
+        return self._as_saved()
+
+    def _saved_latch(self) -> Latch | None:
         if self._saved is None:
             raise UsageError("the loop has no store, so nothing is saved: write TurnLoop(…, store=…, checkpoint_id=…)")
+        return self._saved.latch if self.accepted else None
+
+    def _as_saved(self) -> Saved:
         if not self.accepted:
-            raise StoreError("the item was refused, so it is not saved: look at receipt.accepted first")
-        await self._saved.latch.wait()
+            return Saved(SavedState.REFUSED, self.error or StoreError("the item came after a stop: it is late"))
+        assert self._saved is not None
         if isinstance(self._saved.value, BaseException):
             raise self._saved.value
+        assert self._saved.value is not None
+        return self._saved.value

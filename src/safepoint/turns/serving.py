@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -20,9 +21,11 @@ from safepoint.errors import UsageError
 from safepoint.turns.driver import CallbackFailed, Driver, GivenUp
 from safepoint.turns.events import ItemsDropped, TurnEnded, TurnStarted
 from safepoint.turns.items import values
-from safepoint.turns.plan import Plan, PlanContext, ResumePlan
-from safepoint.turns.state import Division, divide
-from safepoint.turns.turn import AnyRun, Turn, TurnPhase
+from safepoint.turns.plan import Plan, ResumePlan, session_of
+from safepoint.turns.planning import Planner, Ready
+from safepoint.turns.retry import Retry, policy
+from safepoint.turns.state import Opening
+from safepoint.turns.turn import AnyRun, Turn, TurnOutcome, TurnPhase
 
 T = TypeVar("T")
 
@@ -34,13 +37,16 @@ class Serving(Generic[T]):
         self._driver = driver
         self._state = driver.state
         self._config = driver.config
+        self._planner = Planner(driver)
 
     def next_step(self) -> Coroutine[Any, Any, None] | None:
         """What to do now; None when the loop is to end."""
         state, driver = self._state, self._driver
         if state.error is not None or state.paused or driver.stops.committed:
             return None
-        if state.pending is not None or state.buffer.fresh:
+        if state.unfinished and state.unfinished[0].not_before > driver.clock.now():
+            return driver.rest(state.unfinished[0].not_before)
+        if state.unfinished or state.buffer.fresh:
             return self._turn()
         return driver.idle()
 
@@ -48,74 +54,82 @@ class Serving(Generic[T]):
         """One turn, from its plan to its end. Cancellation: as in `Driver.wait`, here and below."""
         if not await self._driver.durable():
             return
-        turn, ctx = self._state.open_turn(self._driver.loop, lambda: self._driver.stops.cause)
+        driver = self._driver
+        opening = self._state.open_turn(driver.loop, lambda: driver.stops.cause, driver.clock.wall())
+        ready: Ready[T] | None = None
+        run: AnyRun | None = None
         try:
-            plan, division = await self._plan(turn, ctx)
-            if isinstance(plan, Plan) and plan.input is None:
-                self._wait_for_more(turn, division)
+            ready = await self._planner.plan(opening)
+            if ready is None:
+                self._touch(opening)
                 return
-            agent = await self._agent(ctx, division)
-            run = plan.start(agent) if isinstance(plan, Plan) else None
-            if run is not None:
-                run.launch()
+            agent = await self._agent(opening, ready)
+            ready = await self._planner.take_back(ready)
+            run = ready.plan.start(agent) if isinstance(ready.plan, Plan) else None
+            if run is not None and not await self._launch(ready, run):
+                raise GivenUp
         except GivenUp:
-            self._put_back(turn)
+            self._give_up(opening, ready, run)
         except CallbackFailed as failed:
-            self._state.fail(_told(failed.error))
-            self._put_back(turn)
+            self._state.fail(told_as(failed.error))
+            self._give_up(opening, ready, run)
         except Exception as error:  # what the plan said can't be carried out
             self._state.fail(error)
-            self._put_back(turn)
+            self._give_up(opening, ready, run)
         else:
-            self._adopt(turn, plan, division)
-            await self._serve(turn, agent, plan, run)
+            self._adopt(opening.turn, ready)
+            await self._serve(opening.turn, agent, ready, run)
 
     # -- planning ------------------------------------------------------------------------------------------------------
 
-    async def _plan(self, turn: Turn[T], ctx: PlanContext[T]) -> tuple[Plan[T] | ResumePlan[T], Division[T]]:
-        pending, call = self._state.pending, self._driver.call
-        plan: Plan[T] | ResumePlan[T]
-        if pending is None:
-            plan = await call("plan", self._config.plan, ctx, values(turn.items))
-            if not isinstance(plan, Plan):
-                raise TypeError(f"plan returned {plan!r}: return Plan(…)")
-        else:
-            lists = (values(pending.interrupted), values(pending.unhandled), values(turn.items))
-            plan = await call("plan_resume", self._config.plan_resume, ctx, *lists)
-            if not isinstance(plan, Plan | ResumePlan):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
-                raise TypeError(f"plan_resume returned {plan!r}: return ResumePlan(…) or Plan(…)")
-        return plan, divide(plan, self._state.given(turn))
-
-    async def _agent(self, ctx: PlanContext[T], division: Division[T]) -> BaseAgent[Any, Any]:  # Any: any agent
+    async def _agent(self, opening: Opening[T], ready: Ready[T]) -> BaseAgent[Any, Any]:  # Any: any agent
+        ctx = replace(opening.ctx, plan=ready.plan)
         agent: BaseAgent[Any, Any]  # Any: any agent
-        agent = await self._driver.call("prepare", self._config.prepare, ctx, values(division.consumed))
+        agent = await self._driver.call("prepare", self._config.prepare, ctx, values(ready.division.consumed))
         if not isinstance(agent, BaseAgent):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
             raise TypeError(f"prepare returned {agent!r}: return an Agent")
         return agent
 
-    def _put_back(self, turn: Turn[T]) -> None:
-        self._state.put_back(turn)
-        self._driver.preempts.turn_over(turn, planned=False)
+    async def _launch(self, ready: Ready[T], run: AnyRun) -> bool:
+        """Start the run. If a session will know it, the record knows it first; False if the loop is to end instead.
 
-    def _wait_for_more(self, turn: Turn[T], division: Division[T]) -> None:
-        self._state.wait_for_more(turn, division)
-        self._driver.preempts.turn_over(turn, planned=False)
-        self._drop(turn, division)
+        So a process that dies in between leaves a name by which the session can be asked whether anything was said.
+        """
+        if session_of(ready.plan) is not None and self._driver.journal.enabled:
+            self._state.begin_run(ready.left, ready.division.consumed, run.id)
+            self._driver.journal.touch()
+            if not await self._driver.durable():
+                return False
+        run.launch()
+        return True
 
-    def _adopt(self, turn: Turn[T], plan: Plan[T] | ResumePlan[T], division: Division[T]) -> None:
-        self._state.adopt(turn, plan, division)
-        self._drop(turn, division)
+    def _give_up(self, opening: Opening[T], ready: Ready[T] | None, run: AnyRun | None) -> None:
+        if run is not None:
+            run.discard()
+        if ready is not None:
+            self._state.unmark(ready.left, ready.division.consumed)
+        self._state.give_up(opening, ready.division if ready is not None else None)
+        self._touch(opening)
 
-    def _drop(self, turn: Turn[T], division: Division[T]) -> None:
-        if division.dropped:
-            self._driver.hub.emit(ItemsDropped(turn.number, tuple(values(division.dropped))))
+    def _touch(self, opening: Opening[T]) -> None:
+        """The turn has come to nothing."""
+        self._driver.preempts.turn_over(opening.turn, planned=False)
+        self._driver.journal.touch()
+
+    def _adopt(self, turn: Turn[T], ready: Ready[T]) -> None:
+        self._state.adopt(turn, ready.plan, ready.division, ready.left, ready.replaces)
+        if ready.checkpoint is not None:
+            ready.left.checkpoint = ready.checkpoint
+        if ready.division.dropped:
+            self._driver.hub.emit(ItemsDropped(turn.number, tuple(values(ready.division.dropped))))
         self._driver.journal.touch()
 
     # -- a turn that has begun -----------------------------------------------------------------------------------------
 
     async def _serve(
-        self, turn: Turn[T], agent: BaseAgent[Any, Any], plan: Plan[T] | ResumePlan[T], run: AnyRun | None
+        self, turn: Turn[T], agent: BaseAgent[Any, Any], ready: Ready[T], run: AnyRun | None
     ) -> None:  # Any: as above
+        plan = ready.plan
         continued = plan if isinstance(plan, ResumePlan) else plan.continued()
         error: BaseException | None = None
         while True:
@@ -128,13 +142,17 @@ class Serving(Generic[T]):
                 answers = await self._answers(turn, continued)
                 if answers is None:
                     break
-                assert self._state.pending is not None
-                run = continued.start(agent, self._state.pending.checkpoint, answers)
-                run.launch()
+                assert ready.left.checkpoint is not None
+                run = continued.start(agent, ready.left.checkpoint, answers)
+                if not await self._launch(ready, run):
+                    run.discard()
+                    break
+                # What was said with the first run that went on is in the conversation.
+                continued = replace(continued, message=None)
             except Exception as refused:  # a checkpoint of another agent, a token that is cancelled
                 error = refused
                 break
-        self._settle(turn, error)
+        await self._settle(turn, error)
 
     async def _watch(self, turn: Turn[T], run: AnyRun) -> BaseException | None:
         """See a run through, and the callback that watches it; what the callback raised."""
@@ -149,18 +167,29 @@ class Serving(Generic[T]):
             works.append(driver.begin(partial(self._tell, turn, run), "on_events"))
         hurried = False
         while any(work.outcome is None for work in works):
-            if any(_error(work) is not None for work in works) and not run.ended:
+            if any(self._error(work) is not None for work in works) and not run.ended:
                 run.cancel(SafePoint.NOW, reason=Reason("a callback of the loop failed", Source.POLICY))
             if run.ended and not hurried:
                 hurried = self._hurry(works[1:])
             await driver.wait()
-        return next((_told(error) for work in works if (error := _error(work)) is not None), None)
+        return next((told_as(error) for work in works if (error := self._error(work)) is not None), None)
 
     async def _tell(self, turn: Turn[T], run: AnyRun) -> None:
         assert self._config.on_events is not None
         told: Any = self._config.on_events(turn, run.events())  # Any: perhaps an awaitable
         if hasattr(told, "__await__"):
             await told
+
+    def _error(self, work: Work[Any]) -> BaseException | None:  # Any: of any value
+        """What it raised by itself. That it was cut, or cancelled with the whole event loop, is no error."""
+        match work.outcome:
+            case Failed(error):
+                ended_with_all = work.name != "on_events" or self._driver.is_cancelled
+                return None if ended_with_all and isinstance(error, asyncio.CancelledError) else error
+            case Cut(error):
+                return error
+            case _:
+                return None
 
     def _hurry(self, callbacks: list[Work[Any]]) -> bool:  # Any: of any value
         """The run has ended: where NOW stands, a callback that goes on gets a moment to finish, and no longer."""
@@ -185,10 +214,11 @@ class Serving(Generic[T]):
 
     async def _answers(self, turn: Turn[T], plan: ResumePlan[T]) -> Mapping[str, Any] | None:  # Any: their own
         """The answers to all questions; None if the turn ends before they have come."""
-        assert self._state.pending is not None
+        assert turn.left is not None
+        assert turn.left.checkpoint is not None
         driver, known = self._driver, self._driver.answers
         known.update(plan.answers)
-        wanted = [question.id for question in self._state.pending.checkpoint.questions]
+        wanted = [question.id for question in turn.left.checkpoint.questions]
         if any(id not in known for id in wanted) and turn.phase is not TurnPhase.PAUSED:
             turn.pause()
             driver.preempts.turn_began(turn)
@@ -196,31 +226,45 @@ class Serving(Generic[T]):
         while not (driver.stops.committed or turn.given_up):
             if all(id in known for id in wanted):
                 return {id: known[id] for id in wanted}
+            if driver.stops.draining:
+                return None
             await driver.wait()
         return None
 
     # -- the end of a turn ---------------------------------------------------------------------------------------------
 
-    def _settle(self, turn: Turn[T], error: BaseException | None) -> None:
-        outcome = self._state.settle(turn, error)
-        self._driver.answers.clear()
-        self._driver.preempts.turn_over(turn, planned=True)
-        self._driver.hub.emit(TurnEnded(turn.number, outcome, tuple(turn.consumed)))
-        self._driver.journal.touch()
+    async def _settle(self, turn: Turn[T], error: BaseException | None) -> None:
+        state, driver = self._state, self._driver
+        retry_at, stops = None, True
+        if state.outcome_of(turn, error) is TurnOutcome.FAILED:
+            choice = await self._choice(turn)
+            wait = choice.wait(turn.attempt) if isinstance(choice, Retry) else None
+            # The plan of this process makes the next try, with the options that it has chosen.
+            retry_at, stops = None if wait is None else driver.clock.now() + wait, choice != "skip"
+        outcome = state.settle(turn, error, retry_at, stops=stops)
+        if state.task_cancelled and not driver.stops.committed:
+            driver.stop_for_caller()
+        driver.answers.clear()
+        driver.preempts.turn_over(turn, planned=True)
+        driver.hub.emit(TurnEnded(turn.number, outcome, tuple(turn.consumed)))
+        driver.journal.touch()
+
+    async def _choice(self, turn: Turn[T]) -> Any:  # Any: "stop", "skip" or Retry
+        chosen: Any = self._config.on_turn_error  # Any: a function, or one of its values
+        if not callable(chosen):
+            return policy(chosen)
+        try:
+            return policy(await self._driver.call("on_turn_error", chosen, self._state.failed(turn)))
+        except GivenUp:  # the loop stops meanwhile: the items are kept with the failed ones
+            return "skip"
+        except CallbackFailed as failed:
+            self._state.fail(told_as(failed.error))
+        except ValueError as error:  # it returned something else
+            self._state.fail(error)
+        return "stop"
 
 
-def _error(work: Work[Any]) -> BaseException | None:  # Any: of any value
-    """What it raised by itself. That it was cut, or cancelled with the whole event loop, is no error."""
-    match work.outcome:
-        case Failed(error) if not (work.name != "on_events" and isinstance(error, asyncio.CancelledError)):
-            return error
-        case Cut(error):
-            return error
-        case _:
-            return None
-
-
-def _told(error: BaseException) -> BaseException:
+def told_as(error: BaseException) -> BaseException:
     """As it is told: a CancelledError that nobody asked for must not be taken for a cancellation."""
     if not isinstance(error, asyncio.CancelledError):
         return error

@@ -1,7 +1,7 @@
-"""Records of loops in a SQLite file; it may be the one that has the sessions. One loop at a time may use a record.
+"""Turn loops in a SQLite file; it may be the one that has the sessions. One loop at a time may use a record.
 
-WAL with `synchronous=NORMAL`: a record that was saved outlives the process, however it dies. A machine that loses its
-power may lose the last ones.
+WAL with `synchronous=NORMAL`: what was saved outlives the process, however it dies. A machine that loses its power may
+lose the last writes.
 """
 
 from __future__ import annotations
@@ -9,24 +9,34 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from safepoint._core.asks import is_seconds
-from safepoint.errors import StoreCorrupt, StoreError
 from safepoint.sessions.owners import LEASE, Owner
 from safepoint.sessions.worker import Worker
-from safepoint.turns.store import in_use
-
-_TABLES = (
-    "CREATE TABLE IF NOT EXISTS turn_loops (id TEXT PRIMARY KEY, record BLOB NOT NULL)",
-    """CREATE TABLE IF NOT EXISTS turn_claims (
-        id TEXT PRIMARY KEY, owner TEXT NOT NULL, claimant TEXT NOT NULL, renewed REAL NOT NULL)""",
+from safepoint.turns.record import decode, encode
+from safepoint.turns.sqlite_loops import (
+    apply_changes,
+    claim_loop,
+    create_tables,
+    delete_loop,
+    open_loop,
+    read_loop,
+    release_loop,
+    renew_claims,
+    replace_loop,
 )
+from safepoint.turns.storage import LoopChange, OpenedLoop
 
 
 class SqliteTurnStore:
-    """`SqliteTurnStore("loop.db")`. `timeout`: seconds to wait for another process that holds the file's lock."""
+    """`SqliteTurnStore("loop.db")`. `timeout`: seconds to wait for another process that holds the file's lock.
+
+    `load` and `save` have a loop's whole record as bytes, to carry it elsewhere. Cancellation of any method: what was
+    asked for still happens, whole.
+    """
 
     def __init__(self, path: str | Path, *, timeout: float = 10.0) -> None:
         if not is_seconds(timeout):
@@ -44,79 +54,62 @@ class SqliteTurnStore:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
-            for table in _TABLES:
-                connection.execute(table)
+            create_tables(connection)
         except BaseException:
             connection.close()
             raise
         return connection
 
-    async def load(self, id: str) -> bytes | None:
-        """Cancellation: of this and of every other method: what was asked for still happens, whole."""
+    # -- what a loop needs (`LoopStorage`) -----------------------------------------------------------------------------
 
+    async def open(self, id: str, claimant: str) -> OpenedLoop:
+        def work(db: sqlite3.Connection) -> OpenedLoop:
+            opened = open_loop(db, id, self._owner, claimant, time.time())
+            self._held[id] = claimant
+            return opened
+
+        return await self._worker.call(work)
+
+    async def apply(self, id: str, epoch: int, changes: Sequence[LoopChange]) -> None:
+        await self._worker.call(lambda db: apply_changes(db, id, epoch, changes))
+
+    async def release(self, id: str, claimant: str) -> None:
+        def work(db: sqlite3.Connection) -> None:
+            release_loop(db, id, claimant)
+            if self._held.get(id) == claimant:
+                del self._held[id]
+
+        await self._worker.call(work)
+
+    def _beat(self) -> Callable[[sqlite3.Connection], object] | None:
+        """What renews our claims; nothing if there are none."""
+        return partial(renew_claims, held=tuple(self._held.items()), now=time.time()) if self._held else None
+
+    # -- a record as bytes ---------------------------------------------------------------------------------------------
+
+    async def load(self, id: str) -> bytes | None:
         def work(db: sqlite3.Connection) -> bytes | None:
+            stored = read_loop(db, id)
+            if not stored.empty:
+                return encode(stored)
             row = db.execute("SELECT record FROM turn_loops WHERE id = ?", (id,)).fetchone()
             return None if row is None else bytes(row[0])
 
         return await self._worker.call(work)
 
     async def save(self, id: str, record: bytes) -> None:
-        def work(db: sqlite3.Connection) -> None:
-            self._check(db, id)
-            db.execute("INSERT OR REPLACE INTO turn_loops (id, record) VALUES (?, ?)", (id, record))
-
-        await self._worker.call(work)
+        await self._worker.call(lambda db: replace_loop(db, id, decode(record)))
 
     async def delete(self, id: str) -> None:
-        def work(db: sqlite3.Connection) -> None:
-            self._check(db, id)
-            db.execute("DELETE FROM turn_loops WHERE id = ?", (id,))
-
-        await self._worker.call(work)
+        await self._worker.call(lambda db: delete_loop(db, id))
 
     async def claim(self, id: str, claimant: str) -> None:
         def work(db: sqlite3.Connection) -> None:
-            row = db.execute("SELECT owner, claimant, renewed FROM turn_claims WHERE id = ?", (id,)).fetchone()
-            if row is not None and row[1] != claimant:
-                holder = _holder(id, row[0])
-                if not holder.is_gone(row[2]):
-                    raise in_use(id) if row[0] == self._owner else in_use(id, f"in process {holder.pid}")
-            values = (id, self._owner, claimant, time.time())
-            db.execute("INSERT OR REPLACE INTO turn_claims (id, owner, claimant, renewed) VALUES (?, ?, ?, ?)", values)
+            claim_loop(db, id, self._owner, claimant, time.time())
             self._held[id] = claimant
 
         await self._worker.call(work)
 
-    async def release(self, id: str, claimant: str) -> None:
-        def work(db: sqlite3.Connection) -> None:
-            db.execute("DELETE FROM turn_claims WHERE id = ? AND claimant = ?", (id, claimant))
-            if self._held.get(id) == claimant:
-                del self._held[id]
-
-        await self._worker.call(work)
-
-    def _check(self, db: sqlite3.Connection, id: str) -> None:
-        """A loop that was taken for dead, and comes back, can't spoil what its successor has saved."""
-        mine = self._held.get(id)
-        if mine is None:
-            return
-        row = db.execute("SELECT claimant FROM turn_claims WHERE id = ?", (id,)).fetchone()
-        if row != (mine,):
-            raise StoreError(f"another loop has taken the record {id!r} over; what this one knows was not saved")
-
-    def _beat(self) -> Callable[[sqlite3.Connection], object] | None:
-        """What renews our claims; nothing if there are none."""
-        rows = [(time.time(), id, claimant) for id, claimant in self._held.items()]
-        renew = "UPDATE turn_claims SET renewed = ? WHERE id = ? AND claimant = ?"
-        return (lambda db: db.executemany(renew, rows)) if rows else None
-
     async def aclose(self) -> None:
         """Finish what was asked for and close the file. Cancellation: only the waiting ends."""
         await self._worker.aclose()
-
-
-def _holder(id: str, text: str) -> Owner:
-    try:
-        return Owner.parse(text)
-    except ValueError as error:
-        raise StoreCorrupt(f"who uses the record {id!r} can't be read: {text!r}") from error

@@ -57,6 +57,11 @@ class StopController:
     def committed(self) -> bool:
         return self.state is StopState.COMMITTED
 
+    @property
+    def draining(self) -> bool:
+        """Does the loop end as soon as nothing is left to do? Then a turn that waits for a person is not waited for."""
+        return self.state is StopState.UNTIL_IDLE and self._idle_for == 0
+
     def take(self, stop: StopAsked, now: float, *, in_turn: bool) -> None:
         """Somebody asked. `in_turn`: there is a turn that can be asked in its turn."""
         self.skip_checkpoint = self.skip_checkpoint or stop.skip_checkpoint

@@ -1,13 +1,29 @@
-"""Where a loop keeps its record: one value per loop, replaced whole. Nothing is known here of what is in it.
+"""Stores that keep a loop's record as one value, and the storage in memory.
 
-Two loops on one record would each undo what the other has saved. A store that can tell refuses the second one.
+`TurnStore` is the protocol for a store of the user's own: three methods and bytes. `WholeRecords` makes a `LoopStorage`
+of it by keeping the rows in memory and writing all of them each time, so a store of rows is better for long queues.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Protocol, runtime_checkable
 
-from safepoint.errors import StoreError
+from safepoint._core.threads import off_loop
+from safepoint.turns.record import decode, encode
+from safepoint.turns.storage import (
+    LoopChange,
+    LoopStorage,
+    LoopTable,
+    OpenedLoop,
+    StoredLoop,
+    in_use,
+    superseded,
+)
+
+# With fewer rows than this the record is encoded where it is: handing it to a thread would take longer.
+_FEW_ROWS = 20
 
 
 @runtime_checkable
@@ -36,37 +52,109 @@ class ClaimingStore(Protocol):
         ...
 
     async def release(self, id: str, claimant: str) -> None:
-        """Give it back. Does nothing if somebody else has it."""
+        """Give it back. Does nothing if another claimant has it."""
         ...
 
 
-def in_use(id: str, where: str = "in this process") -> StoreError:
-    return StoreError(
-        f"another loop uses the record {id!r} {where}: wait for its end, or write another checkpoint_id for this one"
+def storage_of(store: TurnStore | LoopStorage) -> LoopStorage:
+    """The storage that a loop uses for what it was given.
+
+    A subclass of one of our stores that overrides `load`, `save` or `delete` expects these to be called.
+    """
+    if isinstance(store, LoopStorage) and not _overrides_bytes(store):
+        return store
+    assert isinstance(store, TurnStore)
+    return WholeRecords(store)
+
+
+def _overrides_bytes(store: object) -> bool:
+    kind = type(store)
+    ours = [base for base in kind.__mro__ if base.__module__.startswith("safepoint.turns.")]
+    return bool(ours) and any(
+        getattr(kind, name, None) is not getattr(ours[0], name, None) for name in ("load", "save", "delete")
     )
 
 
-class MemoryTurnStore:
-    """A store that forgets everything with its process."""
+class WholeRecords:
+    """A store of bytes as a storage of rows, for one loop."""
 
-    def __init__(self) -> None:
-        self._records: dict[str, bytes] = {}
-        self._claimed: dict[str, str] = {}
+    def __init__(self, store: TurnStore) -> None:
+        self._store = store
+        self._table = LoopTable()
+        self._is_stored = False
 
-    async def load(self, id: str) -> bytes | None:
-        """Cancellation: of this and of every other method: there is nothing to wait for."""
-        return self._records.get(id)
+    async def open(self, id: str, claimant: str) -> OpenedLoop:
+        """Cancellation: the record may be claimed, and is as it was."""
+        if isinstance(self._store, ClaimingStore):
+            await self._store.claim(id, claimant)
+        data = await self._store.load(id)
+        self._is_stored = data is not None
+        stored = StoredLoop() if data is None else await off_loop(partial(decode, data), "read the record of a loop")
+        self._table = LoopTable(stored)
+        return OpenedLoop(1, stored)
 
-    async def save(self, id: str, record: bytes) -> None:
-        self._records[id] = record
-
-    async def delete(self, id: str) -> None:
-        self._records.pop(id, None)
-
-    async def claim(self, id: str, claimant: str) -> None:
-        if self._claimed.setdefault(id, claimant) != claimant:
-            raise in_use(id)
+    async def apply(self, id: str, epoch: int, changes: Sequence[LoopChange]) -> None:
+        """Cancellation: as of the store. The rows here have the changes already, and so has the next write."""
+        for change in changes:
+            self._table.apply(change)
+        stored = self._table.read()
+        if not stored.empty:
+            few = len(stored.items) + len(stored.history) + len(stored.turns) < _FEW_ROWS
+            data = encode(stored) if few else await off_loop(partial(encode, stored), "write the record of a loop")
+            self._is_stored = True
+            await self._store.save(id, data)
+        elif self._is_stored:
+            await self._store.delete(id)
+            self._is_stored = False
 
     async def release(self, id: str, claimant: str) -> None:
-        if self._claimed.get(id) == claimant:
-            del self._claimed[id]
+        """Cancellation: the record is free or it is not."""
+        if isinstance(self._store, ClaimingStore):
+            await self._store.release(id, claimant)
+
+
+class MemoryTurnStore:
+    """A storage that forgets everything with its process.
+
+    `load` and `save` have a loop's whole record as bytes, to carry it elsewhere. Cancellation of any method: there is
+    nothing to wait for.
+    """
+
+    def __init__(self) -> None:
+        self._tables: dict[str, LoopTable] = {}
+        self._claims: dict[str, tuple[str, int]] = {}
+        self._epochs = 0
+
+    async def open(self, id: str, claimant: str) -> OpenedLoop:
+        await self.claim(id, claimant)
+        table = self._tables.get(id)
+        return OpenedLoop(self._claims[id][1], StoredLoop() if table is None else table.read())
+
+    async def apply(self, id: str, epoch: int, changes: Sequence[LoopChange]) -> None:
+        if self._claims.get(id, ("", 0))[1] != epoch:
+            raise superseded(id)
+        table = self._tables.setdefault(id, LoopTable())
+        for change in changes:
+            table.apply(change)
+        if table.empty:
+            del self._tables[id]
+
+    async def claim(self, id: str, claimant: str) -> None:
+        if self._claims.get(id, (claimant, 0))[0] != claimant:
+            raise in_use(id)
+        self._epochs += 1
+        self._claims[id] = (claimant, self._epochs)
+
+    async def release(self, id: str, claimant: str) -> None:
+        if self._claims.get(id, ("", 0))[0] == claimant:
+            del self._claims[id]
+
+    async def load(self, id: str) -> bytes | None:
+        table = self._tables.get(id)
+        return None if table is None else encode(table.read())
+
+    async def save(self, id: str, record: bytes) -> None:
+        self._tables[id] = LoopTable(decode(record))
+
+    async def delete(self, id: str) -> None:
+        self._tables.pop(id, None)

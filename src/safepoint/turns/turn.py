@@ -26,6 +26,7 @@ from safepoint.errors import InternalError, NotEnded
 from safepoint.turns.items import Item, values
 
 if TYPE_CHECKING:
+    from safepoint.turns.continuing import Unfinished
     from safepoint.turns.loop import TurnLoop
 
 T = TypeVar("T")
@@ -45,11 +46,11 @@ class TurnOutcome(StrEnum):
     ENDED = "ended"
     """Its run ended by itself, or somebody cancelled that run alone."""
     FAILED = "failed"
-    """Its run ended with an error."""
+    """Its run ended with an error. Its items are tried again, or are in `exit.failed`."""
     PREEMPTED = "preempted"
     """A push took the floor. Its items are dropped or put back, as `carry` says."""
     INTERRUPTED = "interrupted"
-    """A stop cut it, or it waits for a person while the loop ends. It can go on."""
+    """A stop cut it, or its task was cancelled, or it waits for a person while the loop ends. It can go on."""
     PUT_BACK = "put_back"
     """A callback failed, and its items wait again."""
 
@@ -65,16 +66,18 @@ _MOVES = {
 class Turn(Generic[T]):
     """What `on_events` and push strategies see of a turn."""
 
-    def __init__(self, loop: TurnLoop[T], number: int, items: list[Item[T]], why: Callable[[], str | None]) -> None:
+    def __init__(self, loop: TurnLoop[T], number: int, why: Callable[[], str | None], since: float) -> None:
         self.loop = loop
         self._why = why
         self.number = number
+        # When it began, in seconds since 1970.
+        self.since = since
         self.metadata: Mapping[str, Any] = {}  # Any: the plan's own
         self.phase = TurnPhase.PLANNING
-        # While planning: all that was taken. Afterwards: what the plan consumed.
-        self.items = items
-        # It continues a run that an earlier loop has stopped.
-        self.resumed = False
+        # What the plan consumed, and what joined since. Empty while the turn is planned.
+        self.items: list[Item[T]] = []
+        # What is known of it in case that it does not come to its end; None while it is planned.
+        self.left: Unfinished[T] | None = None
         self._run: AnyRun | None = None
         self._preempts: list[Receipt] = []
         self._stops: list[Receipt] = []
@@ -94,6 +97,11 @@ class Turn(Generic[T]):
         if self._run is None:
             raise NotEnded("the turn is being planned, it has no run yet")
         return self._run
+
+    @property
+    def attempt(self) -> int:
+        """Which try this is, from 1: a turn that failed may be tried again."""
+        return self.left.attempt if self.left is not None else 1
 
     @property
     def has_run(self) -> bool:

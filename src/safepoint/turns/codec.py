@@ -1,0 +1,90 @@
+"""How an item is written: by the user's own functions, by pydantic, or as plain JSON.
+
+Which types have a codec is known when an item is pushed; whether one value can be written only when that is tried,
+which happens off the event loop unless it is known to be quick.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pydantic import TypeAdapter
+
+from safepoint.errors import StoreError
+from safepoint.tools.rendering import render_error
+
+T = TypeVar("T")
+KindT = TypeVar("KindT")
+
+# What JSON gives back as it was, if what is inside does. A tuple would come back as a list.
+_JSON = (str, int, float, list, dict, type(None))
+_SHORT = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class ItemCodec(Generic[T]):
+    """How items are written: `ItemCodec(encode, decode)` with functions to and from str, or `ItemCodec.of(Order)`.
+
+    `kind`: the types that it can write, if that is known; an item of another type is refused when it is pushed.
+    """
+
+    encode: Callable[[T], str]
+    decode: Callable[[str], T]
+    kind: type | types.UnionType | tuple[type, ...] | None = None
+
+    @staticmethod
+    def of(kind: type[KindT]) -> ItemCodec[KindT]:
+        """For a pydantic model, a dataclass, or whatever else pydantic knows how to write and read."""
+        adapter = TypeAdapter(kind)
+        known = kind if isinstance(kind, type) and not isinstance(kind, types.GenericAlias) else None
+        return ItemCodec(lambda item: adapter.dump_json(item, warnings="error").decode(), adapter.validate_json, known)
+
+    @staticmethod
+    def plain() -> ItemCodec[Any]:  # Any: whatever JSON gives back
+        """For text, and for values that JSON gives back as they were."""
+        return ItemCodec(_to_json, json.loads, _JSON)
+
+    def refusal(self, value: object) -> StoreError | None:
+        """Why an item of that type can't be stored; None if it can, or if only trying tells."""
+        if self.kind is None or isinstance(value, self.kind):
+            return None
+        name = type(value).__name__
+        return StoreError(f"an item of type {name} has no codec, so it can't be stored: {_hint(self, name)}")
+
+    def is_quick(self, value: object) -> bool:
+        """Is it certain that writing this value takes some microseconds?"""
+        if self.encode is not _to_json:
+            return False
+        return isinstance(value, int | float | None) or (isinstance(value, str) and len(value) <= _SHORT)
+
+
+def _hint(codec: ItemCodec[Any], name: str) -> str:  # Any: of items of any type
+    if codec.encode is _to_json:
+        return f"write TurnLoop(…, codec=ItemCodec.of({name}))"
+    return "push what the codec of the loop was made for, or give the loop another codec"
+
+
+def write_item(codec: ItemCodec[T], value: T) -> str:
+    """The text of an item. Raises `StoreError`."""
+    try:
+        text: object = codec.encode(value)
+        if not isinstance(text, str):
+            raise TypeError(f"encode returned {type(text).__name__}, not str")
+    except Exception as error:  # the codec is the user's own
+        raise StoreError(f"the item {value!r} can't be saved: {render_error(error)}") from error
+    return text
+
+
+def _to_json(value: object) -> str:
+    try:
+        text = json.dumps(value, allow_nan=False)
+        same: bool = isinstance(value, str) or json.loads(text) == value
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{error}: write TurnLoop(…, codec=ItemCodec.of(…))") from error
+    if not same:
+        raise ValueError("JSON does not give it back as it was: write TurnLoop(…, codec=ItemCodec.of(…))")
+    return text

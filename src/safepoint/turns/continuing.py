@@ -1,0 +1,133 @@
+"""How a turn that is not over goes on, so that its message is in the conversation once. Pure.
+
+A turn in a session writes its message there, and a process may die before the loop's record says so. So the record
+names the runs of a turn before they begin, and here the session is asked which of them it knows:
+
+| the session                                       | the turn                                    |
+|---------------------------------------------------|---------------------------------------------|
+| knows none of its runs                            | begins anew: nothing was said               |
+| ends with one of them, which can go on            | goes on from the session's checkpoint       |
+| ends with one of them, which has ended            | is over                                     |
+| has one of them, and others came after it         | is over, unless the user asked for it again |
+
+Without a session the record has all that is known: the turn goes on from its checkpoint, or begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from safepoint.agent.checkpoint import Checkpoint
+from safepoint.agent.conversation import Conversation
+from safepoint.agent.ledger import LedgerEntry
+from safepoint.history.closing import quoted
+from safepoint.history.parts import Message, Prompt, Text, user_message
+from safepoint.sessions.rewinding import has_effect
+from safepoint.sessions.session import Session
+from safepoint.turns.items import Item
+from safepoint.turns.plan import Plan, ResumePlan
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False, slots=True)
+class Unfinished(Generic[T]):
+    """A turn that is not over. `runs`: its runs so far. `plan`: what made it, if that was in this process."""
+
+    key: str
+    items: list[Item[T]]
+    runs: tuple[str, ...] = ()
+    checkpoint: Checkpoint | None = None
+    plan: Plan[T] | ResumePlan[T] | None = None
+    session: Conversation | None = None
+    # Items that were about to join its conversation when the process died.
+    joining: list[Item[T]] = field(default_factory=list[Item[T]])
+    # The storage has a row for this turn; and an earlier loop has left it.
+    recorded: bool = False
+    loaded: bool = False
+    attempt: int = 1
+    not_before: float = 0.0
+    # It had failed, and the user has asked for it again.
+    requeued: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Anew:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyOver:
+    pass
+
+
+NextStep: TypeAlias = GoOn | Anew | AlreadyOver
+
+
+def next_step(turn: Unfinished[T], session: Conversation | None, history: Sequence[Message]) -> NextStep:
+    """`history`: the conversation that the plan of the turn wants to continue."""
+    if isinstance(session, Session):
+        return _by_session(turn, session)
+    if turn.checkpoint is None:
+        return Anew()
+    if turn.requeued and tuple(turn.checkpoint.messages[: len(history)]) != tuple(history):
+        return Anew()  # the conversation has moved on since it failed
+    return GoOn(turn.checkpoint)
+
+
+def _by_session(turn: Unfinished[T], session: Session) -> NextStep:
+    known = [run for run in session.runs if run.run_id in turn.runs or run.origin in turn.runs]
+    if not known:
+        return Anew()
+    last = session.runs[-1]
+    if known[-1] is not last:
+        return Anew() if turn.requeued else AlreadyOver()
+    if not last.ended:  # its end could not be stored yet: the session does that first when it is entered again
+        return GoOn(turn.checkpoint) if turn.checkpoint is not None else Anew()
+    return GoOn(session.checkpoint) if session.checkpoint is not None else AlreadyOver()
+
+
+def joined_already(turn: Unfinished[T], session: Conversation | None) -> list[Item[T]]:
+    """Which of the items that were about to join the turn are in its session's conversation."""
+    if not isinstance(session, Session) or not session.runs:
+        return []
+    said = [message for message in session.messages[session.runs[-1].index :] if message.role == "user"]
+    pending = session.checkpoint.pending if session.checkpoint is not None else ()
+    parts = [part for message in (*said, *pending) for part in message.parts]
+    found: list[Item[T]] = []
+    for item in turn.joining:
+        own = message_of(item.value)
+        if own is not None and all(part in parts for part in own.parts):
+            for part in own.parts:
+                parts.remove(part)
+            found.append(item)
+    return found
+
+
+def message_of(value: Any) -> Message | None:  # Any: items of any type
+    """The message that an item is by itself; None if it is no prompt."""
+    try:
+        return user_message(value) if isinstance(value, str | list | tuple) else None
+    except ValueError:
+        return None
+
+
+def remaining_effects(turn: Unfinished[T]) -> tuple[LedgerEntry, ...]:
+    """What the calls of a turn have done that is taken back from the conversation."""
+    return tuple(filter(has_effect, turn.checkpoint.ledger)) if turn.checkpoint is not None else ()
+
+
+def with_effects(prompt: Prompt, effects: Sequence[LedgerEntry]) -> Prompt:
+    """The prompt of a turn that begins anew, and what an earlier try has done: that must not happen twice unawares."""
+    if not effects:
+        return prompt
+    done = " ".join(f"The call {entry.name} {entry.state}: {quoted(entry.content or '', 500)}." for entry in effects)
+    note = Text(f"[An earlier try at this was stopped. What it did stays done. {done}]")
+    return [note, *([Text(prompt)] if isinstance(prompt, str) else prompt)]
