@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
@@ -44,14 +44,14 @@ class Guest:
         return time.monotonic()
 
     @contextmanager
-    def socket(self, **more: str) -> Iterator[ClientConnection]:
+    def socket(self, **more: str) -> Generator[ClientConnection]:
         query = {"app_name": "worker", "user_id": "ann", "session_id": self.session, **more}
         address = f"ws://127.0.0.1:{self._world.server.port}/run_live?{urlencode(query)}"
         with connect(address, additional_headers=self.headers, open_timeout=PATIENCE) as opened:
             yield opened
 
     @contextmanager
-    def stream(self, text: str, **more: object) -> Iterator[Frames]:
+    def stream(self, text: str, **more: object) -> Generator[Frames]:
         body = message(self.session, text, streaming=True, **more)
         with self._world.server.open_stream("POST", "/run_sse", body, self.headers) as frames:
             yield frames
