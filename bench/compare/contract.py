@@ -75,6 +75,7 @@ class Script(ABC):
 
     def __init__(self) -> None:
         self.ready = asyncio.Event()
+        self.hung_up = asyncio.Event()  # set by a client that closes the connection under the stream
         self.keep = False
         self.requests: list[list[Note]] = []
         self.calls = 0

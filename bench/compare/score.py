@@ -22,7 +22,7 @@ from time import perf_counter
 
 from bench.compare import stops
 from bench.compare.contract import Ability, End, Framework, Live, Note, Plan, Result, Spans, flaws
-from bench.compare.scripts import ANSWER, PARTIAL, Answering, Failing
+from bench.compare.scripts import ANSWER, WORD, Answering, Failing
 from bench.compare.stops import Place
 
 PROMPT = 1.0  # seconds in which a stop has to be through where nothing has a right to more
@@ -78,14 +78,14 @@ async def valid(make: Callable[[Framework], Place], framework: Framework) -> Ans
 
 
 async def partial_text(framework: Framework) -> Answer:
-    place = stops.silent(framework)
+    place = stops.flowing(framework)
     live, _ = await stop_at(place)
     sent = await next_request(place, live)
-    return Answer(any(PARTIAL in note.text for note in sent if note.role == "assistant"), _shown(sent))
+    return Answer(any(WORD in note.text for note in sent if note.role == "assistant"), _shown(sent))
 
 
 async def model_told(framework: Framework) -> Answer:
-    place = stops.silent(framework)
+    place = stops.flowing(framework)
     live, _ = await stop_at(place)
     sent = await next_request(place, live)
     said = [f"{note.text} {note.mark}" for note in sent if AGAIN not in note.text]
@@ -109,11 +109,11 @@ async def usage_finished(framework: Framework) -> Answer:
 
 
 async def usage_cut(framework: Framework) -> Answer:
-    place = stops.silent(framework)
+    place = stops.flowing(framework)
     live, end = await stop_at(place)
     await stops.settle(place, live)
     used = end.used if end else (0, 0)
-    return Answer(sum(used) > 0, f"told {used}; the cut call had used 10 tokens and said two words")
+    return Answer(sum(used) > 0, f"told {used}; the cut call had used 10 tokens and said twenty words")
 
 
 async def told_apart(framework: Framework) -> Answer:
@@ -143,7 +143,7 @@ def _words(result: Result) -> tuple[str, str]:
 
 
 async def caller_told(framework: Framework) -> Answer:
-    place = stops.silent(framework)
+    place = stops.flowing(framework)
     live, end = await stop_at(place)
     await stops.settle(place, live)
     other = await stops.ended(framework.make(Plan(Answering())).start("go"))
@@ -236,7 +236,7 @@ async def run_command(command: str) -> str:
 
 
 async def reusable(framework: Framework) -> Answer:
-    place = stops.silent(framework)
+    place = stops.flowing(framework)
     live = await stops.reach(place)
     live.stop()
     if await stops.ended(live, PROMPT) is None:
@@ -300,7 +300,7 @@ def _alive(pid: int) -> bool:
 
 
 def _shown(notes: list[Note]) -> str:
-    return " | ".join(f"{note.role}: {note.text or note.calls or note.results}{note.mark}" for note in notes)
+    return " | ".join(f"{note.role}: {str(note.text or note.calls or note.results)[-80:]} {note.mark}" for note in notes)
 
 
 def five_of_ten(framework: Framework) -> Place:

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from bench.compare.contract import Call, Chunk, Say, Script, Throttled, Used
 
 PARTIAL = "one moment"
+WORD = "word "
 ANSWER = "done"
 FLOWS = 20
 BACK_OFF = 60.0
@@ -44,7 +45,8 @@ class Stalling(Script):
         if self.calls == 1:
             yield Say(PARTIAL)
             self.ready.set()
-            await asyncio.get_running_loop().create_future()
+            await self.hung_up.wait()
+            return
         yield Say(ANSWER)
         yield Used(0, 5)
 
@@ -56,7 +58,7 @@ class Flowing(Script):
         yield Used(10, 0)
         said = 0
         while self.calls == 1:
-            yield Say("word ")
+            yield Say(WORD)
             said += 1
             if said == FLOWS:
                 self.ready.set()
