@@ -23,9 +23,9 @@ from time import perf_counter
 from bench.compare import stops
 from bench.compare.contract import Ability, End, Framework, Live, Note, Plan, Result, Spans, flaws
 from bench.compare.scripts import ANSWER, WORD, Answering, Failing
-from bench.compare.stops import Place
+from bench.compare.stops import Place, within
 
-PROMPT = 1.0  # seconds in which a stop has to be through where nothing has a right to more
+PROMPT = 1.5  # seconds in which a stop has to be through where nothing has a right to more
 AGAIN = "and now?"
 _TOLD = re.compile(r"cancel|stop|interrupt|abort|cut|incomplete|not completed", re.IGNORECASE)
 
@@ -182,7 +182,7 @@ async def stream_closed(framework: Framework) -> Answer:
     place = stops.silent(framework)
     began = perf_counter()
     live, end = await stop_at(place, PROMPT)
-    closed = await _within(lambda: place.script.closed == 1, PROMPT)
+    closed = await within(lambda: place.script.closed == 1, PROMPT)
     took = perf_counter() - began
     await stops.settle(place, live)
     return Answer(end is not None and closed, f"{took * 1e3:.0f} ms; the upstream was closed: {closed}")
@@ -200,7 +200,7 @@ async def child_reached(framework: Framework) -> Answer:
     live, end = await stop_at(place, PROMPT)
     inner = place.inner
     assert inner is not None
-    closed = await _within(lambda: inner.closed == 1, PROMPT)
+    closed = await within(lambda: inner.closed == 1, PROMPT)
     await stops.settle(place, live)
     return Answer(end is not None and closed, f"the innermost stream was closed: {closed}")
 
@@ -212,12 +212,12 @@ async def processes_dead(framework: Framework) -> Answer:
         script = Answering("command", arguments={"command": command})
         subject = framework.make(Plan(script, [Ability("command", run_command, (command,))]))
         live = subject.start("go")
-        if not await _within(told.exists, stops.LIMIT):
+        if not await within(told.exists, stops.LIMIT):
             raise RuntimeError(f"the command did not begin: {live.task}")
         pids = [int(word) for word in told.read_text().split()]
         live.stop()
         await stops.ended(live)
-        dead = await _within(lambda: not any(map(_alive, pids)), 4.0)
+        dead = await within(lambda: not any(map(_alive, pids)), 4.0)
         left = [pid for pid in pids if _alive(pid)]
         for pid in left:
             with suppress(ProcessLookupError):
@@ -276,21 +276,11 @@ async def spans_ended(framework: Framework, spans: Spans | None) -> Answer:
     place = stops.tools(framework, slow=1, traced=True)
     live, _ = await stop_at(place)
     await stops.settle(place, live)
-    await _within(lambda: len(spans.begun) == len(spans.ended), PROMPT)
+    await within(lambda: len(spans.begun) == len(spans.ended), PROMPT)
     left = list(spans.begun)
     for name in spans.ended:
         left.remove(name)
     return Answer(bool(spans.begun) and not left, f"{len(spans.begun)} begun; not ended: {left}")
-
-
-async def _within(holds: Callable[[], bool], seconds: float) -> bool:
-    """Whether it holds before so many seconds have passed. Processes and threads tell nobody, so it is looked at."""
-    deadline = perf_counter() + seconds
-    while not holds():
-        if perf_counter() > deadline:
-            return False
-        await asyncio.sleep(0.01)
-    return True
 
 
 def _alive(pid: int) -> bool:
@@ -300,7 +290,9 @@ def _alive(pid: int) -> bool:
 
 
 def _shown(notes: list[Note]) -> str:
-    return " | ".join(f"{note.role}: {str(note.text or note.calls or note.results)[-80:]} {note.mark}" for note in notes)
+    return " | ".join(
+        f"{note.role}: {str(note.text or note.calls or note.results)[-80:]} {note.mark}" for note in notes
+    )
 
 
 def five_of_ten(framework: Framework) -> Place:

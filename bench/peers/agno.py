@@ -1,6 +1,7 @@
-"""Agno: a `Model` of our own, `cancel_run(run_id)`, a session in its in-memory database; sub-agents are members of a team.
+"""Agno: a `Model` of our own, `cancel_run(run_id)`, a session in its in-memory database.
 
-`Model.retries` gives it a back-off. Its tracing is the OpenInference instrumentation that its documentation names.
+Sub-agents are members of a team, which is how a stop reaches them. `Model.retries` gives it a back-off.
+Its tracing is the OpenInference instrumentation that its documentation names.
 """
 
 import asyncio
@@ -61,9 +62,7 @@ class Scripted(Model):
             elif isinstance(chunk, Call):
                 calls.append(self._call(chunk))
         usage = MessageMetrics(input_tokens=10, output_tokens=5, total_tokens=15)
-        return ModelResponse(
-            role="assistant", content="".join(words) or None, tool_calls=calls, response_usage=usage
-        )
+        return ModelResponse(role="assistant", content="".join(words) or None, tool_calls=calls, response_usage=usage)
 
     async def ainvoke_stream(self, messages, *arguments, **options) -> AsyncIterator[ModelResponse]:
         try:
@@ -74,9 +73,7 @@ class Scripted(Model):
                     yield ModelResponse(role="assistant", tool_calls=[self._call(chunk)])
                 elif isinstance(chunk, Used):
                     total = chunk.input + chunk.output
-                    usage = MessageMetrics(
-                        input_tokens=chunk.input, output_tokens=chunk.output, total_tokens=total
-                    )
+                    usage = MessageMetrics(input_tokens=chunk.input, output_tokens=chunk.output, total_tokens=total)
                     yield ModelResponse(response_usage=usage)
         except Throttled as later:
             raise ModelProviderError(str(later)) from later

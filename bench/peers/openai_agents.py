@@ -7,7 +7,7 @@ import asyncio
 import json
 
 import agents
-from agents import Agent, FunctionTool, Model, ModelResponse, ModelSettings, RunConfig, Runner, Usage, function_tool
+from agents import Agent, Model, ModelResponse, ModelSettings, RunConfig, Runner, Usage, function_tool
 from agents.retry import ModelRetrySettings, RetryDecision
 from agents.run_config import ToolExecutionConfig
 from agents.tracing import TracingProcessor, set_trace_processors
@@ -136,9 +136,7 @@ def _call(chunk):
 
 def _message(text):
     part = ResponseOutputText(text=text, type="output_text", annotations=[], logprobs=[])
-    return ResponseOutputMessage(
-        id="message", type="message", role="assistant", content=[part], status="completed"
-    )
+    return ResponseOutputMessage(id="message", type="message", role="assistant", content=[part], status="completed")
 
 
 def _retry(context):

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shlex
 from contextlib import asynccontextmanager
 
 from bench.compare.contract import Call, End, Framework, Live, Note, Result, Say, Subject, Throttled
