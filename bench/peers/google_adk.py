@@ -1,6 +1,7 @@
 """Google ADK: a `BaseLlm` of our own, a `Runner` with in-memory sessions, and `abort_signal`, the runner's own stop.
 
-It has no back-off of its own: its documentation puts retries into the provider's HTTP client.
+It has no back-off of its own: its documentation puts retries into the provider's HTTP client. Commands run in its
+`EnvironmentToolset`.
 """
 
 import asyncio
@@ -9,10 +10,12 @@ import uuid
 
 from google.adk.agents import Agent, RunConfig
 from google.adk.agents.run_config import StreamingMode, ToolThreadPoolConfig
+from google.adk.environment import LocalEnvironment
 from google.adk.events import Event
 from google.adk.models import BaseLlm, LlmResponse
 from google.adk.runners import InMemoryRunner
 from google.adk.tools.agent_tool import AgentTool
+from google.adk.tools.environment import EnvironmentToolset
 from google.adk.tools.function_tool import FunctionTool
 from google.genai import types
 
@@ -61,7 +64,8 @@ class Scripted(BaseLlm):
                     yield LlmResponse(content=_words(chunk.text), usage_metadata=used, partial=True)
             elif isinstance(chunk, Call):
                 arguments = {"request": "go"} if chunk.name in self.children else chunk.arguments
-                function = types.FunctionCall(id=chunk.id, name=chunk.name, args=arguments)
+                name = "Execute" if "command" in arguments else chunk.name
+                function = types.FunctionCall(id=chunk.id, name=name, args=arguments)
                 calls.append(types.Part(function_call=function))
             elif isinstance(chunk, Used):
                 used = _usage(chunk)  # Gemini tells it with every chunk
@@ -151,6 +155,8 @@ class AdkAgent(Subject):
 
 
 def _tool(ability):
+    if ability.command:
+        return EnvironmentToolset(environment=LocalEnvironment())
     tool = FunctionTool(ability.function)
     tool.name = ability.name
     return tool

@@ -1,13 +1,14 @@
 """Pydantic AI: `FunctionModel`, and a `CancellationToken` for each run, after which `RunCancelled` has the messages.
 
-It has no back-off of its own: its documentation puts retries into the provider's HTTP client.
+It has no back-off of its own: its documentation puts retries into the provider's HTTP client. Commands run in its
+`LocalWorkspace`.
 """
 
 import asyncio
 import json
 
-from pydantic_ai import Agent, CancellationToken, RunCancelled, Tool
-from pydantic_ai.capabilities import Instrumentation
+from pydantic_ai import Agent, CancellationToken, RunCancelled, RunContext, Tool
+from pydantic_ai.capabilities import Instrumentation, LocalWorkspace
 from pydantic_ai.messages import (
     ModelRequest,
     ModelResponse,
@@ -53,10 +54,14 @@ class PydanticAgent(Subject):
     def __init__(self, plan):
         self.plan = plan
         self._history = []
-        tools = [Tool(a.function, name=a.name, sequential=plan.one_by_one) for a in plan.abilities]
+        commands = any(ability.command for ability in plan.abilities)
+        abilities = [(run_command if a.command else a.function, a.name) for a in plan.abilities]
+        tools = [Tool(function, name=name, sequential=plan.one_by_one) for function, name in abilities]
         tools += [Tool(child.as_tool(), name=child.plan.name, description="A sub-agent.") for child in plan.children]
         model = FunctionModel(self._whole, stream_function=self._chunks)
-        self.agent = Agent(model, tools=tools, capabilities=[Instrumentation()] if plan.traced else [])
+        capabilities = [Instrumentation()] if plan.traced else []
+        capabilities += [LocalWorkspace(".")] if commands else []
+        self.agent = Agent(model, tools=tools, capabilities=capabilities)
 
     def _reply(self, messages):
         answered = any(isinstance(part, ToolReturnPart) for part in messages[-1].parts)
@@ -113,6 +118,11 @@ class PydanticAgent(Subject):
         self._history = outcome.all_messages()
         messages = self._history
         return End(how, lambda: read(messages), text=text, used=(usage.input_tokens, usage.output_tokens))
+
+
+async def run_command(context: RunContext, command: str) -> str:
+    """Run a command in a shell."""
+    return str(await context.workspace.run(command, shell=True))
 
 
 async def drain(_context, events):
