@@ -1,6 +1,7 @@
 """OpenAI Agents SDK: a `Model` of our own, `Runner.run_streamed` and `result.cancel()`, then `result.to_input_list()`.
 
-Its runner retries model calls with a back-off where `ModelSettings.retry` says so.
+Its runner retries model calls with a back-off where `ModelSettings.retry` says so. Commands run in a `SandboxAgent`,
+locally.
 """
 
 import asyncio
@@ -9,7 +10,10 @@ import json
 import agents
 from agents import Agent, Model, ModelResponse, ModelSettings, RunConfig, Runner, Usage, function_tool
 from agents.retry import ModelRetrySettings, RetryDecision
-from agents.run_config import ToolExecutionConfig
+from agents.run_config import SandboxRunConfig, ToolExecutionConfig
+from agents.sandbox import SandboxAgent
+from agents.sandbox.capabilities import Shell
+from agents.sandbox.sandboxes.unix_local import UnixLocalSandboxClient
 from agents.tracing import TracingProcessor, set_trace_processors
 from openai.types.responses import (
     Response,
@@ -128,9 +132,11 @@ class Scripted(Model):
 
 
 def _call(chunk):
-    arguments = json.dumps(chunk.arguments)
+    name, arguments = chunk.name, json.dumps(chunk.arguments)
+    if "command" in chunk.arguments:
+        name, arguments = "exec_command", json.dumps({"cmd": chunk.arguments["command"], "login": False})
     return ResponseFunctionToolCall(
-        id=f"item_{chunk.id}", call_id=chunk.id, name=chunk.name, arguments=arguments, type="function_call"
+        id=f"item_{chunk.id}", call_id=chunk.id, name=name, arguments=arguments, type="function_call"
     )
 
 
@@ -147,12 +153,15 @@ class OpenAIAgent(Subject):
     def __init__(self, plan):
         self.plan = plan
         self._history = []
-        tools = [function_tool(a.function, name_override=a.name) for a in plan.abilities]
+        commands = any(ability.command for ability in plan.abilities)
+        tools = [function_tool(a.function, name_override=a.name) for a in plan.abilities if not a.command]
         tools += [c.agent.as_tool(c.plan.name, "A sub-agent.", on_stream=_ignore) for c in plan.children]
         settings = ModelSettings(retry=ModelRetrySettings(max_retries=2, policy=_retry))
-        self.agent = Agent(plan.name, model=Scripted(plan.script), tools=tools, model_settings=settings)
+        options = {"name": plan.name, "model": Scripted(plan.script), "tools": tools, "model_settings": settings}
+        self.agent = SandboxAgent(**options, capabilities=[Shell()]) if commands else Agent(**options)
         limit = ToolExecutionConfig(max_function_tool_concurrency=1) if plan.one_by_one else None
-        self._config = RunConfig(tracing_disabled=not plan.traced, tool_execution=limit)
+        sandbox = SandboxRunConfig(client=UnixLocalSandboxClient()) if commands else None
+        self._config = RunConfig(tracing_disabled=not plan.traced, tool_execution=limit, sandbox=sandbox)
 
     def remember(self, notes):
         self._history = [item for note in notes for item in write(note)]
