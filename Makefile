@@ -82,7 +82,15 @@ release-check: $(READY) ## build wheel and sdist, install the wheel with each ex
 	$(BIN)/python -m tests.release
 
 .PHONY: bench
-bench: $(READY) ## run every benchmark
+bench: $(READY) ## measure Safepoint beside other frameworks, in environments of their own; the summary goes to the README
+	$(BIN)/python -m bench compare
+
+.PHONY: bench-quick
+bench-quick: $(READY) ## the same in a short form, to see that it works; the README stays as it is
+	$(BIN)/python -m bench compare --quick
+
+.PHONY: bench-ours
+bench-ours: $(READY) ## run our own benchmarks: each measures one part of Safepoint
 	$(BIN)/python -m bench
 
 .PHONY: chat

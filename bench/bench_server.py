@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter
+from typing import TypeAlias
 
 from bench.load import Connection, Load, load, request
 from bench.sample import Sample
@@ -57,21 +58,31 @@ class Subject:
         return await load(self.server.port, self.server.pid, sent, clients, strict=self.server.name == "Safepoint")
 
 
+Found: TypeAlias = dict[tuple[str, str], list[Load]]
+"""What each server did, by its name and the path, one load for each round."""
+
+
+async def collect_runs(ours: Subject, adk: Subject | None, clients: int, rounds: int = ROUNDS) -> Found:
+    """Let both servers answer the same requests, turn by turn."""
+    found: Found = {}
+    for number in range(rounds + 1):
+        for subject in (ours, adk):
+            for path in ("/health", "/run", "/run_sse") if subject is not None else ():
+                assert subject is not None
+                measured = await subject.measure(path, clients)
+                if number:  # the first round warms up
+                    found.setdefault((subject.server.name, path), []).append(measured)
+    return found
+
+
 async def measure_runs(table: Table, store: str, ours: Subject, adk: Subject | None) -> None:
     for clients in 1, BUSY:
-        found: dict[tuple[str, str], list[Load]] = {}
-        for number in range(ROUNDS + 1):
-            for subject in (ours, adk):
-                for path in ("/health", "/run", "/run_sse") if subject is not None else ():
-                    assert subject is not None
-                    measured = await subject.measure(path, clients)
-                    if number:  # the first round warms up
-                        found.setdefault((subject.server.name, path), []).append(measured)
+        found = await collect_runs(ours, adk, clients)
         for path in "/run", "/run_sse":
             _show_run(table, f"{path}, {store}, {clients} client{'s' * (clients > 1)}", store, path, found)
 
 
-def _show_run(table: Table, name: str, store: str, path: str, found: dict[tuple[str, str], list[Load]]) -> None:
+def _show_run(table: Table, name: str, store: str, path: str, found: Found) -> None:
     mine, health = found["Safepoint", path], found["Safepoint", "/health"]
     share = median(run.rate / base.rate for run, base in zip(mine, health, strict=True))
     cpu = median(run.cpu for run in mine)

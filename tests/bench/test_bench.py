@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.__main__ import run_benches
+from bench.__main__ import find_benches, main, run_benches
+from tests.house.tree import ROOT
 
 
 def test_every_bench_runs_under_its_own_heading(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -23,8 +24,27 @@ def test_a_bench_that_fails_is_named_and_the_others_still_run(
 ) -> None:
     (tmp_path / "bench_a.py").write_text("def main(): 1 / 0")
     (tmp_path / "bench_b.py").write_text("def main(): print('b ran')")
-    assert run_benches(tmp_path) == ["bench_a"]
+    assert run_benches(tmp_path) == ["a"]
     assert "b ran" in capfd.readouterr().out
+
+
+def test_a_bench_is_run_by_its_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"bench_{name}.py").write_text(f"def main(): print('{name} ran')")
+    assert run_benches(tmp_path, ["b"]) == []
+    printed = capfd.readouterr().out
+    assert "b ran" in printed
+    assert "a ran" not in printed
+
+
+@pytest.mark.parametrize("name", ["run", "cancel", "memory", "import", "compose", "server"])
+def test_the_benches_of_ours_keep_their_names(name: str) -> None:
+    assert name in find_benches(ROOT / "bench")
+
+
+def test_an_unknown_bench_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(SystemExit, match=r"no benchmark nonsense: write compare, or some of cancel, compose"):
+        main(["nonsense"])
 
 
 def test_no_bench_at_all_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
