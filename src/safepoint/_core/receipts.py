@@ -60,12 +60,16 @@ class Receipt:
     @property
     def contributed(self) -> bool:
         """Did this ask take part in the outcome? Known after `wait`."""
+        if (heir := self._heir) is not None:
+            return heir.contributed
         ending, stop = self._ending(), self.node.stop
         return ending.cancelled and stop is not None and stop.took_part(self.asked)
 
     @property
     def outcome(self) -> Outcome:
         """What `wait` returns. Known after `wait`."""
+        if (heir := self._heir) is not None:
+            return heir.outcome
         if self._withdrawn():
             return Outcome.WITHDRAWN
         if not self.accepted:
@@ -121,9 +125,11 @@ class Receipt:
 
         Cancellation: only the waiting ends; the ask stands.
         """
-        if self._must_wait():
-            async with asyncio.timeout(timeout):
+        async with asyncio.timeout(timeout):
+            if self._must_wait():
                 await self._settled.wait()
+            if (heir := self._heir) is not None:
+                await heir.wait()
         return self.outcome
 
     def wait_sync(self, timeout: float | None = None) -> Outcome:
@@ -132,7 +138,14 @@ class Receipt:
             check_thread(self.node)
             if not self._settled.wait_sync(timeout):
                 raise TimeoutError(f"{self.node.path} has not ended within {timeout} s")
+        if (heir := self._heir) is not None:
+            heir.wait_sync(timeout)
         return self.outcome
+
+    @property
+    def _heir(self) -> Receipt | None:
+        """The receipt of what the node's end has begun, if the ask was handed on to that."""
+        return self.node.handed_on.get(self.asked.id)
 
     def _must_wait(self) -> bool:
         if not self.accepted or self._withdrawn() or self.node.ended.is_set:

@@ -90,6 +90,8 @@ class Node:
         self._timer: asyncio.TimerHandle | None = None
         # One tuple, replaced whole, because other threads read it too.
         self._last_handed: tuple[tuple[Ask, ...], Level, Request | None] = ((), Level.NONE, None)
+        # Asks that came while it ended, and that mean what its end has begun: there is a receipt for each.
+        self.handed_on: dict[str, Receipt] = {}
         # Whoever drives this node; the core never looks inside.
         self.owner: object = None
         # The task that drives it, if it has one of its own: a sub-agent's run lives in the task of its call.

@@ -26,7 +26,7 @@ from safepoint.agent.hooks import Hooks
 from safepoint.agent.inputs import checked_hooks, checked_kind, checked_ladder, checked_name, checked_tool_name, listed
 from safepoint.agent.options import OF_A_MODEL, RunOptions, check_names
 from safepoint.agent.result import OutT, RunResult, StopReason
-from safepoint.agent.resume import Edit, OnUnknown, Resume
+from safepoint.agent.resume import Edit, OnUnknown, Resume, continued
 from safepoint.agent.run import INHERIT, Run, RunSetup, parent_of
 from safepoint.agent.streamed import Streamed, check_on_close
 from safepoint.agent.sync import refuse_loop, run_sync
@@ -107,6 +107,8 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         check_names(options)
         agent = self.for_run(options)
         resume = checkpoint if isinstance(checkpoint, Resume | None) else Resume(checkpoint)
+        if resume is not None:
+            resume = continued.as_it_stands(resume)
         session, history = options.get("session"), options.get("history", ())
         checked_kind("session", session, (Conversation, NoneType), "await Session.create(store)")
         if session is not None and history:

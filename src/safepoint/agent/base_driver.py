@@ -225,7 +225,10 @@ class BaseDriver(ABC, Generic[OwnT]):
 
     def _seal(self, closed: Closed) -> None:
         """From here on nothing is written by this run; told and known without a pause in between."""
-        result = self.result = closed.result
+        result, run = closed.result, self._record.run
+        self.result = result
+        if result.stop_reason is StopReason.INTERRUPTED:
+            run.await_person(result.checkpoint)  # before the seal: an ask that comes after it finds the pause
         self._node.seal()
         self._record.emit(
             RunEnded,
@@ -236,7 +239,8 @@ class BaseDriver(ABC, Generic[OwnT]):
         )
         self._record.sealed = True
         try:
-            if self._record.run.session is not None:
-                self._record.run.session.left(self._record.run)
+            if run.session is not None:
+                run.session.left(run)
+            run.clear_for_late_asks()
         finally:  # whoever waits is told, whatever a session of somebody's own does
             self._node.finish(closed.ending)

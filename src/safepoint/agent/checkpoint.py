@@ -16,7 +16,8 @@ from safepoint._core.reasons import Reason
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.result import StopReason
 from safepoint.agent.usage import Usage
-from safepoint.history.parts import Message
+from safepoint.history.closing import WAITS, notice_text, remark, unmarked
+from safepoint.history.parts import Message, Notice
 from safepoint.tools.memory import CallMemory
 
 # A tool asked; a check before a tool asked; a call was cut and its outcome is not known.
@@ -75,8 +76,11 @@ class Checkpoint:
     @property
     def questions(self) -> tuple[Question, ...]:
         """What a person is asked, here and in sub-agents. A run that was cancelled asks nothing: it will ask again."""
-        if self.stop_reason is not StopReason.INTERRUPTED:
-            return ()
+        return self.asked if self.stop_reason is StopReason.INTERRUPTED else ()
+
+    @property
+    def asked(self) -> tuple[Question, ...]:
+        """What it has asked and nobody has answered, also if it was cancelled since."""
         found: list[Question] = []
         for call in (*self.hooks.values(), *self.calls.values()):
             if call.question is not None:
@@ -98,6 +102,12 @@ class Checkpoint:
             "", self.agent, self.run_id, self.stop_reason, (), (), calls=calls, reason=self.reason, hooks=hooks
         )
 
+    def cleared(self, reason: Reason, id: str) -> Checkpoint:
+        """Of a run that was cancelled while it waited for a person: it asks again if it is continued."""
+        notice = notice_text(reason=reason.text, source=reason.source, by=reason.by)
+        messages = (*self.messages[:-1], _renoticed(self.messages[-1], notice))
+        return replace(self, id=id, stop_reason=StopReason.CANCELLED, reason=reason, messages=messages)
+
     def to_bytes(self) -> bytes:
         """An explicit, versioned encoding. A value that can't be encoded is replaced by its description."""
         from safepoint.agent.codec import encode
@@ -115,6 +125,17 @@ class Checkpoint:
 def _dropped(call: OpenCall) -> OpenCall:
     child = call.child.drop() if call.child is not None else None
     return OpenCall(call.call_id, "", question=call.question, child=child)
+
+
+def _renoticed(message: Message, notice: str) -> Message:
+    """Says that the run was stopped, where it said that it waits; what was told of children stays."""
+    parts = [
+        Notice(part.text.replace(remark(WAITS), notice).replace(WAITS, unmarked(notice)))
+        if isinstance(part, Notice)
+        else part
+        for part in message.parts
+    ]
+    return Message(message.role, tuple(parts))
 
 
 def question_inside(call_id: str, question: Question) -> Question:

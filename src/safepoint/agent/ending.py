@@ -18,7 +18,7 @@ from safepoint.agent.result import NO_VALUE, RunResult, StopReason
 from safepoint.agent.steering import joined
 from safepoint.agent.steps import Close
 from safepoint.errors import StoreError
-from safepoint.history.closing import Draft, close_history, notice_text, quoted, remark
+from safepoint.history.closing import WAITS, Draft, close_history, notice_text, quoted, remark
 from safepoint.history.parts import Message
 from safepoint.tools.rendering import render_error
 
@@ -121,7 +121,7 @@ def _notice(step: Close, cancellation: Cancellation | None, told: str, *, incomp
 _REMARKS = {
     StopReason.MAX_TOKENS: "The answer was cut off: the limit of tokens was reached.",
     StopReason.MAX_STEPS: "This run ended before it was done: it has made all the steps that it may make.",
-    StopReason.INTERRUPTED: "This run waits for the answer of a person.",
+    StopReason.INTERRUPTED: WAITS,
     StopReason.REFUSED: "The model refused to answer.",
 }
 

@@ -14,10 +14,12 @@ A call that would run and whose tool is gone or has other parameters now gets a 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from safepoint._core.reasons import Reason
 from safepoint.agent.checkpoint import Checkpoint, OpenCall, Question, question_inside
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import CheckpointError, HistoryError
@@ -60,6 +62,8 @@ class Resume:
             raise ValueError(f"on_unknown={self.on_unknown!r}: write 'tell', 'ask' or 'rerun'")
         known = {question.id: question for question in self.checkpoint.questions}
         if strangers := sorted(set(self.answers) - set(known)):
+            if strangers[0] in {question.id for question in self.checkpoint.asked}:
+                raise cleared_error(f"the question {strangers[0]!r}", self.checkpoint.reason)
             raise CheckpointError(f"no question has the id {strangers[0]!r}; the questions are {sorted(known)}")
         for id, answer in self.answers.items():
             if known[id].kind != "interrupt" and not isinstance(answer, bool | str):
@@ -211,6 +215,22 @@ def _refused(entry: LedgerEntry, saved: OpenCall, why: str) -> Restored:
     return Restored(replace(entry, state=LedgerState.FAILED, error=why), False, saved, entry)
 
 
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """Why a pause was cleared, and the id of the checkpoint from which its run goes on since."""
+
+    reason: Reason
+    successor: str = field(default_factory=lambda: f"checkpoint_{uuid.uuid4().hex}")
+
+
+def cleared_error(what: str, reason: Reason | None) -> CheckpointError:
+    why = f" ({reason.text})" if reason is not None and reason.text else ""
+    return CheckpointError(
+        f"{what} can't be answered any more, the run was cancelled while it waited{why}: leave out answers=…, "
+        "and it asks again"
+    )
+
+
 class Continued:
     """Which checkpoints were continued in this process, by id: the second time is refused, whatever the thread.
 
@@ -221,15 +241,17 @@ class Continued:
     LIMIT = 100_000
 
     def __init__(self) -> None:
-        self._claims: dict[str, object] = {}
+        self._claims: dict[str, object | Cleared] = {}
         self._in_stores: dict[str, None] = {}
 
     def claim(self, resume: Resume) -> None:
         """For one without a store."""
         id, mine = resume.checkpoint.id, object()
+        self._refuse_cleared(resume)
         if resume.fork:
             return
         if id in self._in_stores or self._claims.setdefault(id, mine) is not mine:
+            self._refuse_cleared(resume)  # in this moment
             raise _twice(resume)
         self._forget_oldest(self._claims)
 
@@ -240,6 +262,7 @@ class Continued:
 
     def refuse(self, resume: Resume) -> None:
         """For one that a store is to decide on."""
+        self._refuse_cleared(resume)
         if not resume.fork and resume.checkpoint.id in self._claims:
             raise _twice(resume)
 
@@ -247,6 +270,34 @@ class Continued:
         """A store has let it go on."""
         self._in_stores[resume.checkpoint.id] = None
         self._forget_oldest(self._in_stores)
+
+    def clear(self, checkpoint_id: str, cleared: Cleared) -> bool:
+        """A cancel clears the pause that it is of; False if it was continued or cleared before."""
+        if checkpoint_id in self._in_stores or self._claims.setdefault(checkpoint_id, cleared) is not cleared:
+            return False
+        self._forget_oldest(self._claims)
+        return True
+
+    def put_back(self, checkpoint_id: str) -> None:
+        """The cancel came too late after all: somebody else has continued it, elsewhere."""
+        self._claims.pop(checkpoint_id, None)
+
+    def is_over(self, checkpoint_id: str) -> bool:
+        """Was it continued, or cleared?"""
+        return checkpoint_id in self._claims or checkpoint_id in self._in_stores
+
+    def as_it_stands(self, resume: Resume) -> Resume:
+        """From where it goes on now: a run that was cancelled while it waited asks again, and takes no answers."""
+        self._refuse_cleared(resume)
+        cleared = self._claims.get(resume.checkpoint.id)
+        if not isinstance(cleared, Cleared):
+            return resume
+        return replace(resume, checkpoint=resume.checkpoint.cleared(cleared.reason, cleared.successor))
+
+    def _refuse_cleared(self, resume: Resume) -> None:
+        cleared = self._claims.get(resume.checkpoint.id)
+        if isinstance(cleared, Cleared) and resume.answers:
+            raise cleared_error("its question", cleared.reason)
 
     def _forget_oldest(self, known: dict[str, Any]) -> None:  # Any: marks of either kind
         if len(known) > self.LIMIT:

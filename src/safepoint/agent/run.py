@@ -31,6 +31,7 @@ from safepoint.agent.inputs import listed
 from safepoint.agent.inside import InnerJournal
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.live import register
+from safepoint.agent.pause import Pause
 from safepoint.agent.preview import Preview
 from safepoint.agent.preview import joined as joined_previews
 from safepoint.agent.record import Record
@@ -49,6 +50,7 @@ from safepoint.tools.context import DepsT
 if TYPE_CHECKING:
     from safepoint.agent.base import BaseAgent
     from safepoint.agent.base_driver import BaseDriver
+    from safepoint.agent.checkpoint import Checkpoint
 
 
 class Inherit:
@@ -118,6 +120,8 @@ class Run(Generic[DepsT, OutT]):
         self.record: Record | None = None
         self._task: asyncio.Task[None] | None = None
         self._interrupt: KeyboardInterrupt | None = None
+        # It has ended, and waits for a person.
+        self.pause: Pause | None = None
         above = options.above.steering if options.above is not None else None
         self._steering = Steering(above, to_all=agent.tells_all, node=self.node)
         self._tried = False
@@ -132,8 +136,30 @@ class Run(Generic[DepsT, OutT]):
         recursive: bool = False,
         reason: str | Reason | None = None,
     ) -> Receipt:
-        """Ask this run to stop; the receipt tells the outcome. Safe from any thread, task, signal handler or tool."""
-        return self.node.cancel(at, within=within, recursive=recursive, reason=reason)
+        """Ask this run to stop; the receipt tells the outcome. Safe from any thread, task, signal handler or tool.
+
+        A run that waits for a person has ended, and its result stays: the cancel clears the pause, whatever `at` is.
+        """
+        receipt = self.node.cancel(at, within=within, recursive=recursive, reason=reason)
+        if receipt.accepted or self.pause is None:
+            return receipt
+        return self.pause.cancel(receipt.asked)
+
+    @property
+    def cleared(self) -> Reason | None:
+        """Why its pause was cleared, if it has waited for a person and was cancelled since."""
+        clearing = self.pause.clearing if self.pause is not None else None
+        return clearing.mark.reason if clearing is not None and clearing.cleared else None
+
+    def await_person(self, checkpoint: Checkpoint | None) -> None:
+        """It is about to end with questions. A run inside another one asks them through that one."""
+        if checkpoint is not None and self._options.inside is None and self._options.above is None:
+            self.pause = Pause(self.node, checkpoint, self.session)
+
+    def clear_for_late_asks(self) -> None:
+        """Those that came while the run closed itself to wait found it answered already: they mean the pause."""
+        if self.pause is not None:
+            self.pause.take_late()
 
     def interrupt(self, error: KeyboardInterrupt) -> None:
         """A KeyboardInterrupt came up inside the run: stop now, and raise it again where the run is waited for."""
@@ -337,10 +363,10 @@ class Run(Generic[DepsT, OutT]):
         if isinstance(error, asyncio.CancelledError):
             self._stop_for_caller()
         else:
-            self.cancel(reason=Reason(f"its block was left by {type(error).__name__}", Source.CALLER))
+            self.node.cancel(reason=Reason(f"its block was left by {type(error).__name__}", Source.CALLER))
 
     def _stop_for_caller(self) -> None:
-        self.cancel(reason=Reason("its caller was cancelled", Source.CALLER))
+        self.node.cancel(reason=Reason("its caller was cancelled", Source.CALLER))
 
     def _raise_interrupt(self) -> None:
         if self._interrupt is not None:

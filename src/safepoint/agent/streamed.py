@@ -85,7 +85,7 @@ class Streamed(Generic[DepsT, OutT]):
         await self.aclose()
 
     def _ask(self) -> None:
-        self.run.cancel(reason=Reason("its stream was closed", Source.DISCONNECT))
+        self.run.node.cancel(reason=Reason("its stream was closed", Source.DISCONNECT))
 
     def __del__(self) -> None:
         if not self._closed and not self._tried:

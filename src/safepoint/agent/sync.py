@@ -110,4 +110,4 @@ class Presses:
 
     def _ask(self) -> None:
         at = SafePoint.NOW if self.count == 1 else SafePoint.FORCE
-        self._run.cancel(at, reason=Reason("Ctrl-C", Source.CALLER))
+        self._run.node.cancel(at, reason=Reason("Ctrl-C", Source.CALLER))

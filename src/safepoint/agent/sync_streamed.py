@@ -121,7 +121,7 @@ class _Life:
         """Have the run stopped, if it goes on, and the loop ended. Waits for nobody."""
         loop, _, left = self._place.result()
         if not self._run.ended:
-            self._run.cancel(reason=Reason("its stream was closed", Source.DISCONNECT))
+            self._run.node.cancel(reason=Reason("its stream was closed", Source.DISCONNECT))
         loop.call_soon_threadsafe(left.set)
 
     def end(self) -> None:

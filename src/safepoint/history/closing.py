@@ -28,6 +28,8 @@ from safepoint.history.wellformed import is_well_formed, well_formed
 
 _as_json: Final = json.JSONEncoder(ensure_ascii=False).encode
 
+WAITS: Final = "This run waits for the answer of a person."
+"""What the notice says while somebody is asked."""
 QUOTE_LIMIT: Final = 500
 """How many characters of a reason or an error are quoted."""
 PARTIAL_LIMIT: Final = 4000
@@ -153,6 +155,11 @@ def _source(source: str | None) -> str:
 def remark(text: str) -> str:
     """A sentence of ours, so marked that nobody takes it for the model's."""
     return f"[Safepoint: {text}]"
+
+
+def unmarked(text: str) -> str:
+    """The sentence inside such a remark."""
+    return text.removeprefix("[Safepoint: ").removesuffix("]")
 
 
 def quoted(text: str, limit: int = QUOTE_LIMIT) -> str:

@@ -350,7 +350,9 @@ class Host:
             if hosted.state is RunState.QUEUED:
                 hosted.withdraw(reason)
             else:
-                hosted.run.cancel(SafePoint.ANY, within=self.config.shutdown_seconds, recursive=True, reason=reason)
+                hosted.run.node.cancel(
+                    SafePoint.ANY, within=self.config.shutdown_seconds, recursive=True, reason=reason
+                )
         ladders = [self.config.ladder or hosted.run.agent.ladder for hosted in self.live()]
         cap = max((ladder.cap for ladder in ladders), default=0.0)
         if await self._all_over(self.config.shutdown_seconds + cap + _WRITING):

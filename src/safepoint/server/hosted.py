@@ -105,7 +105,8 @@ class HostedRun:
 
     @property
     def paused(self) -> bool:
-        return self.run.ended and self.run.result.stop_reason is StopReason.INTERRUPTED
+        waited = self.run.ended and self.run.result.stop_reason is StopReason.INTERRUPTED
+        return waited and self.run.cleared is None
 
     @property
     def outcome(self) -> str | None:
@@ -118,6 +119,8 @@ class HostedRun:
             return "joined"
         if self.withdrawn is not None:
             return str(StopReason.CANCELLED)
+        if self.run.cleared is not None:
+            return str(StopReason.CANCELLED)
         return str(self.run.result.stop_reason) if self.run.ended else None
 
     @property
@@ -126,7 +129,7 @@ class HostedRun:
         if self.withdrawn is not None:
             return self.withdrawn
         cancellation = self.run.result.cancellation if self.run.ended else None
-        return cancellation.reason if cancellation is not None else None
+        return cancellation.reason if cancellation is not None else self.run.cleared
 
     @property
     def error(self) -> BaseException | None:
@@ -218,6 +221,8 @@ class HostedRun:
             self.refused = error  # another process has a run of it, or has deleted it
         if self.run.result.save_error is not None:
             await self._look_again()
+        if self.run.pause is not None and self.run.pause.clearing is not None:
+            await self.run.pause.clearing.wait()  # somebody asked while it closed itself to wait for a person
         await self._leave_state()
         await self.record_end(book)
 
@@ -283,7 +288,7 @@ class HostedRun:
         if self.state is RunState.QUEUED:
             self.withdraw(reason)
         elif self.state is RunState.LIVE:
-            self.run.cancel(at, recursive=True, reason=reason)
+            self.run.node.cancel(at, recursive=True, reason=reason)
 
 
 def first_event(epoch: int) -> int:

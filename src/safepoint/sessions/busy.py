@@ -224,4 +224,4 @@ async def _joined(
 
 def _stop(run: Run[Any, Any], place: _Place) -> None:  # Any: a run of any agent
     if place.at is not None:
-        run.cancel(place.at, recursive=True, reason=Reason("a new message came", Source.PREEMPT))
+        run.node.cancel(place.at, recursive=True, reason=Reason("a new message came", Source.PREEMPT))

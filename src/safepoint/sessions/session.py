@@ -7,6 +7,7 @@ the store decides who may write.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,15 +16,23 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from safepoint._core.asks import make_ask
 from safepoint._core.clock import current_clock
 from safepoint._core.orphans import Orphan
+from safepoint._core.points import SafePoint
+from safepoint._core.reasons import Reason
+from safepoint._core.receipts import Receipt
 from safepoint._core.supervisor import Supervisor
+from safepoint._core.tree import Node, Passing
 from safepoint.agent.conversation import Entered
 from safepoint.agent.journal import Ended, Fact, Opened, Said
-from safepoint.errors import SafepointError, SessionBusy, StoreError
+from safepoint.agent.pause import Clearing, PauseReceipt
+from safepoint.agent.resume import continued
+from safepoint.errors import SafepointError, SessionBusy, StoreError, UsageError
 from safepoint.history.check import check_history
 from safepoint.history.parts import Message
 from safepoint.sessions.applying import apply, knowing
+from safepoint.sessions.clearing import pause_cleared, refuse_cleared, stands_at
 from safepoint.sessions.hold import Hold
 from safepoint.sessions.late import completed, ids_inside, late_change, late_result, with_late_notes
 from safepoint.sessions.recovery import sealed
@@ -45,6 +54,10 @@ from safepoint.tools.rendering import render_error
 if TYPE_CHECKING:
     from safepoint.agent.checkpoint import Checkpoint
     from safepoint.agent.run import Run
+
+
+_PATIENCE = 10.0  # for whoever has claimed the session to write what it does there
+_LOOK = 0.01
 
 
 class Session:
@@ -73,6 +86,8 @@ class Session:
         self._owed: Ended | None = None
         # How the live run began, in case that is what nobody knows.
         self._opening: list[Change] = []
+        # The pause that is being cleared, if one is: whoever takes the session waits for that.
+        self._clearing: Clearing | None = None
 
     # -- making, loading, ending ---------------------------------------------------------------------------------------
 
@@ -172,6 +187,71 @@ class Session:
         self._see(await self._store.load(self.id))
         self._glimpsed = True
 
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    def cancel(
+        self,
+        at: SafePoint = SafePoint.NOW,
+        *,
+        within: float | None = None,
+        recursive: bool = False,
+        reason: str | Reason | None = None,
+    ) -> Receipt:
+        """Ask its live run to stop; if the last run waits for a person, clear that pause, and store it.
+
+        As `run.cancel(…)`, also for a pause that another process has left. A run that is live in another process is
+        not reached. Call it on the event loop.
+        """
+        if self.live is not None:
+            return self.live.cancel(at, within=within, recursive=recursive, reason=reason)
+        clock, last = current_clock(), self._stored.runs[-1] if self._stored.runs else None
+        ask = make_ask(at, within=within, recursive=recursive, reason=reason, now=clock.now(), wall=clock.wall())
+        name, id = (last.agent, last.run_id) if last is not None else (self.id, self.id)
+        node, checkpoint = Node(id, name, "run", passing=Passing.NOTHING), self.checkpoint
+        return PauseReceipt(node, ask, self.clear_pause(checkpoint, ask.reason) if checkpoint is not None else None)
+
+    def clear_pause(self, checkpoint: Checkpoint, reason: Reason) -> Clearing | None:
+        """Begin to clear a pause, or join who has begun; None if it was answered or cleared."""
+        if self._clearing is not None and self._clearing.checkpoint.id == checkpoint.id:
+            return self._clearing
+        if not checkpoint.questions or not stands_at(self._stored, checkpoint.id):
+            return None
+        clearing = Clearing(checkpoint, reason, _loop())
+        if not continued.clear(checkpoint.id, clearing.mark):
+            return None
+        self._clearing = clearing
+        Supervisor.current().spawn(self._clear(clearing), f"clearing of a pause of {self.id}", copy_context())
+        return clearing
+
+    async def _clear(self, clearing: Clearing) -> None:
+        """Cancellation: it is stored or it is not; in this process the pause is cleared."""
+        cleared, error = True, None
+        try:
+            cleared = await self._store_cleared(clearing)
+        except BaseException as failure:
+            error = failure
+        self._clearing = None
+        if not cleared:
+            continued.put_back(clearing.checkpoint.id)
+        clearing.end(cleared=cleared, error=error)
+        if error is not None and not isinstance(error, Exception):
+            raise error
+
+    async def _store_cleared(self, clearing: Clearing) -> bool:
+        """False if the questions were answered first, or a new message came. Cancellation: stored or not."""
+        until = asyncio.get_running_loop().time() + _PATIENCE
+        while True:
+            try:
+                self._refuse_live("cancel")
+                await self._change(lambda: pause_cleared(self._stored, clearing, current_clock().wall()))
+                return stands_at(self._stored, clearing.mark.successor)
+            except SessionBusy:
+                if not stands_at(await self._store.load(self.id), clearing.checkpoint.id):
+                    return False
+                if asyncio.get_running_loop().time() >= until:
+                    raise
+            await asyncio.sleep(_LOOK)  # whoever has it is about to write what it does there
+
     # -- looking -------------------------------------------------------------------------------------------------------
 
     @property
@@ -216,12 +296,15 @@ class Session:
 
     async def enter(self, run: Run[Any, Any], continues: str | None) -> Entered:  # Any: a run of any agent
         """Take the session for a run. Raises `SessionBusy` if another run has it. Cancellation: it is not taken."""
+        if self._clearing is not None:
+            await self._clearing.wait()
         if self.live is not None or self._changing:
             what = "a run" if self.live is not None else "a change"
             raise SessionBusy(f"{what} of the session {self.id!r} is live: wait for it, or use Sender(…).send(…)")
         self.live = run
         try:
             await self._claim()
+            refuse_cleared(self._stored, continues)
         except BaseException:
             self.live = None
             await self._hold.give_back()
@@ -385,6 +468,13 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session {self.id!r}, {len(self.messages)} messages>"
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise UsageError("session.cancel() needs the event loop, to store it: call it inside asyncio.run(…)") from None
 
 
 def _call_ids(messages: tuple[Message, ...]) -> set[str]:

@@ -451,7 +451,7 @@ class Driver(Generic[T]):
         turn = self.state.turn
         if turn is not None:
             if turn.has_run:
-                turn.run.cancel(SafePoint.FORCE, reason=Reason("the loop is gone", Source.PARENT))
+                turn.run.node.cancel(SafePoint.FORCE, reason=Reason("the loop is gone", Source.PARENT))
             self.preempts.turn_over(turn, planned=turn.has_run)
         if self.journal.claimed:
             self.begin(self.journal.release, "release").stop_at(self._last_moment())

@@ -168,7 +168,7 @@ class Serving(Generic[T]):
         hurried = False
         while any(work.outcome is None for work in works):
             if any(self._error(work) is not None for work in works) and not run.ended:
-                run.cancel(SafePoint.NOW, reason=Reason("a callback of the loop failed", Source.POLICY))
+                run.node.cancel(SafePoint.NOW, reason=Reason("a callback of the loop failed", Source.POLICY))
             if run.ended and not hurried:
                 hurried = self._hurry(works[1:])
             await driver.wait()
