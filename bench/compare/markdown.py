@@ -53,7 +53,7 @@ def summary(report: Report) -> str:
     waits = [row for row in stop_rows(report, 50) if row.name in ("silent stream", "async tool", "three nested")]
     valid = stop_rows(report, 50)
     head = ["", *(f"{row.name.removesuffix(', streamed')}, runs/s" for row in shown)]
-    head += [*(f"stop: {row.name}, ms" for row in waits), "valid histories", "stop score"]
+    head += [*(f"stop: {row.name}, ms" for row in waits), "histories valid at once", "stop score"]
     lines = [_line(head), _line(["---", *["---:"] * (len(head) - 1)])]
     for name, facts in report["frameworks"].items():
         whole = sum(name in row.values and not row.marks.get(name) for row in valid)

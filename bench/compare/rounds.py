@@ -53,6 +53,7 @@ class Measurement:
         self._tell = tell
         self._prepare = prepare
         self._contenders: list[Contender] = []
+        self._given_up: set[tuple[str, str]] = set()
         self.report: Report = {"machine": machine(), "frameworks": {}, "absent": {}, "missing": []}
 
     async def invite(self, names: Sequence[str], *, renew: bool) -> None:
@@ -98,6 +99,8 @@ class Measurement:
     async def _all(self, number: int, do: str, key: str, **arguments: object) -> None:
         turn = number % len(self._contenders)
         for contender in (*self._contenders[turn:], *self._contenders[:turn]):
+            if (contender.contestant.name, f"{do}, {key}") in self._given_up:
+                continue
             values: list[object] = self.report["frameworks"][contender.contestant.name][do].setdefault(key, [])
             try:
                 answer = await contender.ask(do, limit=LIMIT, **arguments)
@@ -121,9 +124,10 @@ class Measurement:
                     answers[question] = {"yes": False, "why": str(problem)}
 
     def _miss(self, contender: Contender, what: str, problem: NoAnswer) -> None:
+        """What had no answer once is not asked again."""
+        self._given_up.add((contender.contestant.name, what))
         missing = {"framework": contender.contestant.title, "what": what, "why": str(problem)}
-        if missing not in self.report["missing"]:
-            self.report["missing"].append(missing)
+        self.report["missing"].append(missing)
 
     async def close(self) -> None:
         """End every worker. Cancellation: the rest of them end with this process's pipes."""

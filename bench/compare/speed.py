@@ -25,17 +25,17 @@ def make(framework: Framework, tools: int) -> Subject:
 
 
 def conversation(length: int) -> list[Note]:
-    """Whole turns of four messages: a question, a call, its result, an answer."""
-    turns: list[Note] = []
-    for number in range(length // 4 + 1):
+    """An even number of messages: turns of a question, a call, its result and an answer. The last may be short."""
+    notes: list[Note] = []
+    for number in range(length // 4):
         call = f"old_{number}"
-        turns += [
+        notes += [
             Note("user", f"question {number}"),
             Note("assistant", calls=(call,)),
             Note("tool", results=(Result(call, "nothing"),)),
             Note("assistant", f"answer {number}"),
         ]
-    return turns[-length // 4 * 4 :] if length >= 4 else turns
+    return [*notes, Note("user", "one more"), Note("assistant", "answer")] if length % 4 else notes
 
 
 async def rate(subject: Subject, mode: str, seconds: float) -> float:

@@ -16,6 +16,7 @@ from bench.compare.markdown import put_summary, report_text, summary
 from bench.compare.program import Options, measure
 from bench.compare.rounds import TINY, Measurement
 from bench.compare.score import NAMES
+from bench.compare.speed import LENGTHS, conversation
 from bench.compare.stops import PLACES
 from tests.house.tree import ROOT
 
@@ -111,6 +112,13 @@ def test_a_peer_that_cannot_be_installed_is_reported_with_the_reason() -> None:
 )
 def test_the_checker_of_histories_finds_calls_and_results_that_do_not_pair_up(notes: list[Note], found: int) -> None:
     assert len(flaws(notes)) == found
+
+
+@pytest.mark.parametrize("length", [*LENGTHS[:3]])
+def test_a_conversation_is_as_long_as_it_says_and_valid(length: int) -> None:
+    notes = conversation(length)
+    assert len(notes) == length
+    assert flaws(notes) == []
 
 
 def test_a_peer_that_is_faster_is_named_as_the_best_and_the_floor_is_not() -> None:
