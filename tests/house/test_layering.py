@@ -18,6 +18,7 @@ RINGS = {
     "compose": 2,
     "turns": 2,
     "sessions": 2,
+    "storage": 2,
     "events": 2,
     "models": 3,
     "server": 3,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tests.house.tree import CODE, FunctionNode, Source, functions, sources
 
-SOURCE_LINES = 500
+SOURCE_LINES = 600
 TEST_LINES = 800
 BODY_LINES = 60
 PARAMETERS = 8

@@ -9,24 +9,25 @@ from pathlib import Path
 import pytest
 
 from safepoint.history.parts import Message, Text, ToolCall, ToolResult
-from safepoint.sessions import MemoryStore, Session, SqliteStore
-from safepoint.sessions.shelf import MemoryShelf, Note, Shelf
-from safepoint.sessions.sqlite_shelf import SqliteShelf
+from safepoint.sessions import MemoryStore, Session
+from safepoint.storage.memory import MemoryStorage
+from safepoint.storage.shared_state import Note, SharedState
+from safepoint.storage.sqlite.storage import SqliteStorage
 from tests.virtual import virtual
 
 
-def on_both(folder: Path, check: Callable[[Shelf], Awaitable[None]]) -> None:
+def on_both(folder: Path, check: Callable[[SharedState], Awaitable[None]]) -> None:
     async def main() -> None:
-        store = SqliteStore(folder / "shelf.db")
-        await check(MemoryShelf())
-        await check(SqliteShelf(store))
+        store = SqliteStorage(folder / "shelf.db")
+        await check(MemoryStorage().shared)
+        await check(store.shared)
         await store.aclose()
 
     asyncio.run(main())
 
 
 def test_values_are_set_replaced_and_taken_away_in_their_place_only(tmp_path: Path) -> None:
-    async def check(shelf: Shelf) -> None:
+    async def check(shelf: SharedState) -> None:
         await shelf.share("app", {"app:a": 1, "app:b": {"c": [2]}})
         await shelf.share("app/ann", {"user:a": "x"})
         assert await shelf.shared(["app", "app/ann"]) == {"app:a": 1, "app:b": {"c": [2]}, "user:a": "x"}
@@ -38,7 +39,7 @@ def test_values_are_set_replaced_and_taken_away_in_their_place_only(tmp_path: Pa
 
 
 def test_notes_of_a_session_come_in_order_and_go_with_it(tmp_path: Path) -> None:
-    async def check(shelf: Shelf) -> None:
+    async def check(shelf: SharedState) -> None:
         await shelf.note("s", Note(2.0, {"id": "first"}))
         await shelf.note("s", Note(1.0, {"id": "second"}))
         await shelf.note("other", Note(3.0, {}))

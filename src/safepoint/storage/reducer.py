@@ -10,7 +10,7 @@ from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.journal import Called, Counted, Ended, Fact, Inside, Opened, Said
 from safepoint.errors import CheckpointError
 from safepoint.history.parts import Message
-from safepoint.sessions.store import Change, LateSet, Released, StateSet, Stored, StoredRun, Truncated
+from safepoint.storage.session_data import Change, LateSet, Released, StateSet, Stored, StoredRun, Truncated
 
 
 def apply(stored: Stored, change: Change) -> Stored:
@@ -123,7 +123,7 @@ def _saying(
     known = zip_longest(messages, islice(before, len(messages)), fillvalue=(None, at))
     times = tuple(time if old == new else at for new, (old, time) in known)
     said = (stored.messages[:index] + messages, stored.times[:index] + times)
-    return Stored(said[0], stored.state, runs, stored.late, stored.epoch, said[1])
+    return Stored(said[0], stored.state, runs, stored.late, stored.epoch, said[1], stored.number)
 
 
 def _with_last(stored: Stored, run: StoredRun) -> Stored:

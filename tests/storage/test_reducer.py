@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from safepoint import Checkpoint, Message, StopReason, Text, Usage
 from safepoint.agent.journal import Ended, Opened, Said
-from safepoint.sessions.applying import knowing
 from safepoint.sessions.store import Change, StateSet, Stored
+from safepoint.storage.reducer import knowing
 
 
 def test_what_a_checkpoint_shares_with_its_session_is_known_only_if_it_is_the_same() -> None:

@@ -1,16 +1,18 @@
-"""A session as rows of a SQLite file: what each change writes there, and how the rows are read again.
+"""A session as rows of a SQLite file: what each statement writes there, and how the rows are read again.
 
-Every function works on a connection, inside a transaction that its caller has begun. What a change means is said once,
-by `applying.apply`; here it is said in rows, and only new ones are written.
+Every function works inside a transaction that the writer or the reader has begun. What a change means is said once, by
+`reducer.apply`; here it is said in rows, and only new ones are written, so a run's cost does not grow with the
+conversation.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 from safepoint.agent.codec import (
     decode,
@@ -26,32 +28,158 @@ from safepoint.agent.journal import Called, Counted, Ended, Inside, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import (
     CheckpointError,
+    SessionExists,
+    SessionNotFound,
     StoreCorrupt,
+    Superseded,
 )
-from safepoint.history.encoding import decode_message, decode_value, encode_message, encode_values
+from safepoint.history.encoding import decode_message, encode_message
 from safepoint.history.parts import Message
-from safepoint.sessions.applying import apply
-from safepoint.sessions.sqlite_claims import session_row
-from safepoint.sessions.store import (
+from safepoint.storage import operations as op
+from safepoint.storage.codec import UNREADABLE, dump_json, dump_state, load_state
+from safepoint.storage.reducer import apply
+from safepoint.storage.session_data import (
     Lasting,
     LateResult,
     LateSet,
+    Released,
+    SessionOutdated,
     StateSet,
     Stored,
     StoredRun,
     Truncated,
+    Version,
+    taken_by,
 )
+from safepoint.storage.sqlite.unit import Statements, Unit
 from safepoint.tools.memory import CallMemory
 
-# What reading a spoilt row may raise.
-UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 
+class Row(NamedTuple):
+    """A session, without what was said in it."""
+
+    state: str
+    epoch: int
+    number: int
+    owner: str | None
+    claimant: str | None
+
+
+def session_row(db: sqlite3.Connection, session_id: str) -> Row:
+    query = "SELECT state, epoch, number, owner, claimant FROM sessions WHERE id = ?"
+    found = db.execute(query, (session_id,)).fetchone()
+    if found is None:
+        raise SessionNotFound(f"there is no session {session_id!r}: create it first")
+    return Row(*found)
+
+
+def was_written(db: sqlite3.Connection, append: op.AppendChanges) -> bool:
+    """Was this very write made before?"""
+    query = "SELECT 1 FROM sessions WHERE id = ? AND epoch = ? AND number >= ?"
+    return db.execute(query, (append.session_id, append.epoch, append.number)).fetchone() is not None
+
+
+# -- statements ------------------------------------------------------------------------------------------------------
+
+
+def _create(unit: Unit, create: op.CreateSession) -> Version:
+    # A first epoch that no session of this name has had: a run of a deleted one can't write here.
+    epoch = secrets.randbits(48)
+    try:
+        row = (create.session_id, dump_state(create.state), epoch)
+        unit.db.execute("INSERT INTO sessions (id, state, epoch) VALUES (?, ?, ?)", row)
+    except sqlite3.IntegrityError:
+        raise SessionExists(f"the session {create.session_id!r} is there already: load it") from None
+    return Version(epoch, 0)
+
+
+def _claim(unit: Unit, claim: op.ClaimSession) -> int:
+    id = claim.session_id
+    row = session_row(unit.db, id)
+    owner = row.owner if row.claimant != claim.claimant else None
+    if owner is not None and not unit.is_dead(owner, f"the session {id!r}"):
+        raise taken_by(row.claimant, f"a run of the session {id!r} is live {unit.where(owner)}")
+    if claim.expected is not None and claim.expected != Version(row.epoch, row.number):
+        raise SessionOutdated(f"the session {id!r} was changed since it was loaded")
+    unit.register()
+    change = (unit.lease.worker, claim.claimant, row.epoch + 1, id)
+    unit.db.execute("UPDATE sessions SET owner = ?, claimant = ?, epoch = ?, number = 0 WHERE id = ?", change)
+    unit.epochs[id] = row.epoch + 1
+    return row.epoch + 1
+
+
+def _append(unit: Unit, append: op.AppendChanges) -> None:
+    db, id = unit.db, append.session_id
+    row = session_row(db, id)
+    if row.epoch != (unit.epochs[id] if append.epoch is None else append.epoch):
+        raise Superseded(f"the session {id!r} was taken over by another run")
+    for change in append.changes:
+        if isinstance(change, Released):
+            release_session(db, id, change.claimant)
+        else:
+            apply_to_rows(db, id, change)
+    db.execute("UPDATE sessions SET number = ? WHERE id = ?", (append.number or row.number + 1, id))
+
+
+def _release(unit: Unit, release: op.ReleaseSession) -> None:
+    release_session(unit.db, release.session_id, release.claimant)
+
+
+def release_session(db: sqlite3.Connection, session_id: str, claimant: str) -> None:
+    db.execute("UPDATE sessions SET owner = NULL WHERE id = ? AND claimant = ?", (session_id, claimant))
+
+
+def _add_late(unit: Unit, add: op.AddLateResult) -> None:
+    session_row(unit.db, add.session_id)
+    insert_late(unit.db, add.session_id, add.late)
+
+
+def _delete(unit: Unit, delete: op.DeleteSession) -> None:
+    unit.db.execute("DELETE FROM sessions WHERE id = ?", (delete.session_id,))
+    for table in ("messages", "runs", "calls", "inside", "late"):
+        unit.db.execute(f"DELETE FROM {table} WHERE session = ?", (delete.session_id,))
+
+
+def _load(unit: Unit, load: op.LoadSession) -> Stored:
+    return load_rows(unit.db, load.session_id)
+
+
+def _list(unit: Unit, listed: op.ListSessions) -> list[str]:
+    return [str(id) for id, _ in _listed(unit.db, listed.prefix)]
+
+
+def _states(unit: Unit, states: op.SessionStates) -> dict[str, Mapping[str, Any]]:  # Any: JSON values
+    found: dict[str, Mapping[str, Any]] = {}
+    for id, state in _listed(unit.db, states.prefix):
+        try:
+            found[id] = load_state(state)
+        except UNREADABLE as error:
+            raise StoreCorrupt(f"the state of the session {id!r} can't be read: {error!r}") from error
+    return found
+
+
+def _listed(db: sqlite3.Connection, prefix: str) -> list[tuple[str, str]]:
+    query = "SELECT id, state FROM sessions WHERE id >= ? AND substr(id, 1, ?) = ? ORDER BY id"
+    return db.execute(query, (prefix, len(prefix), prefix)).fetchall()
+
+
+STATEMENTS: Statements = {
+    op.CreateSession: _create,
+    op.ClaimSession: _claim,
+    op.AppendChanges: _append,
+    op.ReleaseSession: _release,
+    op.AddLateResult: _add_late,
+    op.DeleteSession: _delete,
+    op.LoadSession: _load,
+    op.ListSessions: _list,
+    op.SessionStates: _states,
+}
 
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
 def apply_to_rows(db: sqlite3.Connection, session_id: str, change: Lasting) -> None:
-    """What `applying.apply` says, in rows."""
+    """What `reducer.apply` says, in rows."""
     match change:
         case Opened():
             _open(db, session_id, change)
@@ -60,11 +188,11 @@ def apply_to_rows(db: sqlite3.Connection, session_id: str, change: Lasting) -> N
         case Called(entry, memory):
             _insert_call(db, session_id, _last_run(db, session_id)[1], entry, memory)
         case Counted():
-            counted = _dump(encode_counted(change))
+            counted = dump_json(encode_counted(change))
             run_id = _last_run(db, session_id)[1]
             db.execute("UPDATE runs SET counted = ? WHERE session = ? AND run_id = ?", (counted, session_id, run_id))
         case Inside():
-            row = (session_id, _last_run(db, session_id)[1], _dump(encode_fact(change)))
+            row = (session_id, _last_run(db, session_id)[1], dump_json(encode_fact(change)))
             db.execute("INSERT INTO inside (session, run_id, fact) VALUES (?, ?, ?)", row)
         case Ended():
             _end(db, session_id, change)
@@ -73,7 +201,7 @@ def apply_to_rows(db: sqlite3.Connection, session_id: str, change: Lasting) -> N
             for (run_id,) in _runs_from(db, session_id, index):
                 _forget_run(db, session_id, run_id)
         case StateSet(state):
-            db.execute("UPDATE sessions SET state = ? WHERE id = ?", (dump_value(state), session_id))
+            db.execute("UPDATE sessions SET state = ? WHERE id = ?", (dump_state(state), session_id))
         case LateSet(late):
             db.execute("DELETE FROM late WHERE session = ?", (session_id,))
             for result in late:
@@ -151,7 +279,8 @@ def _insert_messages(
     db: sqlite3.Connection, session_id: str, index: int, messages: Sequence[Message], at: float
 ) -> None:
     """A message that stands there already keeps its time."""
-    rows = [(session_id, place, _dump(encode_message(message)), at) for place, message in enumerate(messages, index)]
+    bodies = [dump_json(encode_message(message)) for message in messages]
+    rows = [(session_id, place, body, at) for place, body in enumerate(bodies, index)]
     db.executemany(
         "INSERT INTO messages (session, place, body, at) VALUES (?, ?, ?, ?) ON CONFLICT (session, place) "
         "DO UPDATE SET body = excluded.body, at = excluded.at WHERE body != excluded.body",
@@ -162,17 +291,30 @@ def _insert_messages(
 def _insert_call(
     db: sqlite3.Connection, session_id: str, run_id: str, entry: LedgerEntry, memory: CallMemory | None
 ) -> None:
-    remembered = None if memory is None else _dump(encode_memory(memory))
+    remembered = None if memory is None else dump_json(encode_memory(memory))
     db.execute(
         "INSERT INTO calls (session, run_id, call_id, entry, memory) VALUES (?, ?, ?, ?, ?) "
         "ON CONFLICT (session, run_id, call_id) DO UPDATE SET entry = excluded.entry, "
         "memory = coalesce(excluded.memory, memory)",
-        (session_id, run_id, entry.call_id, _dump(encode_entry(entry)), remembered),
+        (session_id, run_id, entry.call_id, dump_json(encode_entry(entry)), remembered),
     )
 
 
+def _text(text: str) -> str | bytes:
+    """A lone surrogate has no form in UTF-8: such a text is kept as bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+    return text
+
+
+def _read_text(kept: str | bytes) -> str:
+    return kept if isinstance(kept, str) else kept.decode("utf-8", "surrogatepass")
+
+
 def insert_late(db: sqlite3.Connection, session_id: str, late: LateResult) -> None:
-    row = (session_id, late.call_id, late.name, late.content)
+    row = (session_id, late.call_id, late.name, _text(late.content))
     db.execute("INSERT INTO late (session, call_id, name, content) VALUES (?, ?, ?, ?)", row)
 
 
@@ -191,11 +333,12 @@ def load_rows(db: sqlite3.Connection, session_id: str) -> Stored:
         messages = tuple(decode_message(json.loads(body)) for _, body, _ in rows)
         stored = Stored(
             messages,
-            read_state(found.state),
+            load_state(found.state),
             tuple(_read_run(db, session_id, row, messages) for row in runs),
-            tuple(LateResult(*row) for row in late.fetchall()),
+            tuple(LateResult(id, name, _read_text(text)) for id, name, text in late.fetchall()),
             found.epoch,
             tuple(float(at) for _, _, at in rows),
+            found.number,
         )
         return reduce(apply, _facts_inside(db, session_id, stored), stored)
     except UNREADABLE as error:
@@ -232,23 +375,8 @@ def _read_run(
         kept if ended else None,
         tuple(entry for entry, _ in entries),
         {entry.call_id: decode_memory(json.loads(memory)) for entry, memory in entries if memory is not None},
-        read_state(state_before),
+        load_state(state_before),
         origin,
         None if ended else kept,
         None if counted is None else decode_counted(json.loads(counted)),
     )
-
-
-def read_state(text: str) -> dict[str, Any]:  # Any: JSON values
-    state: object = json.loads(text)
-    if not isinstance(state, dict):
-        raise ValueError("the state is no mapping")
-    return cast("dict[str, Any]", decode_value(state))
-
-
-def dump_value(state: Mapping[str, Any]) -> str:  # Any: values of the user's own
-    return _dump(encode_values(state))
-
-
-# `json.dumps` would make an encoder for every value.
-_dump = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode

@@ -1,4 +1,4 @@
-"""Sessions in this process only: for tests, and for programs that keep nothing."""
+"""A store as a user may write it: the simplest that keeps every rule, and no part of Safepoint."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from itertools import count
 from typing import Any
 
 from safepoint.errors import SessionExists, SessionNotFound, StoreError, Superseded
-from safepoint.sessions.applying import apply
 from safepoint.sessions.store import Change, LateResult, Released, StateSet, Stored, taken_by
+from safepoint.storage.reducer import apply
 
 
-class MemoryStore:
-    """A store that forgets everything with its process."""
+class PlainStore:
+    """Sessions in a dict."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, Stored] = {}
