@@ -108,7 +108,6 @@ def main(port: str, store: str, folder: str) -> None:
     from safepoint import Agent, tool
     from safepoint.server import Limits, ServerConfig, create_app, serve
     from safepoint.sessions import SqliteStore
-    from safepoint.sessions.sqlite_records import SqliteRunBook
 
     @tool
     def block() -> None:
@@ -124,7 +123,7 @@ def main(port: str, store: str, folder: str) -> None:
         app = create_app(agents, config=config)
     else:
         kept = SqliteStore(Path(folder) / "safepoint.db")
-        app = create_app(agents, store=kept, book=SqliteRunBook(kept), config=config)
+        app = create_app(agents, store=kept, config=config)
     serve(app, port=int(port))
 
 

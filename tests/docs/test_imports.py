@@ -8,8 +8,8 @@ import importlib
 from tests.docs.blocks import programs
 from tests.house.tree import ROOT, Source, sources
 
-# `errors` has no list of names: the reference draws its tree. `sessions.store` is for those who write a store.
-OPEN = ("safepoint.errors", "safepoint.sessions.store")
+# `errors` has no list of names: the reference draws its tree. The others are for those who write a store or a storage.
+OPEN = ("safepoint.errors", "safepoint.sessions.store", "safepoint.storage.operations")
 WINDOWS = (
     "safepoint",
     "safepoint.events",

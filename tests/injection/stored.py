@@ -14,12 +14,15 @@ from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import SessionBusy
 from safepoint.history.parts import Message, Text, ToolCall, user_message
 from safepoint.history.states import LedgerState
-from safepoint.sessions import LateResult, Sender, Session, SqliteStore, Store
+from safepoint.sessions import LateResult, MemoryStore, Sender, Session, SqliteStore, Store
 from safepoint.sessions.busy import IfBusy
-from safepoint.sessions.records import MemoryRunBook, RunBook, RunRecord, RunState
-from safepoint.sessions.shelf import MemoryShelf, Note, Shelf
-from safepoint.sessions.sqlite_records import SqliteRunBook
-from safepoint.sessions.sqlite_shelf import SqliteShelf
+from safepoint.storage.loop_data import ItemsAdded, StoredItem, StoredLoop
+from safepoint.storage.memory import MemoryStorage
+from safepoint.storage.operations import AcceptRun, AppendChanges, ClaimSession, MoveRun, ReadShared
+from safepoint.storage.run_records import RunRecord, RunState
+from safepoint.storage.session_data import Released, StateSet
+from safepoint.storage.shared_state import Note
+from safepoint.storage.sqlite.storage import SqliteStorage
 from safepoint.testing import call, say
 from tests.injection.parts import A_MOMENT, A_WHILE, LONG, SlowHooks, agent, look, pages, post
 from tests.injection.resuming import asks
@@ -259,29 +262,57 @@ async def changed_between_runs(store: Store) -> None:
 
 
 async def recorded_runs(store: Store) -> None:
-    """Every method of a book of runs."""
+    """Every method of a registry of runs, of shared state, of loops, and a unit of work."""
     await store.create("s", {})
-    book: RunBook = SqliteRunBook(store) if isinstance(store, SqliteStore) else MemoryRunBook()
-    record = RunRecord("run_1", "s", RunState.QUEUED, 1.0, "here|1|1", key="k", digest="d")
-    await book.accept(record, since=0.0)
-    await book.accept(record, since=0.0)
-    assert await book.by_key("s", "k", since=0.0) == record
-    number = await book.intend("run_1", {"at": ["now"]})
-    await book.answer(number, {"outcome": "stopped"})
-    assert await book.answer_to(number) == {"outcome": "stopped"}
-    await book.beat("here|1|1", at=2.0, after=0)
-    taken = await book.take("run_1", "there|2|2", epoch=0, at=3.0)
-    await book.move("run_1", RunState.LIVE, epoch=taken.epoch)
-    assert [await book.get("run_1")] == await book.find(session="s") == await book.still_open()
-    assert await book.over(limit=1) == []
-    await book.intents("run_1")
-    await book.retract("run_1", "nobody's")
-    await book.touch("s", 4.0)
-    await book.touched("s")
-    await book.forget("s")
-    shelf: Shelf = SqliteShelf(store) if isinstance(store, SqliteStore) else MemoryShelf()
-    await shelf.share("app", {"x": 1, "y": None})
-    await shelf.shared(["app"])
-    await shelf.note("s", Note(1.0, {}))
-    await shelf.notes("s")
-    await shelf.forget("s")
+    storage = store.storage if isinstance(store, SqliteStore | MemoryStore) else MemoryStorage()
+    runs, here, there = storage.runs, "0" * 32, "1" * 32
+    record = RunRecord("run_1", "s", RunState.QUEUED, 1.0, here, key="k", digest="d")
+    await runs.accept(record, since=0.0)
+    await runs.accept(record, since=0.0)
+    assert await runs.by_key("s", "k", since=0.0) == record
+    number = await runs.request_cancel("run_1", {"at": ["now"]})
+    await runs.unheard_cancels(here)
+    await runs.acknowledge_cancel(number)
+    await runs.answer_cancel(number, {"outcome": "stopped"})
+    assert await runs.cancel_answer(number) == {"outcome": "stopped"}
+    await runs.orphans()
+    taken = await runs.take("run_1", there, epoch=0)
+    await runs.move("run_1", RunState.LIVE, epoch=taken.epoch)
+    assert [await runs.get("run_1")] == await runs.find(session="s") == await runs.still_open()
+    assert await runs.over(limit=1) == []
+    await runs.cancel_requests("run_1")
+    await runs.withdraw_cancel("run_1", "of another ask")
+    await runs.touch("s", 4.0)
+    await runs.touched("s")
+    await runs.forget("s")
+    shared = storage.shared
+    await shared.share("app", {"x": 1, "y": None})
+    await shared.shared(["app"])
+    await shared.note("s", Note(1.0, {}))
+    await shared.notes("s")
+    await shared.forget("s")
+    loops = storage.loops
+    opened = await loops.open("loop", "me")
+    await loops.apply("loop", opened.epoch, [ItemsAdded((StoredItem(1, "item"),))])
+    assert not (await loops.read("loop")).empty
+    await loops.replace("loop", StoredLoop())
+    await loops.release("loop", "me")
+    async with storage.changes(run="run_2", session="s", every=A_MOMENT) as changes:
+        async for _ in changes:
+            if await runs.get("run_2") is not None:
+                break
+            await _one_unit_of_work(storage)
+    await storage.check()
+
+
+async def _one_unit_of_work(storage: MemoryStorage | SqliteStorage) -> None:
+    if "s" not in await storage.sessions.list_ids():
+        await storage.sessions.create("s", {})
+    record = RunRecord("run_2", "s", RunState.LIVE, 2.0, storage.worker)
+    await storage.commit(
+        AcceptRun(record, 0.0, only_first=True),
+        ClaimSession("s", "run_2"),
+        AppendChanges("s", None, [StateSet({"n": 1}), Released("run_2")], 1),
+        ReadShared(("app",)),
+    )
+    await storage.commit(MoveRun("run_2", RunState.ENDED, 0))

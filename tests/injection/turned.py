@@ -9,13 +9,13 @@ from contextlib import suppress
 from safepoint import Agent, SafePoint, TurnLoop
 from safepoint.agent.stream import Reader
 from safepoint.errors import StoreError
+from safepoint.storage.loop_data import LoopChange, OpenedLoop, StoredLoop
 from safepoint.testing import call, say
 from safepoint.turns import ExitState, LoopReader, MemoryTurnStore, Plan, PlanContext, PushReceipt, Turn
 from safepoint.turns.events import ItemsDropped, LoopEnded, TurnEnded
-from safepoint.turns.storage import LoopChange, OpenedLoop, StoredLoop
 from tests.injection.parts import A_MOMENT, A_WHILE, agent, look, post
 from tests.injection.resuming import asks
-from tests.turns.parts import stored_places
+from tests.turns.parts import stored_places, tables_of
 
 
 class SlowTurnStore(MemoryTurnStore):
@@ -38,7 +38,7 @@ class SlowTurnStore(MemoryTurnStore):
         await asyncio.sleep(0)
 
     def peek(self) -> StoredLoop | None:
-        table = self._tables.get("loop")
+        table = tables_of(self).get("loop")
         return None if table is None else table.read()
 
 

@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from safepoint.server import Catalog, Limits, ServerConfig, create_app, serve
-from safepoint.sessions.sqlite import SqliteStore
-from safepoint.sessions.sqlite_records import SqliteRunBook
+from safepoint.sessions import SqliteStore
 
 VIEWERS = 40
 STALLED_SECONDS = 1.0
@@ -24,5 +23,5 @@ if __name__ == "__main__":
     config = ServerConfig(
         limits=Limits(viewers=VIEWERS), stalled_seconds=STALLED_SECONDS, keep_alive_seconds=KEEP_ALIVE_SECONDS
     )
-    app = create_app(Catalog.load(options.apps), store=store, book=SqliteRunBook(store), config=config)
+    app = create_app(Catalog.load(options.apps), store=store, config=config)
     serve(app, port=options.port)

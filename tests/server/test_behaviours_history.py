@@ -16,7 +16,6 @@ from safepoint import Agent
 from safepoint.server.app import create_app
 from safepoint.server.config import ServerConfig
 from safepoint.sessions import SqliteStore
-from safepoint.sessions.sqlite_records import SqliteRunBook
 from tests.server.apps.worker.agent import Obedient, note
 from tests.server.in_process import ThreadServer
 from tests.server.server_process import ServerProcess, calls_and_results, message, parts, session_path, texts
@@ -264,7 +263,7 @@ def test_b31_a_run_in_a_long_session_costs_what_it_costs_in_a_short_one(tmp_path
     def build(folder: Path) -> FastAPI:
         store = SqliteStore(folder / "b31.db")
         agent = Agent("worker", model=Obedient(), tools=[note])
-        return create_app({"worker": agent}, store=store, book=SqliteRunBook(store))
+        return create_app({"worker": agent}, store=store)
 
     said = [
         {"author": author, "content": {"role": role, "parts": [{"text": f"{author} {number}"}]}}

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from safepoint import Agent
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason
+from safepoint.errors import SessionBusy
 from safepoint.server.apps import Catalog
 from safepoint.server.cancelling import cancel_all
 from safepoint.server.config import ServerConfig
@@ -19,9 +18,8 @@ from safepoint.server.ids import SessionKey
 from safepoint.server.principal import LOCAL
 from safepoint.server.requests import CancelRequest, RunRequest
 from safepoint.server.wire_events import notices
-from safepoint.sessions import MemoryStore
-from safepoint.sessions.records import MemoryRunBook, RunState
-from safepoint.sessions.shelf import MemoryShelf
+from safepoint.storage.memory import MemoryStorage
+from safepoint.storage.run_records import RunState
 from safepoint.testing import ScriptedModel, say, stall
 from tests.server.server_process import message
 from tests.virtual import virtual
@@ -31,7 +29,7 @@ KEY = SessionKey("worker", "ann", "s")
 
 async def hosting(model: ScriptedModel) -> Host:
     agent = Agent("worker", model=model)
-    host = Host(Catalog.of({"worker": agent}), MemoryStore(), MemoryRunBook(), MemoryShelf(), ServerConfig())
+    host = Host(Catalog.of({"worker": agent}), MemoryStorage(), ServerConfig())
     await host.create(KEY, None)
     return host
 
@@ -46,13 +44,16 @@ async def submit(host: Host, text: str, **more: Any) -> HostedRun:  # Any: field
 async def test_a_run_that_is_cancelled_before_its_first_step_keeps_its_message() -> None:
     model = ScriptedModel(say("never asked for"))
     host = await hosting(model)
-    hosted = await submit(host, "go")
+    submitting = asyncio.ensure_future(submit(host, "go"))
+    await asyncio.sleep(0)
+    [hosted] = host.live()
     assert (hosted.run.node.started, hosted.state) == (False, RunState.LIVE)
     [cancelled] = await cancel_all(host, [hosted], CancelRequest(), Reason("changed my mind"))
     assert (cancelled.outcome, hosted.outcome, model.calls) == ("stopped", "cancelled", 0)
-    [record] = await host.book.find()
+    assert await submitting is hosted
+    [record] = await host.storage.runs.find()
     assert (record.state, record.outcome) == (RunState.ENDED, "cancelled")
-    stored = await host.store.load(KEY.stored_as)
+    stored = await host.storage.sessions.load(KEY.stored_as)
     assert [message.role for message in stored.messages] == ["user", "assistant"]
     assert stored.messages[0].text == "go"
     assert "changed my mind" in notices(stored.messages[1])
@@ -75,10 +76,10 @@ async def test_a_message_that_has_to_wait_is_queued_until_its_turn_comes() -> No
 @virtual
 async def test_a_message_that_came_in_the_same_moment_as_another_waits_and_is_told_as_queued() -> None:
     host = await hosting(ScriptedModel([say("x"), stall()]))
-    first, second = await submit(host, "go"), await submit(host, "more", ifBusy="queue")
-    assert not second.queued  # the session was idle when it was accepted
-    await first.admitted.wait()
-    assert second.state is RunState.QUEUED
+    first, second = await asyncio.gather(submit(host, "go"), submit(host, "more", ifBusy="queue"))
+    assert (first.state, second.state) == (RunState.LIVE, RunState.QUEUED)
+    [record] = [each for each in await host.storage.runs.find() if each.run_id == second.id]
+    assert record.state is RunState.QUEUED  # so it outlives this process
     second.withdraw(Reason("changed my mind"))
     await second.over.wait()
     assert (second.outcome, first.live) == ("cancelled", True)
@@ -87,39 +88,11 @@ async def test_a_message_that_came_in_the_same_moment_as_another_waits_and_is_to
 
 
 @virtual
-async def test_a_cancel_before_the_first_step_of_a_run_that_has_to_wait_after_all_is_waited_for() -> None:
-    reached = asyncio.Event()
-    host = await hosting(ScriptedModel([say("x"), stall(reached.set)]))
-    first, second = await submit(host, "go"), await submit(host, "more", ifBusy="queue")
-
-    async def stop_the_first() -> None:
-        await reached.wait()
-        assert second.state is RunState.QUEUED
-        first.ask(SafePoint.NOW, Reason("enough"))
-
-    stopping = asyncio.ensure_future(stop_the_first())
-    [cancelled] = await cancel_all(host, [second], CancelRequest(wait_seconds=60), Reason("no"))
-    await stopping
-    assert (cancelled.outcome, second.outcome) == ("stopped", "cancelled")
-    stored = await host.store.load(KEY.stored_as)
-    assert [message.text for message in stored.messages if message.role == "user"] == ["go", "more"]
-
-
-@pytest.mark.parametrize("wait_seconds", [0, 60])
-def test_a_cancel_of_a_run_that_is_refused_after_all_says_so(wait_seconds: float) -> None:
-    @virtual
-    async def body() -> None:
-        reached = asyncio.Event()
-        host = await hosting(ScriptedModel([say("x"), stall(reached.set)]))
-        first, second = await submit(host, "go"), await submit(host, "at the same moment")
-        request = CancelRequest(wait_seconds=wait_seconds)
-        [cancelled] = await cancel_all(host, [second], request, Reason("no"))
-        await second.over.wait()
-        [again] = await cancel_all(host, [second], request, Reason("no"))
-        assert cancelled.outcome == "refused"
-        assert (again.requested, again.outcome) == (False, "refused")
-        await reached.wait()
-        first.ask(SafePoint.NOW, Reason("enough"))
-        await first.over.wait()
-
-    body()
+async def test_a_message_that_came_in_the_same_moment_as_another_and_would_not_wait_is_refused() -> None:
+    host = await hosting(ScriptedModel([say("x"), stall()]))
+    first, second = await asyncio.gather(submit(host, "go"), submit(host, "at the same moment"), return_exceptions=True)
+    assert isinstance(first, HostedRun)
+    assert isinstance(second, SessionBusy)
+    assert [record.run_id for record in await host.storage.runs.find()] == [first.id]
+    first.ask(SafePoint.NOW, Reason("enough"))
+    await first.over.wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,10 @@ from safepoint.server.pages import Wanted
 from safepoint.server.principal import LOCAL, NotYours, Principal
 from safepoint.server.requests import CancelRequest, RunRequest
 from safepoint.server.telling import AnyRun
-from safepoint.sessions import MemoryStore, Session
-from safepoint.sessions.records import MemoryRunBook, RunRecord, RunState
-from safepoint.sessions.shelf import MemoryShelf
+from safepoint.sessions import Session
+from safepoint.storage.memory import MemoryStorage
+from safepoint.storage.operations import AcceptRun, Statement, TakeRun
+from safepoint.storage.run_records import RunRecord, RunState
 from safepoint.testing import ScriptedModel, call, say, stall
 from tests.server.server_process import message
 from tests.virtual import virtual
@@ -41,20 +43,21 @@ class Counts(Hooks):
         run.session.state["answers"] = 1
 
 
-def host_of(book: MemoryRunBook | None = None, *hooks: Hooks) -> Host:
+def host_of(storage: MemoryStorage | None = None, *hooks: Hooks) -> Host:
     agent = Agent("worker", model=ScriptedModel(say("done"), repeat=True), hooks=hooks)
-    return Host(Catalog.of({"worker": agent}), MemoryStore(), book or MemoryRunBook(), MemoryShelf(), ServerConfig())
+    return Host(Catalog.of({"worker": agent}), storage or MemoryStorage(), ServerConfig())
 
 
 @virtual
 async def test_what_is_open_is_found_however_many_runs_others_have_had_since() -> None:
-    book = MemoryRunBook()
+    storage = MemoryStorage()
+    book = storage.runs
     await book.accept(RunRecord("waits", "worker/ann/s", RunState.PAUSED, 1.0, "me"), since=0)
     await book.accept(RunRecord("over", "worker/ann/s", RunState.ENDED, 2.0, "me"), since=0)
     for number in range(1001):
         ended = RunRecord(f"r{number}", "worker/bob/s", RunState.ENDED, 3.0 + number, "me")
         await book.accept(ended, since=0)
-    finder = Finder(host_of(book))
+    finder = Finder(host_of(storage))
 
     async def found(who: Principal, app: str | None = None, user: str | None = None) -> set[str]:
         return {place.run_id for place, _ in await finder.runs(who, Wanted(app, user))}
@@ -70,28 +73,28 @@ async def test_what_is_open_is_found_however_many_runs_others_have_had_since() -
 async def test_a_change_of_state_that_is_refused_does_not_happen_later_either() -> None:
     host = host_of()
     await host.create(KEY, {"a": 1})
-    await host.store.claim(KEY.stored_as, "another process")
+    await host.storage.sessions.claim(KEY.stored_as, "another process")
     with pytest.raises(SessionBusy):
         await host.patch(KEY, {"a": 2, "b": 3})
-    await host.store.release(KEY.stored_as, "another process")
+    await host.storage.sessions.release(KEY.stored_as, "another process")
     hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "hello")))
     assert isinstance(hosted, HostedRun)
     await hosted.over.wait()
-    assert (await host.store.load(KEY.stored_as)).state == {"a": 1}
+    assert (await host.storage.sessions.load(KEY.stored_as)).state == {"a": 1}
 
 
 @virtual
 async def test_a_run_whose_session_is_gone_is_told_as_failed() -> None:
-    store = MemoryStore()
+    storage = MemoryStorage()
 
     @tool
     async def vanish() -> str:
         """Take the session away."""
-        await store.delete(KEY.stored_as)
+        await storage.sessions.delete(KEY.stored_as)
         return "gone"
 
     agent = Agent("worker", model=ScriptedModel(call("vanish"), say("done")), tools=[vanish])
-    host = Host(Catalog.of({"worker": agent}), store, MemoryRunBook(), MemoryShelf(), ServerConfig())
+    host = Host(Catalog.of({"worker": agent}), storage, ServerConfig())
     await host.create(KEY, None)
     hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
     assert isinstance(hosted, HostedRun)
@@ -100,15 +103,16 @@ async def test_a_run_whose_session_is_gone_is_told_as_failed() -> None:
     assert hosted.feed.whole[-1]["errorCode"] == "SessionNotFound"
 
 
-class TellsTakes(MemoryRunBook):
+class TellsTakes(MemoryStorage):
     def __init__(self) -> None:
         super().__init__()
         self.was_taken = asyncio.Event()
 
-    async def take(self, run_id: str, owner: str, *, epoch: int, at: float) -> RunRecord:
+    async def commit(self, *statements: Statement[Any]) -> tuple[Any, ...]:  # Any: of every result
         """Cancellation: there is nothing to wait for."""
-        self.was_taken.set()
-        return await super().take(run_id, owner, epoch=epoch, at=at)
+        if any(isinstance(each, TakeRun) for each in statements):
+            self.was_taken.set()
+        return await super().commit(*statements)
 
 
 @virtual
@@ -119,64 +123,66 @@ async def test_a_run_that_waits_for_a_person_is_cancelled_for_all_who_want_it_bu
         return str(await ctx.interrupt("why?"))
 
     agent = Agent("worker", model=ScriptedModel(call("ask"), say("done")), tools=[ask])
-    book = TellsTakes()
-    host = Host(Catalog.of({"worker": agent}), MemoryStore(), book, MemoryShelf(), ServerConfig())
+    storage = TellsTakes()
+    host = Host(Catalog.of({"worker": agent}), storage, ServerConfig())
     await host.create(KEY, None)
     hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
     assert isinstance(hosted, HostedRun)
     await hosted.over.wait()
 
     async def cancel(**body: object) -> list[str | None]:
-        found = await host.book.still_open(KEY.stored_as)
+        found = await host.storage.runs.still_open(KEY.stored_as)
         request = CancelRequest.model_validate(body)
         return [each.outcome for each in await cancel_records(host, found, request, Reason("enough"))]
 
     with pytest.raises(NotYours):
         await cancel(node="worker/ask")
-    assert [record.state for record in await host.book.still_open()] == [RunState.PAUSED]
+    assert [record.state for record in await host.storage.runs.still_open()] == [RunState.PAUSED]
     first = asyncio.create_task(cancel())
-    await book.was_taken.wait()
+    await storage.was_taken.wait()
     assert list(await asyncio.gather(first, cancel(), cancel())) == [["stopped"]] * 3
-    record = await host.book.get(hosted.id)
+    record = await host.storage.runs.get(hosted.id)
     assert record is not None
     assert (record.state, record.outcome) == (RunState.ENDED, "cancelled")
 
 
-class DurableBook(MemoryRunBook):
+class Durable(MemoryStorage):
     durable = True
 
 
-class DrainsMeanwhile(MemoryRunBook):
+class DrainsMeanwhile(MemoryStorage):
     """Its host begins to drain while the first record is stored."""
 
     host: Host | None = None
 
-    async def accept(self, record: RunRecord, *, since: float) -> RunRecord:
+    async def commit(self, *statements: Statement[Any]) -> tuple[Any, ...]:  # Any: of every result
         """Cancellation: there is nothing to wait for."""
-        accepted = await super().accept(record, since=since)
-        if self.host is not None:
+        results = await super().commit(*statements)
+        if self.host is not None and any(isinstance(each, AcceptRun) for each in statements):
             self.host.draining = True
-        return accepted
+        return results
 
 
 @virtual
 async def test_a_message_that_was_refused_runs_when_it_is_sent_again_with_the_same_key() -> None:
-    book = DrainsMeanwhile()
-    host = host_of(book)
+    storage = DrainsMeanwhile()
+    host = host_of(storage)
     await host.create(KEY, None)
-    request = RunRequest.model_validate(message("s", "hello", idempotencyKey="k"))
+    request = RunRequest.model_validate(message("s", "hello", idempotencyKey="k", ifBusy="queue"))
 
-    await host.store.claim(KEY.stored_as, "another process")
-    busy = await host.submit(LOCAL, KEY, request)
-    assert isinstance(busy, HostedRun)
-    await busy.over.wait()
-    assert busy.outcome == "refused"
-    await host.store.release(KEY.stored_as, "another process")
+    await host.storage.sessions.claim(KEY.stored_as, "another process")
+    with pytest.raises(SessionBusy):
+        await host.submit(LOCAL, KEY, request.model_copy(update={"if_busy": "reject"}))
+    assert await host.storage.runs.find() == []
+    await host.storage.sessions.release(KEY.stored_as, "another process")
 
-    book.host = host
+    first = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "first")))
+    assert isinstance(first, HostedRun)
+    storage.host = host
     with pytest.raises(Draining):
         await host.submit(LOCAL, KEY, request)
-    book.host, host.draining = None, False
+    storage.host, host.draining = None, False
+    await first.over.wait()
 
     ran = await host.submit(LOCAL, KEY, request)
     assert isinstance(ran, HostedRun)
@@ -187,8 +193,8 @@ async def test_a_message_that_was_refused_runs_when_it_is_sent_again_with_the_sa
 
 @virtual
 async def test_a_message_that_waits_for_another_process_is_recorded_as_that_and_outlives_this_one() -> None:
-    book = DurableBook()
-    host = host_of(book)
+    storage = Durable()
+    host, book = host_of(storage), storage.runs
     await host.create(KEY, None)
     await book.accept(RunRecord("theirs", KEY.stored_as, RunState.LIVE, 1.0, "another"), since=0)
     queued = [
@@ -205,21 +211,23 @@ async def test_a_message_that_waits_for_another_process_is_recorded_as_that_and_
     assert states == {"theirs": RunState.LIVE, first.id: RunState.ENDED, second.id: RunState.SUSPENDED}
 
 
-class Overtaken(DurableBook):
-    """Another process is always a moment faster than this one, which did not see it come."""
+class Overtaken(Durable):
+    """Another process is a moment faster than this one, which did not see it come."""
 
-    async def accept(self, record: RunRecord, *, since: float) -> RunRecord:
+    async def commit(self, *statements: Statement[Any]) -> tuple[Any, ...]:  # Any: of every result
         """Cancellation: there is nothing to wait for."""
-        if "theirs" not in self._records:
-            theirs = RunRecord("theirs", record.session, RunState.QUEUED, record.created_at + 1, "another")
-            await super().accept(theirs, since=since)
-        return await super().accept(record, since=since)
+        for accept in [each for each in statements if isinstance(each, AcceptRun)]:
+            record = accept.record
+            if await self.runs.get("theirs") is None:
+                theirs = RunRecord("theirs", record.session, RunState.QUEUED, record.created_at + 1, "another")
+                await super().commit(AcceptRun(theirs, accept.since))
+        return await super().commit(*statements)
 
 
 @virtual
 async def test_of_two_messages_that_come_to_two_processes_at_once_the_later_one_waits() -> None:
-    book = Overtaken()
-    host = host_of(book)
+    storage = Overtaken()
+    host, book = host_of(storage), storage.runs
     await host.create(KEY, None)
     hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "hello", ifBusy="queue")))
     assert isinstance(hosted, HostedRun)
@@ -235,9 +243,10 @@ async def test_of_two_messages_that_come_to_two_processes_at_once_the_later_one_
 
 @virtual
 async def test_a_message_that_interrupts_stops_the_live_run_also_if_it_waits_for_another_process() -> None:
-    book = DurableBook()
+    storage = Durable()
+    book = storage.runs
     agent = Agent("worker", model=ScriptedModel(stall(), say("done")))
-    host = Host(Catalog.of({"worker": agent}), MemoryStore(), book, MemoryShelf(), ServerConfig())
+    host = Host(Catalog.of({"worker": agent}), storage, ServerConfig())
     await host.create(KEY, None)
     live = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
     assert isinstance(live, HostedRun)
@@ -263,7 +272,7 @@ async def test_who_deletes_a_session_also_stops_what_comes_while_its_run_ends() 
 
     model = ScriptedModel(call("finish"), say("done"), repeat=True)
     agent = Agent("worker", model=model, tools=[finish])
-    host = Host(Catalog.of({"worker": agent}), MemoryStore(), MemoryRunBook(), MemoryShelf(), ServerConfig())
+    host = Host(Catalog.of({"worker": agent}), MemoryStorage(), ServerConfig())
     await host.create(KEY, None)
     await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
     await asyncio.sleep(1)

@@ -7,7 +7,6 @@ Whatever was cancelled in between, in the end every run is over, every history i
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias
 
@@ -27,13 +26,13 @@ from safepoint.server.ids import SessionKey
 from safepoint.server.principal import LOCAL
 from safepoint.server.recovery import Recovery
 from safepoint.server.requests import CancelRequest, RunRequest
-from safepoint.sessions import MemoryStore
-from safepoint.sessions.records import MemoryRunBook, RunRecord, RunState
-from safepoint.sessions.shelf import MemoryShelf
+from safepoint.storage.memory import MemoryStorage
+from safepoint.storage.operations import Statement
+from safepoint.storage.run_records import RunState
 from safepoint.testing import CALLER, OWN, Report, RuleModel, call, check_cancellable, say
 from safepoint.testing.kinds import Injection
 from safepoint.tools.context import ToolContext
-from tests.injection.parts import A_MOMENT, A_WHILE, EFFECTS, SlowStore, post
+from tests.injection.parts import A_MOMENT, A_WHILE, EFFECTS, post
 from tests.injection.sampling import sample
 from tests.server.server_process import message
 
@@ -41,44 +40,31 @@ Scenario: TypeAlias = Callable[[], Coroutine[Any, Any, None]]  # Any: what a cor
 KEY = SessionKey("worker", "ann", "s")
 
 
-class SlowBook(MemoryRunBook):
-    """A book that outlives its process, and takes its time to say that something has happened."""
+class Slow(MemoryStorage):
+    """Outlives its process, and takes its time to say that something has happened. A caller may stop waiting."""
 
     durable = True
 
-    async def accept(self, record: RunRecord, *, since: float) -> RunRecord:
-        known = await super().accept(record, since=since)
+    async def commit(self, *statements: Statement[Any]) -> tuple[Any, ...]:  # Any: of every result
+        results = await super().commit(*statements)
         await asyncio.sleep(A_MOMENT)
-        return known
-
-    async def move(self, run_id: str, state: RunState, *, epoch: int, **changes: Any) -> RunRecord:  # Any: its fields
-        moved = await super().move(run_id, state, epoch=epoch, **changes)
-        await asyncio.sleep(A_MOMENT)
-        return moved
-
-    async def take(self, run_id: str, owner: str, *, epoch: int, at: float) -> RunRecord:
-        taken = await super().take(run_id, owner, epoch=epoch, at=at)
-        await asyncio.sleep(A_MOMENT)
-        return taken
+        return results
 
 
 class World:
     """What the processes of one scenario share, until somebody has looked at it."""
 
     def __init__(self) -> None:
-        self.store, self.book = MemoryStore(), SlowBook()
-        self.slow = SlowStore(self.store)
-        self.processes = 0
+        self.storage = Slow()
         self.accepted = 0
 
     def process(self) -> Host:
-        """Seen from the next one, it is gone."""
+        """Seen from the next one, it is dead."""
         model = RuleModel({"post": call("post"), "ask": call("ask")}, otherwise=say("done"))
         catalog = Catalog.of({"worker": Agent("worker", model=model, tools=[post, ask])})
-        host = Host(catalog, self.slow, self.book, MemoryShelf(), CONFIG)
-        self.processes += 1
-        host.owner = f"{socket.gethostname()}|{999_999_990 + self.processes}|never"
-        return host
+        self.storage.worker = f"{self.storage.worker} and the next"
+        self.storage.alive = {self.storage.worker}
+        return Host(catalog, self.storage, CONFIG)
 
 
 CONFIG = ServerConfig(shutdown_seconds=A_MOMENT)
@@ -95,8 +81,9 @@ def everything_is_over() -> None:
     """The oracle."""
     while WORLDS:
         world = WORLDS.pop()
-        stored = asyncio.run(world.store.load(KEY.stored_as)) if KEY.stored_as in world.store._sessions else None  # pyright: ignore[reportPrivateUsage]  # closed by nobody
-        for record in asyncio.run(world.book.still_open()):
+        made = asyncio.run(world.storage.sessions.list_ids())
+        stored = asyncio.run(world.storage.sessions.load(KEY.stored_as)) if made else None
+        for record in asyncio.run(world.storage.runs.still_open()):
             assert record.state is RunState.PAUSED, record
         if stored is not None:
             check_history(stored.messages)
@@ -110,7 +97,7 @@ def two_processes(first: Callable[[Host], Awaitable[None]]) -> Scenario:
         WORLDS.append(world)
         host = world.process()
         try:
-            await world.store.create(KEY.stored_as, {})
+            await world.storage.sessions.create(KEY.stored_as, {})
             await first(host)
         finally:
             await outlast(Supervisor.current().spawn(_next_process(world, host), "the next process", None))
@@ -157,7 +144,7 @@ async def a_run_and_a_queued_one_are_cancelled(host: Host) -> None:
 async def a_pause_is_cleared(host: Host) -> None:
     hosted = await submit(host, "ask")
     await hosted.over.wait()
-    await cancel_records(host, await host.book.still_open(), CancelRequest(), Reason("enough"))
+    await cancel_records(host, await host.storage.runs.still_open(), CancelRequest(), Reason("enough"))
 
 
 EACH_BEGINNING = pytest.mark.parametrize(

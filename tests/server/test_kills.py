@@ -23,9 +23,8 @@ import pytest
 from safepoint import check_history
 from safepoint.history.states import LedgerState
 from safepoint.sessions import SqliteStore
-from safepoint.sessions.records import RunRecord, RunState
-from safepoint.sessions.sqlite_records import SqliteRunBook
 from safepoint.sessions.store import Stored
+from safepoint.storage.run_records import RunRecord, RunState
 from safepoint.testing import run_virtual
 from tests.server.server_process import PATIENCE, Frames, ServerProcess, message
 
@@ -163,7 +162,7 @@ class Left:
 def look(folder: Path) -> Left:
     async def main() -> Left:
         store = SqliteStore(folder / "data" / "safepoint.db")
-        records = await SqliteRunBook(store).find(limit=1_000_000)
+        records = await store.storage.runs.find(limit=1_000_000)
         sessions = {id: await store.load(id) for id in await store.list_ids()}
         await store.aclose()
         return Left({record.run_id: record for record in records}, sessions)

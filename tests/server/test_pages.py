@@ -17,8 +17,8 @@ from safepoint.cli.demo import demo_agent
 from safepoint.cli.main import app
 from safepoint.server import Catalog, create_app
 from safepoint.server.pages import Wanted, read_place
-from safepoint.sessions.memory import MemoryStore
-from safepoint.sessions.records import MemoryRunBook, Place, RunRecord, RunState
+from safepoint.storage.memory import MemoryStorage
+from safepoint.storage.run_records import Cursor, RunRecord, RunState
 from tests.server.in_process import ThreadServer
 from tests.server.server_process import ServerProcess
 
@@ -26,22 +26,23 @@ ENDED = 2_345
 HOME = "demo/ann/s"
 
 
-async def filled() -> MemoryRunBook:
+async def filled() -> MemoryStorage:
     """Two open runs that are older than all others, some at the same moment, and those of somebody else."""
-    book = MemoryRunBook()
+    storage = MemoryStorage()
+    book = storage.runs
     for number in range(ENDED):
         home = "demo/bob/s" if number % 5 == 0 else HOME
         at = 100.0 + number // 3
         await book.accept(RunRecord(f"run_{number:04}", home, RunState.ENDED, at, "me|1|born"), since=0.0)
     for number, state in enumerate((RunState.PAUSED, RunState.SUSPENDED)):
         await book.accept(RunRecord(f"run_old{number}", HOME, state, 1.0, "me|1|born"), since=0.0)
-    return book
+    return storage
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     def build(_: Path) -> Any:  # Any: an ASGI app
-        return create_app(Catalog.of({"demo": demo_agent()}), store=MemoryStore(), book=asyncio.run(filled()))
+        return create_app(Catalog.of({"demo": demo_agent()}), storage=asyncio.run(filled()))
 
     with ThreadServer(tmp_path_factory.mktemp("pages"), build) as server:
         yield server
@@ -92,12 +93,12 @@ def test_the_command_line_follows_all_pages(server: ServerProcess) -> None:
 def test_pages_are_a_partition_whatever_the_moments_and_the_limit() -> None:
     for seed in range(50):
         chance = random.Random(seed)
-        places = {Place(chance.choice([1.5, 2.0, 0.1 + 0.2]), f"r{number}") for number in range(chance.randint(0, 12))}
+        places = {Cursor(chance.choice([1.5, 2.0, 0.1 + 0.2]), f"r{number}") for number in range(chance.randint(0, 12))}
         found = [(place, {"runId": place.run_id, "state": "ended"}) for place in places]
-        wanted, seen = Wanted(limit=chance.randint(1, 5)), list[Place]()
+        wanted, seen = Wanted(limit=chance.randint(1, 5)), list[Cursor]()
         while True:
             runs, following = wanted.page(found)
-            seen += [Place(run["createdAt"], run["runId"]) for run in runs]
+            seen += [Cursor(run["createdAt"], run["runId"]) for run in runs]
             if following is None:
                 break
             assert len(runs) == wanted.limit

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -23,15 +22,16 @@ from safepoint.server.ids import SessionKey
 from safepoint.server.principal import LOCAL
 from safepoint.server.recovery import Recovery
 from safepoint.server.requests import CancelRequest, RunRequest
-from safepoint.server.wish import Wish
-from safepoint.sessions import MemoryStore
-from safepoint.sessions.records import Intent, MemoryRunBook, RunRecord, RunState
-from safepoint.sessions.shelf import MemoryShelf
+from safepoint.server.wish import encode_ask
+from safepoint.storage.memory import MemoryStorage
+from safepoint.storage.operations import MoveRun, OrphanedRuns, Query, Statement
+from safepoint.storage.run_records import RunRecord, RunState
 from safepoint.testing import RuleModel, call, say
 from tests.server.server_process import message
 from tests.virtual import virtual
 
-GONE = f"{socket.gethostname()}|999999999|never"
+T = TypeVar("T")
+GONE = "a worker that is dead"
 KEY = SessionKey("worker", "ann", "s")
 SESSION = KEY.stored_as
 
@@ -42,26 +42,24 @@ async def ask(ctx: ToolContext) -> str:
     return str(await ctx.interrupt("why?"))
 
 
-class Book(MemoryRunBook):
+class Durable(MemoryStorage):
+    """As if it outlived its process."""
+
     durable = True
     broken = False
-    others_reach = False
     before_move: Callable[[], Awaitable[None]] | None = None
 
-    async def move(self, run_id: str, state: RunState, *, epoch: int, **changes: Any) -> RunRecord:  # Any: its fields
-        first, self.before_move = self.before_move, None
-        if first is not None:
-            await first()
-        return await super().move(run_id, state, epoch=epoch, **changes)
+    async def commit(self, *statements: Statement[Any]) -> tuple[Any, ...]:  # Any: of every result
+        if any(isinstance(each, MoveRun) for each in statements):
+            first, self.before_move = self.before_move, None
+            if first is not None:
+                await first()
+        return await super().commit(*statements)
 
-    async def beat(self, owner: str, *, at: float, after: int) -> list[Intent]:
-        known = [intent for intents in self._intents.values() for intent in intents] if self.others_reach else []
-        return [intent for intent in known if intent.number > after]
-
-    async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
-        if self.broken:
+    async def read(self, query: Query[T]) -> T:
+        if self.broken and isinstance(query, OrphanedRuns):
             raise StoreError("the disk is gone")
-        return await super().still_open(session, waiting=waiting)
+        return await super().read(query)
 
 
 @dataclass
@@ -69,24 +67,23 @@ class World:
     """A host, what it stores, and how it looks after others."""
 
     config: ServerConfig = field(default_factory=ServerConfig)
-    store: MemoryStore = field(default_factory=MemoryStore)
-    book: Book = field(default_factory=Book)
+    storage: Durable = field(default_factory=Durable)
 
     def __post_init__(self) -> None:
         agent = Agent("worker", model=RuleModel({"ask": call("ask")}, otherwise=say("done")), tools=[ask])
-        self.host = Host(Catalog.of({"worker": agent}), self.store, self.book, MemoryShelf(), self.config)
+        self.host = Host(Catalog.of({"worker": agent}), self.storage, self.config)
         self.recovery = Recovery(self.host)
 
     async def left(self, run_id: str = "r", **more: Any) -> None:  # Any: fields of a record
         fields: dict[str, Any] = {"state": RunState.LIVE, "created_at": 1.0, "owner": GONE, "session": SESSION, **more}
-        await self.book.accept(RunRecord(run_id, request=message("s", run_id), **fields), since=0)
+        await self.storage.runs.accept(RunRecord(run_id, request=message("s", run_id), **fields), since=0)
 
     async def paused(self) -> RunRecord:
         """Of a run that asks a person."""
         paused = await self.host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "ask")))
         assert isinstance(paused, HostedRun)
         await paused.over.wait()
-        [record] = await self.book.find()
+        [record] = await self.storage.runs.find()
         assert record.state is RunState.PAUSED
         return record
 
@@ -95,15 +92,15 @@ class World:
         await self.recovery.once()
         for hosted in list(self.host.runs.values()):
             await hosted.over.wait()
-        return {record.run_id: record.outcome for record in await self.book.find()}
+        return {record.run_id: record.outcome for record in await self.storage.runs.find()}
 
     async def said(self) -> list[str]:
-        return [each.text for each in (await self.store.load(SESSION)).messages if each.role == "user"]
+        return [each.text for each in (await self.storage.sessions.load(SESSION)).messages if each.role == "user"]
 
 
 async def world(**config: Any) -> World:  # Any: fields of it
     made = World(ServerConfig(**config))
-    await made.store.create(SESSION, {})
+    await made.storage.sessions.create(SESSION, {})
     return made
 
 
@@ -121,38 +118,38 @@ async def test_messages_of_one_session_are_run_in_the_order_in_which_they_came()
 async def test_a_session_that_is_busy_in_another_process_is_come_back_to() -> None:
     there = await world()
     await there.left(created_at=time.time())
-    await there.store.claim(SESSION, "somebody")
+    await there.storage.sessions.claim(SESSION, "somebody")
     assert await there.look() == {"r": None}
-    await there.store.release(SESSION, "somebody")
+    await there.storage.sessions.release(SESSION, "somebody")
     assert await there.look() == {"r": "end_turn"}
 
 
 @virtual
 async def test_a_run_whose_process_lives_or_that_waits_for_a_person_is_left_alone() -> None:
     there = await world()
-    await there.left("theirs", owner="elsewhere|1|x", renewed=time.time())
+    there.storage.alive.add("another worker")
+    await there.left("theirs", owner="another worker")
     await there.left("waits", state=RunState.PAUSED, session="worker/ann/t")
     assert await there.look() == {"theirs": None, "waits": None}
-    assert {record.epoch for record in await there.book.find()} == {0}
+    assert {record.epoch for record in await there.storage.runs.find()} == {0}
 
 
 @virtual
 async def test_one_that_nobody_has_started_for_a_minute_is_started() -> None:
     there = await world()
-    await there.left("lost", owner=there.host.owner, created_at=time.time() - 61)
-    await there.left("new", owner=there.host.owner, created_at=time.time())
+    await there.left("lost", owner=there.storage.worker, created_at=time.time() - 61)
+    await there.left("new", owner=there.storage.worker, created_at=time.time())
     assert await there.look() == {"lost": "end_turn", "new": None}
 
 
 @virtual
-async def test_a_run_of_a_deleted_session_or_a_gone_app_or_that_nobody_can_read_does_no_harm() -> None:
+async def test_a_run_of_a_deleted_session_or_a_gone_app_does_no_harm() -> None:
     there = await world()
     await there.left("homeless", session="worker/ann/deleted")
     await there.left("appless", session="other/ann/s")
-    await there.left("spoilt", owner="nobody", session="worker/ann/t")
     await there.left("fine", created_at=2.0)
     for _ in range(2):
-        ends = {"homeless": "cancelled", "appless": None, "spoilt": None, "fine": "end_turn"}
+        ends = {"homeless": "cancelled", "appless": None, "fine": "end_turn"}
         assert await there.look() == ends
 
 
@@ -161,7 +158,7 @@ async def test_what_somebody_wanted_stopped_is_never_started_and_a_wish_for_a_pa
     there = await world()
     for run_id, request in (("whole", CancelRequest()), ("part", CancelRequest(node="worker/post:1"))):
         await there.left(run_id)
-        await there.book.intend(run_id, Wish(request, Reason("enough"), GONE).to_json())
+        await there.storage.runs.request_cancel(run_id, encode_ask(request, Reason("enough")))
     assert await there.look() == {"whole": "cancelled", "part": "end_turn"}
     assert await there.said() == ["part"]
 
@@ -172,12 +169,11 @@ async def test_a_wish_that_makes_no_sense_does_not_keep_others_from_being_heard(
 ) -> None:
     there = await world()
     paused = await there.paused()
-    there.book.others_reach = True
-    await there.book.intend(paused.run_id, {"reason": "no reason as we write it"})
-    await there.book.intend(paused.run_id, Wish(CancelRequest(), Reason("enough"), "another").to_json())
+    await there.storage.runs.request_cancel(paused.run_id, {"reason": "no reason as we write it"})
+    await there.storage.runs.request_cancel(paused.run_id, encode_ask(CancelRequest(), Reason("enough")))
     await there.recovery.once()
-    assert "could not be done" in caplog.text
-    known = await there.book.get(paused.run_id)
+    assert "could not be cancelled as requested" in caplog.text
+    known = await there.storage.runs.get(paused.run_id)
     assert known is not None
     assert known.outcome == "cancelled"
 
@@ -186,10 +182,10 @@ async def test_a_wish_that_makes_no_sense_does_not_keep_others_from_being_heard(
 async def test_a_book_that_fails_is_looked_at_again(caplog: pytest.LogCaptureFixture) -> None:
     there = await world()
     await there.left()
-    there.book.broken = True
+    there.storage.broken = True
     assert await there.look() == {"r": None}
     assert "the disk is gone" in caplog.text
-    there.book.broken = False
+    there.storage.broken = False
     assert await there.look() == {"r": "end_turn"}
 
 
@@ -206,9 +202,9 @@ async def test_a_pause_that_a_new_message_has_closed_meanwhile_is_not_told_as_st
     there = await world()
     host, record = there.host, await there.paused()
     clearing = asyncio.create_task(clear_pause(host, KEY, record, Reason("enough")))
-    there.book.before_move = lambda: there.left("next", created_at=record.created_at + 1, owner=host.owner)
+    there.storage.before_move = lambda: there.left("next", created_at=record.created_at + 1, owner=host.storage.worker)
     assert await clearing is None
-    known = await there.book.get(record.run_id)
+    known = await there.storage.runs.get(record.run_id)
     assert known is not None
     assert (known.state, known.outcome) == (RunState.ENDED, "interrupted")
 
@@ -219,7 +215,7 @@ async def test_a_pause_that_is_cancelled_is_not_taken_for_an_answer() -> None:
     host, record = there.host, await there.paused()
     cleared = await clear_pause(host, KEY, record, Reason("enough"))
     assert cleared is not None
-    left = (await there.store.load(SESSION)).runs[-1].checkpoint
+    left = (await there.storage.sessions.load(SESSION)).runs[-1].checkpoint
     assert left is not None
     assert ([str(entry.state) for entry in left.ledger], left.questions) == (["waiting"], ())
     again = await host.agent("worker").resume(left)

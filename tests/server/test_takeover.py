@@ -13,9 +13,9 @@ from safepoint.history.parts import Message, Text, user_message
 from safepoint.server.config import OnCrash, ServerConfig
 from safepoint.server.takeover import Move, Verdict, verdict
 from safepoint.sessions import MemoryStore, Session
-from safepoint.sessions.records import RunRecord, RunState
 from safepoint.sessions.recovery import CRASH
 from safepoint.sessions.store import Stored, StoredRun
+from safepoint.storage.run_records import RunRecord, RunState
 from tests.server.server_process import message
 
 SHUTDOWN = Reason("the server is shutting down", Source.SHUTDOWN)

@@ -43,6 +43,15 @@ class Wrapped:
 
         self.before = before
 
+    def fail_from(self, name: str, number: int) -> None:
+        """Until `before` is set again."""
+
+        def before(called: str, times: int) -> None:
+            if called == name and times >= number:
+                raise StoreError(f"{name} {times} failed")
+
+        self.before = before
+
     async def _pass(self, name: str) -> None:
         number = self.counts[name] = self.counts.get(name, 0) + 1
         self.before(name, number)

@@ -13,14 +13,15 @@ from typing import Any
 from safepoint.agent.journal import Called, Counted, Ended, Inside, Opened, Said
 from safepoint.errors import SessionBusy, SessionExists
 from safepoint.history.parts import Message, Text
-from safepoint.sessions import LateResult, MemoryStore, Stored
-from safepoint.sessions.applying import apply
+from safepoint.sessions import LateResult, Stored
 from safepoint.sessions.store import Change, LateSet, Released, StateSet, Truncated
+from safepoint.storage.reducer import apply
+from tests.testing.plain_store import PlainStore
 
 State = Mapping[str, Any]  # Any: JSON values
 
 
-class Applying(MemoryStore):
+class Applying(PlainStore):
     """A store that means something else by a change, or loads something else than it has."""
 
     def applied(self, stored: Stored, change: Change) -> Stored:
@@ -41,14 +42,14 @@ class Applying(MemoryStore):
         return self.shown(await super().load(session_id))
 
 
-class ForgetsItsState(MemoryStore):
+class ForgetsItsState(PlainStore):
     """a new session is empty and has its state"""
 
     async def create(self, session_id: str, state: State) -> None:
         await super().create(session_id, dict(list(state.items())[:1]))
 
 
-class Overwrites(MemoryStore):
+class Overwrites(PlainStore):
     """an id that is taken is refused"""
 
     async def create(self, session_id: str, state: State) -> None:
@@ -58,7 +59,7 @@ class Overwrites(MemoryStore):
             self._sessions[session_id] = replace(self._sessions[session_id], state=dict(state))
 
 
-class MakesSessionsUp(MemoryStore):
+class MakesSessionsUp(PlainStore):
     """an unknown session is not found"""
 
     def __init__(self) -> None:
@@ -75,7 +76,7 @@ class MakesSessionsUp(MemoryStore):
         return await super().load(session_id)
 
 
-class ListsAsItCame(MemoryStore):
+class ListsAsItCame(PlainStore):
     """the ids are complete and sorted"""
 
     async def list_ids(self, prefix: str = "") -> list[str]:
@@ -83,7 +84,7 @@ class ListsAsItCame(MemoryStore):
         return list(self._sessions)
 
 
-class ListsOldStates(MemoryStore):
+class ListsOldStates(PlainStore):
     """states are listed as they are stored"""
 
     async def create(self, session_id: str, state: Mapping[str, Any]) -> None:
@@ -94,7 +95,7 @@ class ListsOldStates(MemoryStore):
         return {id: self._first[id] for id in await self.list_ids(prefix)}
 
 
-class OneStateForAll(MemoryStore):
+class OneStateForAll(PlainStore):
     """sessions do not touch each other"""
 
     async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
@@ -104,7 +105,7 @@ class OneStateForAll(MemoryStore):
                 self._sessions[id] = replace(stored, state=self._sessions[session_id].state)
 
 
-class KeepsTheCallersState(MemoryStore):
+class KeepsTheCallersState(PlainStore):
     """what is stored is a copy"""
 
     async def create(self, session_id: str, state: State) -> None:
@@ -112,7 +113,7 @@ class KeepsTheCallersState(MemoryStore):
         self._sessions[session_id] = replace(self._sessions[session_id], state=state)
 
 
-class HasManyClaimants(MemoryStore):
+class HasManyClaimants(PlainStore):
     """a session has one claimant at a time"""
 
     async def claim(self, session_id: str, claimant: str) -> int:
@@ -121,7 +122,7 @@ class HasManyClaimants(MemoryStore):
         return await super().claim(session_id, claimant)
 
 
-class LooksThenTakes(MemoryStore):
+class LooksThenTakes(PlainStore):
     """of many claims at once one succeeds"""
 
     async def claim(self, session_id: str, claimant: str) -> int:
@@ -133,7 +134,7 @@ class LooksThenTakes(MemoryStore):
         return await super().claim(session_id, claimant)
 
 
-class RefusesItsOwnClaimant(MemoryStore):
+class RefusesItsOwnClaimant(PlainStore):
     """a claimant may claim again"""
 
     async def claim(self, session_id: str, claimant: str) -> int:
@@ -149,14 +150,14 @@ class HidesItsEpoch(Applying):
         return replace(stored, epoch=0)
 
 
-class ReleasesForAnybody(MemoryStore):
+class ReleasesForAnybody(PlainStore):
     """a release by somebody else does nothing"""
 
     async def release(self, session_id: str, claimant: str) -> None:
         self._claimed.pop(session_id, None)
 
 
-class TakesOldEpochs(MemoryStore):
+class TakesOldEpochs(PlainStore):
     """a write with an old epoch is refused"""
 
     async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
@@ -164,7 +165,7 @@ class TakesOldEpochs(MemoryStore):
         await super().append(session_id, current if current - epoch == 1 else epoch, changes)
 
 
-class AppendsOneByOne(MemoryStore):
+class AppendsOneByOne(PlainStore):
     """an append is all or nothing"""
 
     async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
@@ -172,7 +173,7 @@ class AppendsOneByOne(MemoryStore):
             await super().append(session_id, epoch, [change])
 
 
-class ReadsWaitsAndWrites(MemoryStore):
+class ReadsWaitsAndWrites(PlainStore):
     """appends at the same time are all kept"""
 
     async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
@@ -318,7 +319,7 @@ class MergesState(Applying):
         return apply(stored, StateSet({**stored.state, **change.state}) if isinstance(change, StateSet) else change)
 
 
-class SharesMessages(MemoryStore):
+class SharesMessages(PlainStore):
     """a fork has messages of its own"""
 
     async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
@@ -329,7 +330,7 @@ class SharesMessages(MemoryStore):
                 self._sessions[id] = replace(other, messages=self._get(session_id).messages)
 
 
-class HandsOutItsOwn(MemoryStore):
+class HandsOutItsOwn(PlainStore):
     """what was loaded does not change"""
 
     async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
@@ -341,7 +342,7 @@ class HandsOutItsOwn(MemoryStore):
             old.state.update(state)
 
 
-class LastLateFirst(MemoryStore):
+class LastLateFirst(PlainStore):
     """late results wait in order until they are told"""
 
     async def add_late(self, session_id: str, late: LateResult) -> None:
@@ -349,7 +350,7 @@ class LastLateFirst(MemoryStore):
         self._sessions[session_id] = replace(stored, late=(late, *stored.late))
 
 
-class LateTakesOver(MemoryStore):
+class LateTakesOver(PlainStore):
     """a late result disturbs no claim"""
 
     async def add_late(self, session_id: str, late: LateResult) -> None:
@@ -363,14 +364,14 @@ class LateTakesOver(MemoryStore):
         await super().append(session_id, self._get(session_id).epoch if told else epoch, changes)
 
 
-class HoldsOn(MemoryStore):
+class HoldsOn(PlainStore):
     """a write can give the session back"""
 
     async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
         await super().append(session_id, epoch, [change for change in changes if not isinstance(change, Released)])
 
 
-class WritesIntoTheVoid(MemoryStore):
+class WritesIntoTheVoid(PlainStore):
     """a deleted session is gone"""
 
     def __init__(self) -> None:
@@ -386,7 +387,7 @@ class WritesIntoTheVoid(MemoryStore):
             await super().append(session_id, epoch, changes)
 
 
-class CountsFromZero(MemoryStore):
+class CountsFromZero(PlainStore):
     """a new session under an old id is new"""
 
     def __init__(self) -> None:
@@ -394,14 +395,14 @@ class CountsFromZero(MemoryStore):
         self._first_epochs = count(0, 0)
 
 
-class NeverCloses(MemoryStore):
+class NeverCloses(PlainStore):
     """a closed store refuses everything"""
 
     async def aclose(self) -> None:
         pass
 
 
-class HalfWhenCut(MemoryStore):
+class HalfWhenCut(PlainStore):
     """a cancelled call happens whole or not at all, and the store stays usable"""
 
     async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
@@ -414,7 +415,7 @@ class HalfWhenCut(MemoryStore):
             self._sessions[session_id] = after
 
 
-class KeepsItsLock(MemoryStore):
+class KeepsItsLock(PlainStore):
     """a cancelled call happens whole or not at all, and the store stays usable"""
 
     def __init__(self) -> None:
@@ -430,7 +431,7 @@ class KeepsItsLock(MemoryStore):
             self._lock.release()
 
 
-class Swallows(MemoryStore):
+class Swallows(PlainStore):
     """a cancellation is never swallowed"""
 
     async def load(self, session_id: str) -> Stored:
@@ -442,7 +443,7 @@ class Swallows(MemoryStore):
 # -- stores on one place, and spoilt ones ----------------------------------------------------------------------------
 
 
-class OnePlace(MemoryStore):
+class OnePlace(PlainStore):
     """A store whose sessions others can see, and of which one may be spoilt."""
 
     def __init__(self, shared: OnePlace | None = None) -> None:
@@ -475,7 +476,7 @@ class ClaimsForItself(OnePlace):
         self._claimed = {}
 
 
-BROKEN: list[type[MemoryStore]] = [
+BROKEN: list[type[PlainStore]] = [
     ForgetsItsState,
     Overwrites,
     MakesSessionsUp,

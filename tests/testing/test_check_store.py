@@ -14,6 +14,7 @@ from safepoint.sessions import MemoryStore, SqliteStore, Store, Stored
 from safepoint.testing import check_store, run_virtual
 from safepoint.testing.conformance import store_cancels, store_claims, store_writes
 from tests.testing.broken_stores import BROKEN, ClaimsForItself, OnePlace, ShowsNothing
+from tests.testing.plain_store import PlainStore
 
 
 def broken_rules(error: pytest.ExceptionInfo[AssertionError]) -> list[str]:
@@ -44,7 +45,7 @@ def test_the_sqlite_store_keeps_every_rule(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("store", BROKEN)
-def test_a_store_that_breaks_one_rule_is_told_that_one(store: type[MemoryStore]) -> None:
+def test_a_store_that_breaks_one_rule_is_told_that_one(store: type[PlainStore]) -> None:
     with pytest.raises(AssertionError) as error:
         check_store(store)
     assert broken_rules(error) == [store.__doc__], error.value
@@ -59,7 +60,7 @@ def test_a_store_that_does_not_share_its_place_is_told(store: type[OnePlace]) ->
     assert broken_rules(error) == [store.__doc__]
 
 
-class Spoilt(MemoryStore):
+class Spoilt(PlainStore):
     """Can be spoilt; told or not."""
 
     def __init__(self, *, tells: bool) -> None:
@@ -93,7 +94,7 @@ def test_every_rule_is_broken_by_some_store() -> None:
 
 
 def test_every_broken_rule_is_in_one_report() -> None:
-    class Hopeless(MemoryStore):
+    class Hopeless(PlainStore):
         async def list_ids(self, prefix: str = "") -> list[str]:
             raise RuntimeError("no idea")
 

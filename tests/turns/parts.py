@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from safepoint import Agent, TurnLoop, tool
+from safepoint.storage.loop_data import LoopChange, LoopTable, OpenedLoop, StoredLoop, StoredState
+from safepoint.storage.memory import MemoryStorage
 from safepoint.testing import ScriptedModel, call, say
 from safepoint.testing.models import Reply
 from safepoint.turns import LoopEvent, MemoryTurnStore, Plan, PlanContext
-from safepoint.turns.storage import LoopChange, LoopTable, OpenedLoop, StoredLoop, StoredState
 
 T = TypeVar("T")
 
@@ -111,14 +112,21 @@ class TroubledStore(MemoryTurnStore):
 
     def peek(self, id: str) -> StoredLoop | None:
         """What is stored now, without asking anybody."""
-        table = self._tables.get(id)
+        table = tables_of(self).get(id)
         return None if table is None else table.read()
 
     def copy(self) -> TroubledStore:
         """Another storage with the same records, and no trouble."""
         other = TroubledStore()
-        other._tables = {id: LoopTable(table.read()) for id, table in self._tables.items()}
+        tables_of(other).update((id, LoopTable(table.read())) for id, table in tables_of(self).items())
         return other
+
+
+def tables_of(store: MemoryTurnStore) -> dict[str, LoopTable]:
+    """What a store in memory has, without waiting for anything."""
+    storage = store.storage
+    assert isinstance(storage, MemoryStorage)
+    return storage._tables.loops  # pyright: ignore[reportPrivateUsage]  # every public way waits
 
 
 class ByteStore:

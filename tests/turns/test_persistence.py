@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,11 @@ from pydantic import BaseModel
 from safepoint import Agent, SafePoint, TurnLoop, tool
 from safepoint.errors import StoreCorrupt, StoreError, UsageError
 from safepoint.history.parts import Message, Text
-from safepoint.sessions.owners import Owner, _born  # pyright: ignore[reportPrivateUsage]  # of another process
+from safepoint.storage.lease import Process, _born  # pyright: ignore[reportPrivateUsage]  # of another process
+from safepoint.storage.loop_codec import decode, encode
+from safepoint.storage.loop_data import StoredItem, StoredLoop
 from safepoint.testing import ScriptedModel, call, pass_time, say, stall
 from safepoint.turns import ItemCodec, MemoryTurnStore, Plan, PlanContext, SqliteTurnStore, TurnStore
-from safepoint.turns.record import decode, encode
-from safepoint.turns.storage import StoredItem, StoredLoop
 from tests.injection.parts import StepModel
 from tests.turns.parts import ByteStore, Gate, TroubledStore, all_at_once, talker, texts, until
 from tests.virtual import now, virtual
@@ -547,19 +548,21 @@ def test_a_loop_that_was_taken_for_dead_cannot_replace_what_its_successor_has_sa
 
 
 def test_a_record_is_free_when_the_process_of_its_loop_is_gone_and_not_before(tmp_path: Path) -> None:
-    path = tmp_path / "loop.db"
-    parent = replace(Owner.this_process(), pid=os.getppid(), born=_born(os.getppid()))
+    path, other = tmp_path / "loop.db", uuid.uuid4().hex
+    parent = replace(Process.current(), pid=os.getppid(), born=_born(os.getppid()))
 
     @virtual
     async def body() -> None:
         store = SqliteTurnStore(path)
         await store.claim("loop", "another")
-        spoil(path, "UPDATE turn_claims SET owner = ?", str(parent))
+        spoil(path, "UPDATE turn_claims SET owner = ?", other)
+        spoil(path, "INSERT INTO workers VALUES (?, ?, 0)", other, str(parent))
         exit = await left_in(store)
         assert f"in process {parent.pid}" in str(exit.error)
         spoil(path, "UPDATE turn_claims SET owner = 'rubbish'")
         assert isinstance((await left_in(store)).error, StoreCorrupt)
-        spoil(path, "UPDATE turn_claims SET owner = ?", str(replace(parent, born="long ago")))
+        spoil(path, "UPDATE turn_claims SET owner = ?", other)
+        spoil(path, "UPDATE workers SET process = ? WHERE id = ?", str(replace(parent, born="long ago")), other)
         assert (await left_in(store)).reason == "clean"
         await store.aclose()
 

@@ -172,7 +172,7 @@ class World:
         self.store = TroubledStore()
         self._in_session = in_session
         self.sessions = MemoryStore()
-        self.sessions._sessions["s"] = Stored((), {})  # pyright: ignore[reportPrivateUsage]  # without waiting
+        self.sessions.storage._tables.sessions["s"] = Stored((), {})  # pyright: ignore[reportPrivateUsage]  # without waiting
         # Items that were asked for again by a person, after others were said: they may well be said again.
         self.may_repeat: set[str] = set()
         self.moves: Counter[tuple[str, str, str]] = Counter()
@@ -372,7 +372,8 @@ class World:
         gone = (account.consumed, account.preempted, account.dropped, account.withdrawn, account.discarded)
         done = {item for place in gone for item in place}
         kept, said = self.store.copy(), MemoryStore()
-        said._sessions = dict(self.sessions._sessions)  # pyright: ignore[reportPrivateUsage]  # as the dead process left it
+        tables, left = said.storage._tables, self.sessions.storage._tables  # pyright: ignore[reportPrivateUsage]  # no waiting
+        tables.sessions.update(left.sessions)
         self._abandon()
         self.store, self.sessions = kept, said
         found = self._stored_items()
@@ -393,7 +394,7 @@ class World:
 
     def _is_saved(self, receipt: PushReceipt) -> bool:
         settled = receipt._saved  # pyright: ignore[reportPrivateUsage]  # without waiting
-        return settled is not None and settled.value is True
+        return settled is not None and settled.value == "saved"
 
     def _take_events(self) -> None:
         async def read() -> None:

@@ -19,6 +19,7 @@ from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
 from safepoint._core.work import Done, Failed, NeverRan, Work
+from safepoint.agent.conversation import Conversation, ConversationMoved
 from safepoint.agent.ending import Closed, close
 from safepoint.agent.events import RunEnded, RunStarted
 from safepoint.agent.incoming import Incoming
@@ -48,7 +49,7 @@ class BaseDriver(ABC, Generic[OwnT]):
         self.result: RunResult[str] | None = None
         self._resume = resume
         # Why nothing of this run is in its session, if it was stopped before it got in.
-        self._shut_out: StoreError | None = None
+        self._shut_out: BaseException | None = None
         if resume is not None:
             record.hooked = remembered_by_hooks(resume)
 
@@ -130,10 +131,19 @@ class BaseDriver(ABC, Generic[OwnT]):
         if session is None:
             return await self._open(None) if record.join_inside() else None
         continues = resume.checkpoint.id if resume is not None else None
+        own = list(record.messages)
+        while True:
+            step = await self._enter_once(session, continues)
+            if not (isinstance(step, Close) and isinstance(step.error, ConversationMoved)):
+                return step
+            record.messages[:] = own  # the session takes it for good the next time, so this comes to an end
+
+    async def _enter_once(self, session: Conversation, continues: str | None) -> Frame | None:
+        record, resume = self._record, self._resume
         # A run that is stopped before its start takes the session all the same, so that its input is in the history.
         entered = await self.stage.perform_due(partial(session.enter, record.run, continues), "session")
         if isinstance(entered, Failed):
-            return self._fail(entered.error, None)
+            return self._fail_to_enter(entered.error)
         if not isinstance(entered, Done):
             self._shut_out = StoreError("the session was not taken before the run was stopped: it has nothing of it")
             return Close(StopReason.CANCELLED)
@@ -157,10 +167,19 @@ class BaseDriver(ABC, Generic[OwnT]):
         saved = await perform(partial(record.note, opened, *self._carried()), "journal")
         if isinstance(saved, Failed):
             record.journal = None  # it never began there, so it can't end there either
-            return self._fail(saved.error, None)
+            if isinstance(saved.error, ConversationMoved):  # also of a run that was stopped: its input belongs there
+                return Close(StopReason.ERROR, error=saved.error)
+            return self._fail_to_enter(saved.error)
         if continues is not None and resume is not None and isinstance(saved, Done):
             continued.note(resume)
         return None
+
+    def _fail_to_enter(self, error: BaseException) -> Close:
+        """A run that was stopped meanwhile ends cancelled, and says that its session has nothing of it."""
+        step = self._fail(error, None)
+        if step.error is None and self._record.run.session is not None:
+            self._shut_out = error
+        return step
 
     async def _save(self) -> Frame | None:
         """Make what was recorded durable. A failure to do so is the run's failure, before anything builds on it."""

@@ -7,10 +7,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from safepoint.agent.journal import Journal
+from safepoint.errors import SafepointError
 from safepoint.history.parts import Message
 
 if TYPE_CHECKING:
     from safepoint.agent.run import Run
+
+
+class ConversationMoved(SafepointError):
+    """Somebody wrote to the conversation after the run had entered it, and before it began: enter it again."""
 
 
 @dataclass(frozen=True, slots=True)

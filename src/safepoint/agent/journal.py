@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
+from safepoint._core.reasons import Reason
 from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.result import RunResult, StopReason
@@ -71,7 +72,8 @@ class Called:
 class Ended:
     """The run is over: from `index` on the conversation is this, and nothing else.
 
-    `known`: with how many messages of the conversation, as it is now, the checkpoint begins.
+    `known`: with how many messages of the conversation, as it is now, the checkpoint begins. `reason`: why it was
+    stopped; `error`: why it failed. Both are for those who record the run beside its conversation.
     """
 
     run_id: str
@@ -83,12 +85,26 @@ class Ended:
     checkpoint: Checkpoint | None
     at: float = 0.0
     known: int = 0
+    reason: Reason | None = field(default=None, compare=False)
+    error: BaseException | None = field(default=None, compare=False)
 
     @staticmethod
     def of(result: RunResult[Any], index: int, at: float) -> Ended:  # Any: of every output type
         """Of a run whose part of the conversation begins at `index`."""
         own, ledger, usage = tuple(result.messages[index:]), result.ledger, result.usage
-        return Ended(result.run_id, result.stop_reason, index, own, ledger, usage, result.checkpoint, at)
+        reason = result.cancellation.reason if result.cancellation is not None else None
+        return Ended(
+            result.run_id,
+            result.stop_reason,
+            index,
+            own,
+            ledger,
+            usage,
+            result.checkpoint,
+            at,
+            reason=reason,
+            error=result.error,
+        )
 
 
 @dataclass(frozen=True, slots=True)

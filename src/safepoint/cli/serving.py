@@ -28,11 +28,9 @@ from safepoint.server.keys import KeyFile
 from safepoint.server.logs import JsonLines, TextLines, configure_logging
 from safepoint.server.origins import is_loopback
 from safepoint.server.serving import address_of, listen, serve_on
-from safepoint.sessions.memory import MemoryStore
-from safepoint.sessions.records import MemoryRunBook, RunBook
-from safepoint.sessions.sqlite import SqliteStore
-from safepoint.sessions.sqlite_records import SqliteRunBook
-from safepoint.sessions.store import Store
+from safepoint.storage.memory import MemoryStorage
+from safepoint.storage.protocol import Storage
+from safepoint.storage.sqlite.storage import SqliteStorage
 
 _log = logging.getLogger("safepoint.server")
 
@@ -42,11 +40,11 @@ def run_server(options: ServeOptions) -> None:
     lines = JsonLines() if options.log_format is LogFormat.JSON else TextLines()
     configure_logging(lines, options.log_level.upper())
     catalog = _catalog(options)
-    store, book = _stores(options)
+    storage = _storage(options)
     try:
         config, keys = _config(options), KeyFile((options.data or DATA) / KEY_FILE)
         check_exposed(f"--host {options.host}", config, keys, exposed=not is_loopback(options.host))
-        app = create_app(catalog, store=store, book=book, config=config, keys=keys)
+        app = create_app(catalog, storage=storage, config=config, keys=keys)
     except ValueError as error:
         fail(str(error))
     try:
@@ -94,32 +92,25 @@ def _demo(model: str | None) -> Agent[Any, Any]:  # Any: as agents are declared
         fail(str(error))
 
 
-def _stores(options: ServeOptions) -> tuple[Store, RunBook]:
-    """The stores, found to be readable."""
+def _storage(options: ServeOptions) -> Storage:
+    """The storage, found to be readable."""
     if options.store is StoreKind.MEMORY:
         if options.data is not None:
             fail("--data is for --store sqlite: what is kept in memory needs no folder")
-        return MemoryStore(), MemoryRunBook()
+        return MemoryStorage()
     folder = options.data or DATA
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        store = SqliteStore(folder / "safepoint.db")
-        book = SqliteRunBook(store)
-        asyncio.run(_look(store, book))
+        storage = SqliteStorage(folder / "safepoint.db")
+        asyncio.run(storage.check())
     except (OSError, StoreError) as error:
         fail(f"can't use {folder} for sessions and runs: {error}; choose another --data")
-    return store, book
+    return storage
 
 
 def _words(error: OSError) -> str:
     """What the system says, without what Python adds."""
     return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror or str(error)
-
-
-async def _look(store: Store, book: RunBook) -> None:
-    """Raises `StoreError` for a file that is none of ours. Cancellation: nothing has changed."""
-    await store.list_ids("/")
-    await book.still_open()
 
 
 def _announce(options: ServeOptions, catalog: Catalog, address: str) -> None:

@@ -13,11 +13,12 @@ from safepoint.agent.holding import Holding
 from safepoint.agent.usage import Usage
 from safepoint.history.parts import Message
 from safepoint.server.cancelling import Cancelled
-from safepoint.server.hosted import HostedRun, reason_json
+from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
 from safepoint.server.importing import imported_events
 from safepoint.server.shared_state import lasting, own
 from safepoint.server.telling import abnormal_end, before_its_turn
+from safepoint.server.turn_state import reason_json
 from safepoint.server.wire_events import (
     Json,
     Scene,
@@ -31,11 +32,11 @@ from safepoint.server.wire_events import (
     with_state,
     with_usage,
 )
-from safepoint.sessions.records import RunRecord
 from safepoint.sessions.rewinding import Rewound
 from safepoint.sessions.session import Session
-from safepoint.sessions.shelf import Note
-from safepoint.sessions.store import StoredRun
+from safepoint.storage.run_records import RunRecord
+from safepoint.storage.session_data import StoredRun
+from safepoint.storage.shared_state import Note
 
 
 @dataclass(frozen=True)

@@ -35,13 +35,10 @@ from safepoint.server.recovery import Recovery
 from safepoint.server.routes import cancel, going_on, live, operating, page, runs, service, sessions, unserved, watching
 from safepoint.server.shadowing import check_routes
 from safepoint.server.starting import NothingToAnswer
-from safepoint.sessions.memory import MemoryStore
-from safepoint.sessions.records import KeyTaken, MemoryRunBook, RunBook
-from safepoint.sessions.shelf import MemoryShelf
-from safepoint.sessions.sqlite import SqliteStore
-from safepoint.sessions.sqlite_records import SqliteRunBook
-from safepoint.sessions.sqlite_shelf import SqliteShelf
-from safepoint.sessions.store import Store
+from safepoint.sessions.stores import MemoryStore, SqliteStore
+from safepoint.storage.memory import MemoryStorage
+from safepoint.storage.protocol import Storage, missing_parts
+from safepoint.storage.run_records import KeyTaken
 
 _log = logging.getLogger("safepoint")
 
@@ -69,22 +66,19 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
 def create_app(
     agents: Mapping[str, BaseAgent[Any, Any]] | Catalog,  # Any: agents of every kind
     *,
-    store: Store | None = None,
-    book: RunBook | None = None,
+    storage: Storage | None = None,
+    store: Storage | MemoryStore | SqliteStore | None = None,
     config: ServerConfig | None = None,
     keys: KeyFile | None = None,
 ) -> FastAPI:
-    """The ASGI app that serves these agents by name. Without a store everything is kept in memory.
+    """The ASGI app that serves these agents by name. Without a storage everything is kept in memory.
 
-    `book`: the records of runs; without one they are kept where a `SqliteStore` keeps its sessions, or in memory.
-    `keys`: who may call. Without any, it serves this machine only. Raises ValueError for a configuration that would
-    let others in unknown, and for a ladder that a tool of an app does not fit.
+    `store`: another name for `storage`, which also takes a `SqliteStore`. Raises TypeError for an object that lacks a
+    part of a storage. `keys`: who may call. Without any, it serves this machine only. Raises ValueError for a
+    configuration that would let others in unknown, and for a ladder that a tool of an app does not fit.
     """
     catalog = agents if isinstance(agents, Catalog) else Catalog.of(agents)
-    kept = store or MemoryStore()
-    shelf = SqliteShelf(kept) if isinstance(kept, SqliteStore) else MemoryShelf()
-    book = book or (SqliteRunBook(kept) if isinstance(kept, SqliteStore) else MemoryRunBook())
-    host = Host(catalog, kept, book, shelf, config or ServerConfig())
+    host = Host(catalog, checked_storage(storage, store), config or ServerConfig())
     _check_ladder(catalog, host.config.ladder)
 
     recovery = Recovery(host)
@@ -98,7 +92,7 @@ def create_app(
         if await host.shut_down():
             with suppress(TimeoutError):  # a store that hangs does not hold the exit
                 async with asyncio.timeout(_CLOSING):
-                    await host.store.aclose()
+                    await host.storage.aclose()
 
     # FastAPI's own pages of the API load scripts from other servers.
     app = FastAPI(title="Safepoint", version=version("safepoint"), lifespan=lifespan, docs_url=None, redoc_url=None)
@@ -120,6 +114,23 @@ def create_app(
     check_routes(app)
     app.openapi = describe(app, has_keys=keys is not None)  # type: ignore[method-assign]  # as FastAPI's docs do it
     return app
+
+
+def checked_storage(storage: Storage | None, store: Storage | MemoryStore | SqliteStore | None) -> Storage:
+    """The one that was given. Raises TypeError if it is not whole: nothing falls back to memory in silence."""
+    if storage is not None and store is not None:
+        raise TypeError("create_app(storage=…, store=…): write one of them, they are the same")
+    given = storage if storage is not None else store
+    if given is None:
+        return MemoryStorage()
+    if isinstance(given, MemoryStore | SqliteStore):
+        return given.storage
+    if missing := missing_parts(given):
+        raise TypeError(
+            f"{type(given).__name__} keeps sessions only, or not even those: a server needs a storage, and this lacks "
+            f"{', '.join(missing)}. Write create_app(storage=SqliteStorage(…))"
+        )
+    return given
 
 
 def _known_app(catalog: Catalog, name: str) -> str:

@@ -1,13 +1,13 @@
-"""How a client's wish to stop a run becomes a stopped run, and what it is told.
+"""How a client's request to stop a run becomes a stopped run, and what it is told.
 
-A live run is asked first and the wish is stored then, both before anybody is answered: a crash after the answer still
-ends in a cancelled run. Asked and stopped are two facts: `outcome` is there once no further effect can be written.
+A live run is asked first and the request is stored then, both before anybody is answered: a crash after the answer
+still ends in a cancelled run. Asked and stopped are two facts: `outcome` is there once no further effect can be
+written.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -24,10 +24,10 @@ from safepoint.server.ids import SessionKey
 from safepoint.server.principal import NotYours
 from safepoint.server.requests import CancelRequest
 from safepoint.server.wire_events import Scene
-from safepoint.server.wish import Wish
-from safepoint.sessions.records import RecordMoved, RunRecord, RunState
+from safepoint.server.wish import encode_ask
+from safepoint.storage.run_records import RecordMoved, RunRecord, RunState
 
-_INTENT_PATIENCE = 1.0
+_PATIENCE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,12 @@ def no_node(request: CancelRequest) -> NotYours:
 async def _settle(
     host: Host, hosted: HostedRun, receipt: Receipt | None, request: CancelRequest, reason: Reason
 ) -> Cancelled:
-    """Store the wish, and wait as long as the request says. Cancellation: only the waiting ends."""
+    """Store the request, and wait as long as the request says. Cancellation: only the waiting ends."""
     if hosted.over.is_set and receipt is None and hosted.withdrawn is None:
-        return Cancelled(hosted.id, False, hosted.outcome, durable=host.book.durable)
-    wish = Wish(request, reason, host.owner, receipt.asked.id if receipt is not None else None)
-    durable = await store_wish(host, hosted.id, wish)
+        return Cancelled(hosted.id, False, hosted.outcome, durable=host.storage.durable)
+    ask_id = receipt.asked.id if receipt is not None else None
+    number = await store_request(host, hosted.id, request, reason, ask_id=ask_id, acknowledged=True)
+    durable = number is not None and host.storage.durable
     if request.wait_seconds > 0:
         try:
             async with asyncio.timeout(request.wait_seconds):
@@ -117,8 +118,8 @@ async def withdraw(host: Host, hosted: HostedRun, ask_id: str) -> bool:
     taken_back = receipt.withdraw()
     if taken_back:
         with suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(_INTENT_PATIENCE):
-                await host.book.retract(hosted.id, ask_id)
+            async with asyncio.timeout(_PATIENCE):
+                await host.storage.runs.withdraw_cancel(hosted.id, ask_id)
     return taken_back
 
 
@@ -138,16 +139,23 @@ def ask(hosted: HostedRun, request: CancelRequest, reason: Reason) -> Receipt | 
     return receipt
 
 
-async def store_wish(host: Host, run_id: str, wish: Wish) -> bool:
-    """Whether it outlives the process. Cancellation: stored or not."""
-    return await keep_wish(host, run_id, wish) is not None and host.book.durable
+async def store_request(
+    host: Host,
+    run_id: str,
+    request: CancelRequest,
+    reason: Reason,
+    *,
+    ask_id: str | None = None,
+    acknowledged: bool = False,
+) -> int | None:
+    """Its number; None if it could not be stored in time. `acknowledged`: the run was asked here.
 
-
-async def keep_wish(host: Host, run_id: str, wish: Wish) -> int | None:
-    """Its number in the book; None if the book has failed. Cancellation: stored or not."""
+    Cancellation: stored or not.
+    """
+    ask = encode_ask(request, reason, ask_id)
     try:
-        async with asyncio.timeout(_INTENT_PATIENCE):
-            return await host.book.intend(run_id, wish.to_json())
+        async with asyncio.timeout(_PATIENCE):
+            return await host.storage.runs.request_cancel(run_id, ask, acknowledged=acknowledged)
     except (StoreError, TimeoutError):
         return None
 
@@ -173,18 +181,19 @@ async def clear_pause(host: Host, key: SessionKey, paused: RunRecord, reason: Re
 
 
 async def _clear_pause(host: Host, key: SessionKey, paused: RunRecord, reason: Reason) -> bool | None:
-    """Whether the wish outlives the process; None as above. Cancellation: the pause is cleared or it is not."""
+    """Whether the request outlives the process; None as above. Cancellation: the pause is cleared or it is not."""
     sender = await host.sender(key)
     session = sender.session
     try:
         await sender.between(session.save_state)  # also learns what other processes have written
-        record = await host.book.take(paused.run_id, host.owner, epoch=paused.epoch, at=time.time())
+        record = await host.storage.runs.take(paused.run_id, host.storage.worker, epoch=paused.epoch)
     except (SessionBusy, RecordMoved):
         return None
     checkpoint = session.checkpoint
     if checkpoint is None or not checkpoint.questions or session.runs[-1].run_id != paused.run_id:
         return None
-    durable = await store_wish(host, paused.run_id, Wish(CancelRequest(), reason, host.owner))
+    number = await store_request(host, paused.run_id, CancelRequest(), reason, acknowledged=True)
+    durable = number is not None and host.storage.durable
     agent = host.agent(key.app)
     run = agent.start(checkpoint=Unanswered(checkpoint), session=session, ladder=host.config.ladder)
     run = run.under(paused.run_id)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import SkipJsonSchema
 
-from safepoint.sessions.records import RunState
+from safepoint.storage.run_records import RunState
 
 Values = dict[str, Any]  # Any: JSON values
 # Of a field that is left out where there is nothing to tell. No answer has a null.

@@ -1,30 +1,28 @@
-"""Stop a run that this process does not have: its wish is stored for whoever does, and the record tells the outcome.
+"""Stop a run that another process owns: the request is stored for that process, and the record tells the outcome.
 
-The owner lives: it finds the wish at its next beat. The owner is gone: the run is taken over, and ends there. Nobody
-tells us when, so the record is looked at until it has ended or the caller's patience is over; then the answer is that
-it was asked, and no more. Which nodes a run has, only its owner knows: it answers the wish in the book.
+If the owner lives, it finds the request at its next look. If it is dead, the run is taken over, and ends here. The
+record is looked at whenever it may have changed, until it has ended or the caller's patience is over; then the answer
+is that it was asked, and no more. Only the owner knows which nodes a run has: it answers the stored request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 
 from safepoint._core.reasons import Reason
 from safepoint._core.receipts import Outcome
 from safepoint.agent.result import StopReason
 from safepoint.errors import SessionNotFound
-from safepoint.server.cancelling import Cancelled, cancel_all, clear_pause, keep_wish, no_node, store_wish
+from safepoint.server.cancelling import Cancelled, cancel_all, clear_pause, no_node, store_request
 from safepoint.server.host import Host
 from safepoint.server.ids import SessionKey
 from safepoint.server.requests import CancelRequest
 from safepoint.server.takeover import settle, take_over
-from safepoint.server.wish import Wish
-from safepoint.sessions.records import RecordMoved, RunRecord, RunState
+from safepoint.storage.run_records import RecordMoved, RunRecord, RunState
 
-_LOOK = 0.05
 _LAST_WORD = 0.5
 
 
@@ -33,7 +31,7 @@ async def cancel_records(
 ) -> list[Cancelled]:
     """Each of them that has not ended, at once. A node is a part of a live run: raises `NotYours` if none is live.
 
-    Cancellation: the wishes stand, once they are stored.
+    Cancellation: the requests stand, once they are stored.
     """
     still = [record for record in records if not record.ended]
     meant = [record for record in still if request.node is None or record.state is RunState.LIVE]
@@ -51,7 +49,7 @@ async def cancel_records(
 async def _cancel(
     host: Host, key: SessionKey, record: RunRecord, request: CancelRequest, reason: Reason
 ) -> Cancelled | None:
-    """None if its session is gone. Cancellation: the wish stands, once it is stored."""
+    """None if its session is gone. Cancellation: the request stands, once it is stored."""
     if record.state is RunState.PAUSED:
         try:
             cleared = await clear_pause(host, key, record, reason)
@@ -59,56 +57,70 @@ async def _cancel(
             return None
         if cleared is not None:
             return cleared
-    durable = await store_wish(host, record.run_id, Wish(request, reason, host.owner))
-    outcome, until = None, time.monotonic() + request.wait_seconds
-    while durable is host.book.durable:  # else the store has failed
-        hosted = host.runs.get(record.run_id)
-        if hosted is not None and hosted.live:  # it has come to us meanwhile
-            return (await cancel_all(host, [hosted], request, reason))[0]
-        outcome = await _outcome(host, key, record.run_id, reason)
-        if outcome is not None or time.monotonic() >= until:
-            break
-        await asyncio.sleep(min(_LOOK, max(until - time.monotonic(), 0)))
-    return Cancelled(record.run_id, True, outcome, durable)
+    number = await store_request(host, record.run_id, request, reason)
+    durable = number is not None and host.storage.durable
+    if number is None:
+        return Cancelled(record.run_id, True, None, durable)
+    until = time.monotonic() + request.wait_seconds
+    async with host.storage.changes(run=record.run_id) as changes:
+        while True:
+            hosted = host.runs.get(record.run_id)
+            if hosted is not None and hosted.live:  # it has come to us meanwhile
+                return (await cancel_all(host, [hosted], request, reason))[0]
+            outcome = await _outcome(host, key, record.run_id, reason)
+            if outcome is not None or time.monotonic() >= until:
+                return Cancelled(record.run_id, True, outcome, durable)
+            await _wait_for(changes, until)
+
+
+async def _wait_for(changes: AsyncIterator[None], until: float) -> None:
+    """Until something may have changed, or that time has come. Cancellation: only the waiting ends."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(max(until - time.monotonic(), 0)):
+            await anext(changes)
 
 
 async def _cancel_node(
     host: Host, key: SessionKey, record: RunRecord, request: CancelRequest, reason: Reason
 ) -> Cancelled | None:
-    """None if its owner has no such node. Without its word in time: asked. Cancellation: the wish stands."""
-    run_id, until = record.run_id, time.monotonic() + request.wait_seconds
-    number = await keep_wish(host, run_id, Wish(request, reason, host.owner))
-    while number is not None:
-        said, now = await host.book.answer_to(number), await host.book.get(run_id)
-        if said is not None:
-            return None if said["outcome"] is None else Cancelled(run_id, True, said["outcome"], host.book.durable)
-        hosted = host.runs.get(run_id)
-        if hosted is not None and hosted.live:  # it has come to us meanwhile
-            return (await cancel_all(host, [hosted], request, reason))[0]
-        is_live = now is not None and now.state is RunState.LIVE
-        if not is_live:  # it may have ended by this very wish: then its owner's word comes right after
-            until = min(until, time.monotonic() + _LAST_WORD)
-        if time.monotonic() >= until:
-            return Cancelled(run_id, True, None, host.book.durable) if is_live else None
-        await asyncio.sleep(min(_LOOK, max(until - time.monotonic(), 0)))
-    return Cancelled(run_id, True, None, durable=False)
+    """None if its owner has no such node. Without its answer in time: asked. Cancellation: the request stands."""
+    run_id, until, runs = record.run_id, time.monotonic() + request.wait_seconds, host.storage.runs
+    number = await store_request(host, run_id, request, reason)
+    if number is None:
+        return Cancelled(run_id, True, None, durable=False)
+    async with host.storage.changes(run=run_id) as changes:
+        while True:
+            said, now = await runs.cancel_answer(number), await runs.get(run_id)
+            if said is not None:
+                return (
+                    None if said["outcome"] is None else Cancelled(run_id, True, said["outcome"], host.storage.durable)
+                )
+            hosted = host.runs.get(run_id)
+            if hosted is not None and hosted.live:  # it has come to us meanwhile
+                return (await cancel_all(host, [hosted], request, reason))[0]
+            is_live = now is not None and now.state is RunState.LIVE
+            if not is_live:  # it may have ended by this very request: then its owner's answer comes right after
+                until = min(until, time.monotonic() + _LAST_WORD)
+            if time.monotonic() >= until:
+                return Cancelled(run_id, True, None, host.storage.durable) if is_live else None
+            await _wait_for(changes, until)
 
 
 async def _outcome(host: Host, key: SessionKey, run_id: str, reason: Reason) -> str | None:
     """How it ended; taken over first if nobody has it. Cancellation: only the looking ends."""
-    record = await host.book.get(run_id)
+    record = await host.storage.runs.get(run_id)
     if record is None:
         return str(Outcome.STOPPED)  # its session is deleted
     if record.ended:
         return str(Outcome.STOPPED if record.outcome == StopReason.CANCELLED else Outcome.FINISHED_FIRST)
     if record.state is RunState.PAUSED:
         await clear_pause(host, key, record, reason)
-    elif record.is_orphan or record.state is RunState.SUSPENDED:
+    elif record.state is RunState.SUSPENDED or await host.storage.runs.orphans(run_id=run_id):
         await _take(host, record)
     return None
 
 
 async def _take(host: Host, record: RunRecord) -> None:
     """Cancellation: taken, or not."""
-    with suppress(RecordMoved):  # another process was faster, and knows the wish too
-        await (settle if record.owner == host.owner else take_over)(host, record)
+    with suppress(RecordMoved):  # another process was faster, and knows the request too
+        await (settle if record.owner == host.storage.worker else take_over)(host, record)

@@ -5,7 +5,6 @@ Whatever belongs to somebody else is not there.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import replace
 from functools import partial
@@ -21,8 +20,8 @@ from safepoint.server.pages import Wanted
 from safepoint.server.principal import NotYours, Principal
 from safepoint.server.shared_state import places
 from safepoint.server.wire_events import Json, Scene, error_frame, first_voice
-from safepoint.sessions.records import Place, RunRecord, RunState
-from safepoint.sessions.shelf import Note
+from safepoint.storage.run_records import Cursor, RunRecord, RunState
+from safepoint.storage.shared_state import Note
 
 _log = logging.getLogger("safepoint.server")
 
@@ -44,26 +43,26 @@ class Finder:
         record = (await self.record(who, run_id))[1]  # not there if its session was deleted, here or elsewhere
         return self._as_known_here(record) or record
 
-    async def runs(self, who: Principal, wanted: Wanted) -> list[tuple[Place, HostedRun | RunRecord]]:
+    async def runs(self, who: Principal, wanted: Wanted) -> list[tuple[Cursor, HostedRun | RunRecord]]:
         """All that are open, and one more of the others than a page has: what `run` would find, and where it is.
 
         However many runs others have had since, nobody's open ones are lost among them. Cancellation: no change.
         """
-        records = {record.run_id: record for record in await self._host.book.still_open()}
+        records = {record.run_id: record for record in await self._host.storage.runs.still_open()}
         if RunState.ENDED in wanted.states:
             records |= {record.run_id: record for record in await self._over(who, wanted)}
         live = {run.id: run for run in self._host.live() if who.owns(run.key.user)}
         keys = {id: key for id, record in records.items() if (key := SessionKey.parse(record.session)) is not None}
         mine = [records[id] for id, key in keys.items() if who.owns(key.user)]
-        known = [(each.place, live.get(each.run_id) or self._as_known_here(each) or each) for each in mine]
-        return [*known, *((Place(run.accepted_at, id), run) for id, run in live.items() if id not in records)]
+        known = [(each.cursor, live.get(each.run_id) or self._as_known_here(each) or each) for each in mine]
+        return [*known, *((Cursor(run.accepted_at, id), run) for id, run in live.items() if id not in records)]
 
     async def _over(self, who: Principal, wanted: Wanted) -> list[RunRecord]:
         """Of that app and user, where they were named. Cancellation: no change."""
         app, whose = wanted.app, wanted.user if who.user is None else who.user
         apps = [each.name for each in self._host.catalog] if app is None else [app]
         prefixes = [f"{app}/" if app is not None else ""] if whose is None else [f"{each}/{whose}/" for each in apps]
-        more = partial(self._host.book.over, after=wanted.after, limit=wanted.limit + 1)
+        more = partial(self._host.storage.runs.over, after=wanted.after, limit=wanted.limit + 1)
         return [record for prefix in prefixes for record in await more(prefix=prefix)]
 
     def _as_known_here(self, record: RunRecord) -> HostedRun | None:
@@ -73,7 +72,7 @@ class Finder:
 
     async def record(self, who: Principal, run_id: str) -> tuple[SessionKey, RunRecord]:
         """Raises `BadId`, `NotYours`. Cancellation: nothing has changed."""
-        record = await self._host.book.get(check_id("run", run_id))
+        record = await self._host.storage.runs.get(check_id("run", run_id))
         key = SessionKey.parse(record.session) if record is not None else None
         if record is None or key is None or not who.owns(key.user):
             raise NotYours(f"Run not found: {run_id}")
@@ -105,17 +104,16 @@ class Finder:
         return feed
 
     async def _follow(self, record: RunRecord, feed: Feed) -> None:
-        """For as long as somebody watches. Nobody tells us, so we look again. Cancellation: its viewers see no more."""
+        """For as long as it has viewers. Cancellation: its viewers see no more."""
+        run_id = record.run_id
         try:
-            while True:
-                # The record first: whatever is stored when it has ended is all there is.
-                record = await self._host.book.get(record.run_id) or replace(record, state=RunState.ENDED)
-                await self._tell(record, feed)
-                if record.state not in _UNDER_WAY or self._host.draining:
-                    break
-                await asyncio.sleep(_LOOK)
-                if not feed.viewers:
-                    break
+            async with self._host.storage.changes(run=run_id, session=record.session, every=_LOOK) as changes:
+                async for _ in changes:
+                    # The record first: whatever is stored when it has ended is all there is.
+                    record = await self._host.storage.runs.get(run_id) or replace(record, state=RunState.ENDED)
+                    await self._tell(record, feed)
+                    if record.state not in _UNDER_WAY or self._host.draining or not feed.viewers:
+                        break
         except StoreError as error:
             _log.error("the run %s can't be watched any more: %s", record.run_id, error)
         finally:
@@ -147,8 +145,8 @@ class Finder:
     async def sessions(self, app: str, user: str, prefix: str) -> list[Json]:
         """Without events, the one that was changed last at the end. Cancellation: nothing has changed."""
         host = self._host
-        touched, states = await host.book.touched(prefix), await host.store.states(prefix)
-        shared = await host.shelf.shared(places(SessionKey(app, user, "")).values())
+        touched, states = await host.storage.runs.touched(prefix), await host.storage.sessions.states(prefix)
+        shared = await host.storage.shared.shared(places(SessionKey(app, user, "")).values())
         keys = [key for id in sorted(states, key=lambda id: touched.get(id, 0.0)) if (key := SessionKey.parse(id))]
         return [
             listed_json(key, host.state_of(key, states[key.stored_as]), shared, touched.get(key.stored_as, 0.0))
@@ -161,10 +159,10 @@ class Finder:
         return Beside(
             agent.name if agent is not None else "",
             first_voice(agent) if agent is not None else None,
-            (await host.book.touched(id)).get(id, 0.0),
-            await host.shelf.shared(places(key).values()),
-            {record.run_id: record for record in await host.book.find(session=id)},
-            [*await host.shelf.notes(id), *_not_noted(host.live_of(key))],
+            (await host.storage.runs.touched(id)).get(id, 0.0),
+            await host.storage.shared.shared(places(key).values()),
+            {record.run_id: record for record in await host.storage.runs.find(session=id)},
+            [*await host.storage.shared.notes(id), *_not_noted(host.live_of(key))],
         )
 
 

@@ -1,7 +1,8 @@
 """All runs of one server: who is live, who waits, and how a run is accepted and found. Not a word of HTTP.
 
 Entries are kept by run id, so one run's end can never take another's entry away. A message is accepted once its
-record is stored: whoever comes after a crash finds it there.
+record is stored: a successor finds it there. The record of a run that begins at once is stored with its beginning; that
+of a message that has to wait is stored before.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ from safepoint.errors import SafepointError, SessionBusy, StoreError
 from safepoint.history.parts import Message
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
-from safepoint.server.hosted import REFUSED, HostedRun
+from safepoint.server.hosted import NOT_TAKEN, HostedRun
 from safepoint.server.ids import SessionKey
 from safepoint.server.operations import Operations
 from safepoint.server.others import Others
 from safepoint.server.principal import Principal
 from safepoint.server.requests import RunRequest, digest_of
-from safepoint.server.shared_state import lasting, merge, own
+from safepoint.server.shared_state import SHARED, lasting, merge, own
 from safepoint.server.starting import Start, start
 from safepoint.server.telling import AnyRun
-from safepoint.server.turn_state import TurnState, share
+from safepoint.server.turn_state import share
 from safepoint.server.wire_events import Scene
 from safepoint.sessions.busy import IfBusy, Sender
-from safepoint.sessions.owners import Owner
-from safepoint.sessions.records import RunBook, RunRecord, RunState, same_request
 from safepoint.sessions.session import Session
-from safepoint.sessions.shelf import Note, Shelf
-from safepoint.sessions.store import Store
+from safepoint.storage.operations import AcceptRun, AddNote, DeleteSession, ForgetNotes, ForgetRuns, TouchSession
+from safepoint.storage.protocol import Storage
+from safepoint.storage.run_records import RunRecord, RunState, same_request
+from safepoint.storage.shared_state import Note
 
 _DAY = 86_400.0
 _CACHED_SESSIONS = 1000
@@ -62,25 +63,24 @@ class NoSuchApp(SafepointError):
 class Host:
     """The server's sessions and runs."""
 
-    def __init__(self, catalog: Catalog, store: Store, book: RunBook, shelf: Shelf, config: ServerConfig) -> None:
+    def __init__(self, catalog: Catalog, storage: Storage, config: ServerConfig) -> None:
         self.catalog = catalog
-        self.store = store
-        self.book = book
-        self.shelf = shelf
+        self.storage = storage
         self.config = config
         self.operations = Operations()
         self.draining = False
-        self.owner = str(Owner.this_process())
         self.runs: OrderedDict[str, HostedRun] = OrderedDict()
         # Those of them that have a task: few, where `runs` has many that are over.
         self._led: dict[str, HostedRun] = {}
-        self._others = Others(book, self.owner, self._led.get)
+        self._others = Others(storage, self._led.get)
         # Pauses that are being cleared, by run id: whether that is durable, or None if there was none to clear.
         self.clearing: dict[str, asyncio.Task[bool | None]] = {}
         # Messages whose record is not stored yet: by which key, and whether they are to wait for their turn.
-        self._arriving: list[tuple[str, bool]] = []
+        self._arriving: dict[object, tuple[str, bool]] = {}
         self._senders: OrderedDict[SessionKey, Sender] = OrderedDict()
         self._patched: set[SessionKey] = set()
+        # Sessions with a run that is about to begin, and whose record is stored with that.
+        self._beginning: dict[SessionKey, HostedRun] = {}
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -100,10 +100,9 @@ class Host:
         history: Sequence[Message] = (),
     ) -> Session:
         """Raises `SessionExists`, `HistoryError`. Cancellation: it is made or it is not."""
-        session = await Session.create(self.store, key.stored_as, state=own(state or {}), history=history)
-        await share(self.shelf, key, state or {})
-        await self.book.touch(key.stored_as, time.time())
-        self._keep(key, Sender(session))
+        session = await Session.create(self.storage, key.stored_as, state=own(state or {}), history=history)
+        await self.storage.commit(*share(key, state or {}), TouchSession(key.stored_as, time.time()))
+        self._keep(key, Sender(_of_server(session)))
         return session
 
     async def sender(self, key: SessionKey) -> Sender:
@@ -112,8 +111,8 @@ class Host:
         if known is not None:
             self._senders.move_to_end(key)
             return known
-        session = await Session.load(self.store, key.stored_as)
-        return self._senders.get(key) or self._keep(key, Sender(session))
+        session = await Session.load(self.storage, key.stored_as)
+        return self._senders.get(key) or self._keep(key, Sender(_of_server(session)))
 
     async def up_to_date(self, key: SessionKey) -> Sender:
         """As `sender`, and its session knows what other processes have said. For whoever goes on from there.
@@ -121,7 +120,7 @@ class Host:
         Raises `SessionNotFound`. Cancellation: nothing has changed.
         """
         sender = await self.sender(key)
-        if self.book.durable and not sender.busy:
+        if self.storage.durable and not sender.busy:
             await sender.between(sender.session.refresh)
         return sender
 
@@ -131,9 +130,9 @@ class Host:
         Raises `SessionNotFound`. Cancellation: nothing has changed.
         """
         sender = await self.sender(key)
-        if sender.busy or not self.book.durable:
+        if sender.busy or not self.storage.durable or sender.session.end_is_pending:
             return sender.session
-        return Session(self.store, key.stored_as, await self.store.load(key.stored_as))
+        return Session(self.storage, key.stored_as, await self.storage.sessions.load(key.stored_as))
 
     def _keep(self, key: SessionKey, sender: Sender) -> Sender:
         self._senders[key] = sender
@@ -156,9 +155,8 @@ class Host:
             for hosted in live:
                 await hosted.over.wait()
         self._senders.pop(key, None)
-        await self.store.delete(key.stored_as)
-        await self.book.forget(key.stored_as)
-        await self.shelf.forget(key.stored_as)
+        id = key.stored_as
+        await self.storage.commit(DeleteSession(id), ForgetRuns(id), ForgetNotes(id))
 
     async def patch(self, key: SessionKey, delta: Mapping[str, Any]) -> None:  # Any: JSON values
         """Change the state, also under a live run, which goes on. Cancellation: changed or not."""
@@ -175,10 +173,9 @@ class Host:
                 stored = sender.session.stored_state
                 merge(sender.session.state, {name: deepcopy(stored.get(name)) for name in kept})
                 raise
-        await share(self.shelf, key, kept)
-        now = time.time()
-        await self.shelf.note(key.stored_as, Note(now, {"id": f"p-{uuid.uuid4()}", "stateDelta": kept}))
-        await self.book.touch(key.stored_as, now)
+        now, id = time.time(), key.stored_as
+        note = Note(now, {"id": f"p-{uuid.uuid4()}", "stateDelta": kept})
+        await self.storage.commit(*share(key, kept), AddNote(id, note), TouchSession(id, now))
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -188,32 +185,50 @@ class Host:
         Raises `SessionBusy`, `Draining`, `TooMany`, `NoSuchApp`, `SessionNotFound`, `NothingToAnswer`, `ValueError`.
         Cancellation: it was accepted, or it was not.
         """
-        agent, sender = self.agent(key.app), await self.sender(key)
+        sender = await self._ready(key, request)
         if (known := await self._repeated(key, request)) is not None:
             return known
-        if request.continues:
-            sender = await self.up_to_date(key)
         others = await self._others.of(key.stored_as, request.if_busy)
-        waits = sender.busy or bool(others)
+        waits = self._is_busy(key, sender) or bool(others)
         self._admit(who, request.if_busy, waits=waits)
         # Counted from here on, not from when its record is stored: many may come at once.
-        place = (who.name, waits)
-        self._arriving.append(place)
+        arriving = object()
+        self._arriving[arriving] = (who.name, waits)
         try:
-            begun = start(agent, sender.session, request, self.config.ladder)
-            try:
-                scene = await self.scene(begun, sender.session, request)
-            except BaseException:
-                begun.run.discard()
-                raise
-            hosted = HostedRun(key, begun.run, begun.prompt, scene, by=who.name)
-            hosted.leaving.policy = request.on_disconnect
-            if self._others.matter(request.if_busy):
-                hosted.queued = True
-                hosted.others_over = partial(self._others.make_way, request.if_busy, key.stored_as, hosted.id)
-            return await self.accept(hosted, sender, request)
+            hosted = await self._host(who, key, sender, request)
+            if not waits and not self._is_busy(key, sender):
+                try:
+                    return await self._begin(hosted, sender, request, arriving)
+                except SessionBusy:
+                    if request.if_busy == "reject":
+                        raise
+                # Another process was faster: the message waits for its turn, as a run that was not yet told to anybody.
+                hosted = await self._host(who, key, sender, request)
+            return await self._queue(hosted, sender, request, arriving)
         finally:
-            self._arriving.remove(place)
+            self._arriving.pop(arriving, None)
+
+    async def _ready(self, key: SessionKey, request: RunRequest) -> Sender:
+        """Raises `NoSuchApp`, `SessionNotFound`. Cancellation: nothing has changed."""
+        self.agent(key.app)
+        return await (self.up_to_date(key) if request.continues else self.sender(key))
+
+    def _is_busy(self, key: SessionKey, sender: Sender) -> bool:
+        """Would a message have to wait for a run of this process?"""
+        return sender.busy or key in self._beginning
+
+    async def _host(self, who: Principal, key: SessionKey, sender: Sender, request: RunRequest) -> HostedRun:
+        """A run for that message, which is not served yet. Cancellation: it is discarded."""
+        begun = start(self.agent(key.app), sender.session, request, self.config.ladder)
+        try:
+            scene = await self.scene(begun, sender.session, request)
+        except BaseException:
+            begun.run.discard()
+            raise
+        hosted = HostedRun(key, begun.run, begun.prompt, scene, by=who.name)
+        hosted.leaving.policy = request.on_disconnect
+        hosted.state_delta = request.state_delta or {}
+        return hosted
 
     async def scene(self, begun: Start, session: Session, request: RunRequest) -> Scene:
         """A run that goes on keeps the name and the marks of the turn that it belongs to. Cancellation: no change."""
@@ -221,28 +236,42 @@ class Host:
         if not begun.continued:
             return Scene.of(begun.run.id, agent, metadata)
         origin = session.runs[-1].origin
-        record = await self.book.get(origin)
+        record = await self.storage.runs.get(origin)
         before: dict[str, Any] = record.request.get("customMetadata", {}) if record is not None else {}  # Any: JSON
         return Scene.of(origin, agent, {**before, **(metadata or {})})
 
-    async def accept(self, hosted: HostedRun, sender: Sender, request: RunRequest) -> HostedRun | RunRecord:
-        """Store its record, then let it run, or wait for its turn. Cancellation: it was accepted, or it was not."""
-        hosted.queued, now = hosted.queued or sender.busy, hosted.accepted_at
-        record = RunRecord(
-            hosted.id,
-            hosted.key.stored_as,
-            RunState.QUEUED if hosted.queued else RunState.LIVE,
-            now,
-            self.owner,
-            request.model_dump(mode="json", by_alias=True, exclude_none=True),
-            request.idempotency_key,
-            digest_of(request) if request.idempotency_key is not None else None,
-            started_at=None if hosted.queued else now,
-            renewed=now,
-            by=hosted.by,
-        )
+    async def _begin(
+        self, hosted: HostedRun, sender: Sender, request: RunRequest, arriving: object
+    ) -> HostedRun | RunRecord:
+        """Let it run; its record is stored with its beginning. Raises `SessionBusy` if the session is not free.
+
+        Cancellation: it was accepted, or it was not.
+        """
+        record = self._record(hosted, request, RunState.LIVE)
+        hosted.accept = AcceptRun(record, hosted.accepted_at - _DAY, only_first=self._others.matter(request.if_busy))
+        self._beginning[hosted.key] = hosted
         try:
-            known = await self.book.accept(record, since=now - _DAY)
+            self._arriving.pop(arriving)  # from here on it counts as live
+            self.serve(hosted, sender, request.if_busy)
+            await hosted.accepted.wait()
+        finally:
+            del self._beginning[hosted.key]
+        if hosted.is_accepted:
+            return hosted
+        await hosted.over.wait()
+        self.runs.pop(hosted.id, None)
+        if hosted.twin is not None:
+            return self.runs.get(hosted.twin.run_id) or hosted.twin
+        raise hosted.why_not_accepted
+
+    async def _queue(
+        self, hosted: HostedRun, sender: Sender, request: RunRequest, arriving: object
+    ) -> HostedRun | RunRecord:
+        """Store its record, then let it wait for its turn. Cancellation: it was accepted, or it was not."""
+        hosted.queued, now = True, hosted.accepted_at
+        record = self._record(hosted, request, RunState.QUEUED)
+        try:
+            known = await self.storage.runs.accept(record, since=now - _DAY)
         except BaseException:
             hosted.run.discard()
             raise
@@ -251,17 +280,37 @@ class Host:
             return self.runs.get(known.run_id) or known
         if self.draining:  # it began to, while the record was stored
             hosted.run.discard()
-            await self.book.move(hosted.id, RunState.ENDED, epoch=0, ended_at=now, **REFUSED)
+            await self.storage.runs.move(hosted.id, RunState.ENDED, epoch=0, ended_at=now, **NOT_TAKEN)
             self._refuse_if_draining()
-        hosted.state_delta = request.state_delta or {}
+        if self._others.matter(request.if_busy):
+            id = hosted.key.stored_as
+            hosted.others_over = partial(self._others.make_way, request.if_busy, id, hosted.id)
+        self._arriving.pop(arriving, None)
         self.serve(hosted, sender, request.if_busy)
         return hosted
+
+    def _record(self, hosted: HostedRun, request: RunRequest, state: RunState) -> RunRecord:
+        now = hosted.accepted_at
+        return RunRecord(
+            hosted.id,
+            hosted.key.stored_as,
+            state,
+            now,
+            self.storage.worker,
+            request.model_dump(mode="json", by_alias=True, exclude_none=True),
+            request.idempotency_key,
+            digest_of(request) if request.idempotency_key is not None else None,
+            started_at=now if state is RunState.LIVE else None,
+            by=hosted.by,
+        )
 
     async def _repeated(self, key: SessionKey, request: RunRequest) -> HostedRun | RunRecord | None:
         """The run of the same idempotency key. Raises `KeyTaken`. Cancellation: nothing has changed."""
         if request.idempotency_key is None:
             return None
-        known = await self.book.by_key(key.stored_as, request.idempotency_key, since=time.time() - _DAY)
+        if (beginning := self._beginning.get(key)) is not None:
+            await beginning.accepted.wait()  # it may be the same request, whose record is not stored yet
+        known = await self.storage.runs.by_key(key.stored_as, request.idempotency_key, since=time.time() - _DAY)
         if known is None:
             return None
         same_request(known, digest_of(request))
@@ -272,7 +321,7 @@ class Host:
         if waits and if_busy == "reject":
             raise SessionBusy("a run of this session is live: wait for it, stop it, or send ifBusy")
         queued = [run.state is RunState.QUEUED for run in self.live() if run.by == who.name]
-        queued += [is_queued for name, is_queued in self._arriving if name == who.name]
+        queued += [is_queued for name, is_queued in self._arriving.values() if name == who.name]
         limits, waiting = self.config.limits, sum(queued)
         if waits and waiting >= limits.queued_runs:
             raise TooMany(f"{waiting} messages wait for their turn, and no more may (limit queued_runs): stop one")
@@ -286,8 +335,6 @@ class Host:
 
     def serve(self, hosted: HostedRun, sender: Sender, if_busy: IfBusy) -> None:
         """Give an accepted run its task."""
-        turn = TurnState(self.book, self.shelf, hosted, sender.session)
-        hosted.bring_state, hosted.keep_state = turn.bring, turn.keep
         self.runs[hosted.id] = self._led[hosted.id] = hosted
         self.operations.accepted(hosted)
         body = self._lead(hosted, sender, if_busy)
@@ -309,7 +356,7 @@ class Host:
             merge(sender.session.state, hosted.state_delta)
 
         try:
-            await hosted.serve(sender, if_busy, self.book, joined)
+            await hosted.serve(sender, if_busy, self.storage.runs, joined)
         finally:
             limit.cancel()
             self._led.pop(hosted.id, None)
@@ -380,3 +427,9 @@ class Host:
         """Somebody can't wait."""
         for hosted in self.live():
             hosted.ask(SafePoint.FORCE, Reason("the server was told to end at once", Source.SHUTDOWN))
+
+
+def _of_server(session: Session) -> Session:
+    """What sessions share is kept once, beside them."""
+    session.keep_elsewhere(*SHARED)
+    return session

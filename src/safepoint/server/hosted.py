@@ -1,7 +1,7 @@
 """One run that the server holds for its clients, from the accepted message to the last event.
 
-The run lives in a task of the server's own, never in a request's: whoever comes and goes, it has one life, and its
-record says how that ended before the next run of the session begins.
+The run lives in a task of the server's own, never in a request's: whoever comes and goes, it has one life. Its record
+is accepted with the beginning of the run, or before that if it has to wait for its turn, and ends with the run.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from safepoint._core.latch import Latch
 from safepoint._core.points import Level, SafePoint
-from safepoint._core.reasons import Reason, Source
+from safepoint._core.reasons import Reason
 from safepoint._core.receipts import Receipt
 from safepoint.agent.result import StopReason
 from safepoint.errors import SessionBusy, SessionNotFound, StoreError
@@ -25,10 +24,13 @@ from safepoint.server.feed import Feed
 from safepoint.server.ids import SessionKey
 from safepoint.server.leaving import Leaving
 from safepoint.server.telling import AnyRun, Telling, before_its_turn, failure
+from safepoint.server.turn_state import TurnState, reason_json, state_after
 from safepoint.server.wire_events import ABORTED, Abnormal, Json, Scene, error_frame, usage_json
 from safepoint.sessions.busy import Delivery, IfBusy, Sender
-from safepoint.sessions.records import RecordMoved, RunBook, RunState
+from safepoint.sessions.pending_ends import REFUSED
 from safepoint.sessions.session import Session
+from safepoint.storage.operations import AcceptRun
+from safepoint.storage.run_records import AlreadyAccepted, RecordMoved, RunRecord, RunRegistry, RunState
 
 _log = logging.getLogger("safepoint.server")
 
@@ -36,7 +38,7 @@ _PATIENCE = 10.0
 # More events, twice, than a run tells in one process.
 _LIFE = 1_000_000
 # How the record of a message ends that was not taken: its idempotency key is free, for whoever sends it again.
-REFUSED: Mapping[str, str | None] = {"outcome": "refused", "key": None, "digest": None}
+NOT_TAKEN: Mapping[str, str | None] = {"outcome": "refused", "key": None, "digest": None}
 
 
 class HostedRun:
@@ -59,15 +61,22 @@ class HostedRun:
         self.queued = False
         self.epoch = epoch
         self.admitted = Latch()
+        # Its record is stored, or never will be.
+        self.accepted = Latch()
+        # Accepted by an earlier request with the same idempotency key.
+        self.twin: RunRecord | None = None
+        self._is_stored = False
+        self._has_opened = False
         # The beginning of its run is stored, or there is none.
         self.begun = Latch()
         self.telling = Telling(run, self.feed, self._on_begin, again=epoch > 0)
         self.refused: SessionBusy | SessionNotFound | None = None
         # Its turn could not begin, or another process has it now.
         self.failed: StoreError | None = None
-        # How it ended is known and could not be recorded yet.
+        # The message never became a run, and its record could not be ended yet.
         self.owed = False
-        self._recorded = False
+        # Its record says how it ended.
+        self.is_recorded = False
         self.delivery: Delivery | None = None
         # Asked to stop while it was waiting for its turn: then there is no run to ask.
         self.withdrawn: Reason | None = None
@@ -75,10 +84,10 @@ class HostedRun:
         self.over = Latch()
         self.task: asyncio.Task[None] | None = None
         self.asks: dict[str, Receipt] = {}
-        # What came with the message, and who brings that, and what sessions share, into its turn and out of it.
+        # What came with the message.
         self.state_delta: Mapping[str, Any] = {}  # Any: JSON values
-        self.bring_state: Callable[[], Awaitable[None]] | None = None
-        self.keep_state: Callable[[], Awaitable[None]] | None = None
+        # Its record, if that is to be accepted with the beginning of the run.
+        self.accept: AcceptRun | None = None
         # Waits for runs of its session in other processes that come before it; None once they are over.
         self.others_over: Callable[[], Awaitable[None]] | None = None
         self._session: Session | None = None
@@ -87,6 +96,23 @@ class HostedRun:
     @property
     def id(self) -> str:
         return self.run.id
+
+    @property
+    def is_accepted(self) -> bool:
+        """Is its record stored?"""
+        return self._is_stored
+
+    @property
+    def why_not_accepted(self) -> Exception:
+        """Of a run that is over, and was not accepted."""
+        found = self.refused or self.failed
+        if found is None and self.run.ended:
+            result = self.run.result
+            error = result.error or result.save_error
+            found = error if isinstance(error, StoreError) else None
+            if found is None and isinstance(error, Exception):
+                return error
+        return found or StoreError("the run was stopped before it could be accepted")
 
     @property
     def live(self) -> bool:
@@ -138,24 +164,33 @@ class HostedRun:
 
     # -- its life ------------------------------------------------------------------------------------------------------
 
-    async def serve(self, sender: Sender, if_busy: IfBusy, book: RunBook, joined: Callable[[AnyRun], object]) -> None:
+    async def serve(
+        self, sender: Sender, if_busy: IfBusy, runs: RunRegistry, joined: Callable[[AnyRun], object]
+    ) -> None:
         """From the queue to the last event, as the body of a task of the server.
 
         Cancellation: a run that waits for its turn is withdrawn; a live one is stopped NOW.
         """
-        self._session = sender.session
-        stop_listening = self.telling.listen(sender.session)
+        session = self._session = sender.session
+        stop_listening = self.telling.listen(session)
+        session.attach(self.id, TurnState(self, session, self.accept))
+        if self.accept is None:
+            self.stored()
         if if_busy != "reject":
             self.admitted.set()
-        # The record has ended before the next run of the session begins, so nobody can take that one's work for this.
-        on_turn, on_over = partial(self._begin, book), partial(self._record_over, book)
         try:
             if self.withdrawn is not None:
                 self.run.discard()
                 raise asyncio.CancelledError  # asked for before this task had made a step
             await self._let_others_end()
+            # The record has ended before the next run of the session begins, so nobody takes that one's work for this.
             sent = await sender.deliver(
-                self.run, self.prompt, if_busy=if_busy, on_turn=on_turn, on_over=on_over, on_joined=joined
+                self.run,
+                self.prompt,
+                if_busy=if_busy,
+                on_turn=self._begin,
+                on_over=partial(self._record_over, runs),
+                on_joined=joined,
             )
             self.delivery = sent.delivery
             if self.refused is not None:
@@ -177,11 +212,21 @@ class HostedRun:
         finally:
             stop_listening()
             self._on_begin()
-            if not self._recorded:
-                await self.record_end(book)
+            await self.record_end(runs)
+            self.accepted.set()
             self.feed.close(self._error_frame())
             self.over.set()
             self.leaving.end()
+
+    def stored(self) -> None:
+        """Its record is there: a successor finds it."""
+        self._is_stored = True
+        self.accepted.set()
+
+    def opened(self) -> None:
+        """The session has its beginning: its end will be stored there, and that of its record with it."""
+        self._has_opened, self.queued = True, False
+        self.stored()
 
     def _on_begin(self) -> None:
         self.begun.set()
@@ -197,72 +242,73 @@ class HostedRun:
             self.run.discard()
             raise
 
-    async def _begin(self, book: RunBook) -> None:
-        """Cancellation: the record says that it is queued, and the run does not start."""
+    async def _begin(self) -> None:
+        """Its turn has come. Cancellation: there is nothing to wait for."""
         self._has_turn = True
-        if self.queued:
-            await book.move(self.id, RunState.LIVE, epoch=self.epoch, started_at=time.time())
-            self.queued = False
-        if self.bring_state is not None:
-            await self.bring_state()
 
-    async def _leave_state(self) -> None:
-        """The run is over whether or not this can be stored. Cancellation: not all of it may be."""
-        if self.keep_state is not None:
-            try:
-                await self.keep_state()
-            except StoreError:
-                _log.exception("what the run %s did to shared values could not be stored", self.id)
-
-    async def _record_over(self, book: RunBook) -> None:
+    async def _record_over(self, runs: RunRegistry) -> None:
         """Cancellation: as of `record_end`."""
         error = self.run.result.error
-        if isinstance(error, SessionBusy) or (isinstance(error, SessionNotFound) and not self.begun.is_set):
+        if error is None and not self._has_opened:  # it was asked to stop meanwhile
+            error = self.run.result.save_error
+        if isinstance(error, AlreadyAccepted):
+            self.twin = error.record
+        elif isinstance(error, SessionBusy) or (isinstance(error, SessionNotFound) and not self.begun.is_set):
             self.refused = error  # another process has a run of it, or has deleted it
+        elif isinstance(error, RecordMoved) and not self.begun.is_set:
+            self.failed = error
         if self.run.result.save_error is not None:
-            await self._look_again()
+            await self._store_end()
         if self.run.pause is not None and self.run.pause.clearing is not None:
-            await self.run.pause.clearing.wait()  # somebody asked while it closed itself to wait for a person
-        await self._leave_state()
-        await self.record_end(book)
+            # A tool or a hook cancelled it while it closed itself to wait for a person.
+            await self.run.pause.clearing.wait()
+        await self.record_end(runs)
 
-    async def _look_again(self) -> None:
-        """The store did not take the end of the run in time, but it may well have it by now. Bounded.
-
-        Cancellation: the session finds out when it is used next.
-        """
+    async def _store_end(self) -> None:
+        """The end was not stored in time: try once more, bounded. Cancellation: it is tried again later."""
         assert self._session is not None
-        with suppress(StoreError, TimeoutError):
+        try:
             async with asyncio.timeout(_PATIENCE):
-                await self._session.save_state()
+                await self._session.store_end()
+        except (StoreError, TimeoutError) as error:
+            _log.error("the end of the run %s is not stored yet: %s", self.id, error)
 
-    async def record_end(self, book: RunBook) -> None:
-        """Bounded; what fails is owed, and tried again. Cancellation: likewise, by the next start at the latest."""
-        self._recorded = True
+    async def record_end(self, runs: RunRegistry) -> None:
+        """How the record of a message ends that never became a run, or was never told so; a run ends its own.
+
+        Bounded; what fails is owed, and tried again. Cancellation: likewise, by the next start at the latest.
+        """
+        was_cleared = self.run.cleared is not None  # what was stored with its end says that it waits for a person
+        if not was_cleared and (self.is_recorded or not self._is_stored or (self._has_opened and not self._is_lost)):
+            return
         if isinstance(self.failed, RecordMoved) or (self.refused is not None and self.epoch):
             return  # it is another's by now; or it was picked up too early, and its turn is still to come
-        state, reason = RunState.ENDED, self.reason
-        if self.paused:
-            state = RunState.PAUSED
-        elif reason is not None and reason.source is Source.SHUTDOWN:
-            state = RunState.SUSPENDED
-        why = None if reason is None else reason_json(reason)
-        error, usage = self.error, usage_json(self.run.result.usage) if self.run.ended else None
+        reason, error = self.reason, self.error
+        is_over = self.run.ended and not was_cleared
+        stop_reason = self.run.result.stop_reason if is_over else StopReason.CANCELLED
+        why: Mapping[str, Any] | None = None if reason is None else reason_json(reason)  # Any: JSON values
         if error is not None and why is None:
             why = {"error": type(error).__name__, "text": str(error)}
+        usage = usage_json(self.run.result.usage) if self.run.ended else None
         left = {"ended_at": time.time(), "outcome": self.outcome, "reason": why, "usage": usage}
         if self.refused is not None:
-            left |= REFUSED
+            left |= NOT_TAKEN
         self.owed = True
         try:
             async with asyncio.timeout(_PATIENCE):
-                await book.move(self.id, state, epoch=self.epoch, **left)
+                await runs.move(self.id, state_after(stop_reason, reason), epoch=self.epoch, **left)
         except RecordMoved as moved:
             _log.warning("the end of the run %s is recorded by another process: %s", self.id, moved)
         except (StoreError, TimeoutError):
             _log.exception("the end of the run %s could not be recorded yet", self.id)
             return
-        self.owed = False
+        self.owed, self.is_recorded = False, True
+
+    @property
+    def _is_lost(self) -> bool:
+        """Will the session never have its end? It was deleted, or taken over."""
+        error = self.run.result.save_error if self.run.ended else None
+        return isinstance(error, REFUSED)
 
     def _error_frame(self) -> Json | None:
         return None if self.error is None else error_frame(*failure(self.error), time.time())
@@ -299,7 +345,3 @@ def first_event(epoch: int) -> int:
 def first_stored(epoch: int) -> int:
     """As `first_event`, where its events are told as they are stored."""
     return epoch * _LIFE + _LIFE // 2
-
-
-def reason_json(reason: Reason) -> dict[str, str | None]:
-    return {"text": reason.text, "source": str(reason.source), "by": reason.by}

@@ -19,7 +19,7 @@ from safepoint.agent.events import CancelRequested, Event, ReasoningStreamed, Te
 from safepoint.history.estimate import estimate_tokens
 from safepoint.server.hosted import HostedRun
 from safepoint.server.metrics import Gauges, Metrics
-from safepoint.sessions.records import RunState
+from safepoint.storage.run_records import RunState
 
 _log = logging.getLogger("safepoint.server")
 

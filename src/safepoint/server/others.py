@@ -1,46 +1,47 @@
 """Runs of a session that other processes have: a message that may wait for its turn waits for theirs too.
 
-Two processes share a book and nothing else, so it is looked at again and again. Who was accepted first is first. Every
-message that may wait is accepted as one that does, and looks only then: of two that come to two processes at once, the
-later one finds the other. Among the runs of this process turns are given by the session's sender, once they may begin.
-A run whose process has died counts as well: somebody takes it over, and then it goes on, or ends.
+Two processes share a storage and nothing else. The run that was accepted first is first: the transaction that accepts a
+run that is to begin at once finds every run that was accepted before, and refuses it then. Among the runs of this
+process turns are given by the session's sender, once they may begin. A run whose owner is dead counts as well: it is
+taken over, and then it goes on, or ends.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from safepoint._core.reasons import Reason, Source
 from safepoint.errors import SessionBusy
 from safepoint.server.hosted import HostedRun
 from safepoint.server.requests import CancelRequest
-from safepoint.server.wish import Wish
+from safepoint.server.wish import encode_ask
 from safepoint.sessions.busy import IfBusy
-from safepoint.sessions.records import RunBook, RunRecord, RunState
+from safepoint.storage.protocol import Storage
+from safepoint.storage.run_records import RunRecord, RunState, is_in_line
 
 _LOOK = 0.25
 _STOPS = {"preempt": "any", "interrupt": "now"}
 
 
 class Others:
-    """`owner`: this process. `here`: the run of that id, if this process works on it."""
+    """`here`: the run of that id, if this process works on it."""
 
-    def __init__(self, book: RunBook, owner: str, here: Callable[[str], HostedRun | None]) -> None:
-        self._book = book
-        self._owner = owner
+    def __init__(self, storage: Storage, here: Callable[[str], HostedRun | None]) -> None:
+        self._storage = storage
         self._here = here
 
     def matter(self, if_busy: IfBusy) -> bool:
         """May there be any, and would such a message wait for them?"""
-        return if_busy != "reject" and self._book.durable
+        return if_busy != "reject" and self._storage.durable
 
     async def of(self, session: str, if_busy: IfBusy) -> list[RunRecord]:
         """What a message would have to wait for. Raises `SessionBusy` if it would not. Cancellation: no change."""
         if not self.matter(if_busy):
             return []
         found = [record for record in await self._open(session) if self._here(record.run_id) is None]
-        elsewhere = [record for record in found if record.owner != self._owner]  # ours are only just being accepted
+        elsewhere = [
+            record for record in found if record.owner != self._storage.worker
+        ]  # ours are only just being accepted
         if elsewhere and if_busy == "rollback":
             raise SessionBusy(
                 f"the run {elsewhere[0].run_id} of this session is live in another process, which alone can take its "
@@ -53,13 +54,15 @@ class Others:
 
         What is live is asked to stop, if the message wants that. Cancellation: some may have been asked.
         """
-        found = await self._open(session)
-        if self._is_clear(found, run_id):
-            return
-        await self._stop(found, if_busy)
-        while not self._is_clear(found, run_id):
-            await asyncio.sleep(_LOOK)
-            found = await self._open(session)
+        asked = False
+        async with self._storage.changes(session=session, every=_LOOK) as changes:
+            async for _ in changes:
+                found = await self._open(session)
+                if self._is_clear(found, run_id):
+                    return
+                if not asked:
+                    await self._stop(found, if_busy)
+                asked = True
 
     def _is_clear(self, found: list[RunRecord], run_id: str) -> bool:
         mine = next((place for place, each in enumerate(found) if each.run_id == run_id), 0)
@@ -84,9 +87,8 @@ class Others:
             if hosted is not None:
                 hosted.ask(request.point(), reason)
             else:
-                await self._book.intend(record.run_id, Wish(request, reason, self._owner).to_json())
+                await self._storage.runs.request_cancel(record.run_id, encode_ask(request, reason))
 
     async def _open(self, session: str) -> list[RunRecord]:
         """Live and queued, as they were accepted. Cancellation: nothing has changed."""
-        found = await self._book.still_open(session, waiting=False)
-        return [each for each in found if each.state is not RunState.SUSPENDED]
+        return [each for each in await self._storage.runs.still_open(session, waiting=False) if is_in_line(each)]

@@ -17,19 +17,19 @@ from fastapi import Depends, Query
 
 from safepoint.server.ids import BadId, check_id, check_ids
 from safepoint.server.wire_events import Json
-from safepoint.sessions.records import Place, RunState
+from safepoint.storage.run_records import Cursor, RunState
 
 USUAL = 100
 MOST = 1000
 
 
-def read_place(text: str) -> Place:
+def read_place(text: str) -> Cursor:
     """Raises `BadId`."""
     at, _, run_id = text.partition(",")
     try:
-        place = Place(float(at), run_id)
+        place = Cursor(float(at), run_id)
     except ValueError:
-        place = Place(math.nan, run_id)
+        place = Cursor(math.nan, run_id)
     if not math.isfinite(place.created_at):
         raise BadId(f"after {text[:140]!r}: write what the Link header of the page before says")
     check_id("run", run_id)
@@ -43,10 +43,10 @@ class Wanted:
     app: str | None = None
     user: str | None = None
     states: frozenset[RunState] = frozenset(RunState)
-    after: Place | None = None
+    after: Cursor | None = None
     limit: int = USUAL
 
-    def page(self, found: Iterable[tuple[Place, Json]]) -> tuple[list[Json], str | None]:
+    def page(self, found: Iterable[tuple[Cursor, Json]]) -> tuple[list[Json], str | None]:
         """The page, and the query of the next one if there is one."""
         fitting = {place: run for place, run in found if self._fits(place, run)}
         places = sorted(fitting, reverse=True)
@@ -54,11 +54,11 @@ class Wanted:
         runs = [{**fitting[place], "createdAt": place.created_at} for place in shown]
         return runs, self._query(shown[-1]) if len(places) > self.limit else None
 
-    def _fits(self, place: Place, run: Json) -> bool:
+    def _fits(self, place: Cursor, run: Json) -> bool:
         named = self.app in (None, run.get("appName")) and self.user in (None, run.get("userId"))
         return named and run["state"] in self.states and (self.after is None or place < self.after)
 
-    def _query(self, last: Place) -> str:
+    def _query(self, last: Cursor) -> str:
         states = sorted(self.states) if self.states < frozenset(RunState) else []
         named = [(name, value) for name, value in (("app", self.app), ("user", self.user)) if value is not None]
         wanted = [*named, *(("state", str(state)) for state in states), ("limit", str(self.limit))]

@@ -59,8 +59,7 @@ class Readiness:
         """Cancellation: nothing has changed."""
         try:
             async with asyncio.timeout(_PATIENCE):
-                await self._host.book.get(_NOTHING)
-                await self._host.store.list_ids(_NOTHING)
+                await self._host.storage.check()
         except Exception as error:  # a store of the user's own may raise anything
             reached = False
             if self._last is None or self._last[1]:

@@ -1,12 +1,9 @@
-"""One process looks after another: who is alive, who wants what stopped, and whose runs have nobody any more.
+"""One process looks after another: requests to cancel its runs, and runs whose owner is dead.
 
-Every process says at each beat that it lives and learns which of its runs others want stopped. Then it looks for open
-records of processes that are gone and takes them over, the oldest first; a book lets one process do that and refuses
-the others. The first such look is over before the server answers anybody, so a client that comes back after a restart
-finds its session as busy as it was.
-
-Nothing here is told by anybody: two processes share a book and nothing else, so this is the one place that looks again
-and again.
+At each beat a process takes up the requests that others have stored for its runs. Then it looks for open records of
+dead owners and takes them over, the oldest first; the storage lets one process do that and refuses the others. The
+first such look is over before the server answers, so a client that comes back after a restart finds its session as busy
+as it was. That an owner has died is told by time alone, so this is the one place that looks again and again.
 """
 
 from __future__ import annotations
@@ -16,17 +13,19 @@ import logging
 import time
 from contextlib import suppress
 
+from safepoint._core.reasons import Reason
 from safepoint._core.receipts import Receipt
 from safepoint._core.supervisor import Supervisor
-from safepoint.errors import StoreCorrupt, StoreError
+from safepoint.errors import StoreError
 from safepoint.server.cancelling import ask, clear_pause
 from safepoint.server.host import Host, NoSuchApp
 from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
 from safepoint.server.principal import NotYours
+from safepoint.server.requests import CancelRequest
 from safepoint.server.takeover import settle, take_over
-from safepoint.server.wish import Wish, stopping
-from safepoint.sessions.records import Intent, RecordMoved, RunRecord, RunState
+from safepoint.server.wish import decode_ask, stopping
+from safepoint.storage.run_records import RecordMoved, RunRecord, RunState, StoredCancelRequest
 
 _log = logging.getLogger("safepoint.server")
 
@@ -37,12 +36,11 @@ _GOODBYE = 1.0
 
 
 class Recovery:
-    """`await start()` before the server answers, `await stop()` when it leaves. Without a durable book: nothing."""
+    """`await start()` before the server answers, `await stop()` when it leaves. Without a durable storage: nothing."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._task: asyncio.Task[None] | None = None
-        self._heard = 0
         # Taken over, and not settled: the session was busy in another process, or the store failed.
         self._pending: set[str] = set()
         # What was looked at and is left alone for as long as it does not change, by epoch.
@@ -51,7 +49,7 @@ class Recovery:
 
     async def start(self) -> None:
         """Cancellation: some runs may be running already."""
-        if self._host.book.durable:
+        if self._host.storage.durable:
             await self.once()
             self._task = asyncio.create_task(self._for_ever(), name="safepoint: recovery")
 
@@ -77,45 +75,43 @@ class Recovery:
     # -- our own runs --------------------------------------------------------------------------------------------------
 
     async def _beat(self) -> None:
-        """Cancellation: some of what others want was done."""
+        """Cancellation: some requests were taken up."""
         host = self._host
-        for intent in await host.book.beat(host.owner, at=time.time(), after=self._heard):
-            self._heard = intent.number
+        for stored in await host.storage.runs.unheard_cancels(host.storage.worker):
             try:
-                await self._deliver(intent)
-            except Exception:  # whatever is wrong with one wish, the others are heard, and this process goes on living
-                _log.exception("what somebody wants of the run %s could not be done", intent.run_id)
+                await self._deliver(stored)
+            except Exception:  # whatever is wrong with one request, the others are heard, and this process goes on
+                _log.exception("the run %s could not be cancelled as requested", stored.run_id)
+            await host.storage.runs.acknowledge_cancel(stored.number)
         for hosted in [each for each in host.runs.values() if each.owed and each.over.is_set]:
-            await hosted.record_end(host.book)
+            await hosted.record_end(host.storage.runs)
 
-    async def _deliver(self, intent: Intent) -> None:
-        """Cancellation: delivered, or not; the intent stays in the book."""
-        wish, hosted = Wish.of(intent), self._host.runs.get(intent.run_id)
+    async def _deliver(self, stored: StoredCancelRequest) -> None:
+        """Cancellation: delivered, or not; the request stays stored."""
+        (request, reason), hosted = decode_ask(stored), self._host.runs.get(stored.run_id)
         if hosted is not None and hosted.live:
-            if wish.via != self._host.owner:  # else it was asked by whoever stored it
-                await self._ask(hosted, wish, intent.number)
-            return
-        record = await self._host.book.get(intent.run_id)
-        if record is not None and record.state is RunState.PAUSED and wish.request.node is None:
+            return await self._ask(hosted, request, reason, stored.number)
+        record = await self._host.storage.runs.get(stored.run_id)
+        if record is not None and record.state is RunState.PAUSED and request.node is None:
             key = SessionKey.parse(record.session)
             assert key is not None
-            await clear_pause(self._host, key, record, wish.reason)
+            await clear_pause(self._host, key, record, reason)
 
-    async def _ask(self, hosted: HostedRun, wish: Wish, number: int) -> None:
-        """Ask it. Of a node, whoever wished it is told whether there is one. Cancellation: asked; perhaps not told."""
+    async def _ask(self, hosted: HostedRun, request: CancelRequest, reason: Reason, number: int) -> None:
+        """Ask it. Of a node, the request is answered: was there one? Cancellation: asked; perhaps not answered."""
         try:
-            receipt = ask(hosted, wish.request, wish.reason)
+            receipt = ask(hosted, request, reason)
         except NotYours:  # that part of the run is over, or never was
-            await self._host.book.answer(number, {"outcome": None})
+            await self._host.storage.runs.answer_cancel(number, {"outcome": None})
             return
-        if wish.request.node is not None and receipt is not None:
+        if request.node is not None and receipt is not None:
             Supervisor.current().spawn(self._tell(number, receipt), f"tell {hosted.id}", None)
 
     async def _tell(self, number: int, receipt: Receipt) -> None:
         """Once the node has ended. Cancellation: its asker is told that it was asked, and no more."""
         outcome = await receipt.wait()
         with suppress(StoreError):
-            await self._host.book.answer(number, {"outcome": str(outcome)})
+            await self._host.storage.runs.answer_cancel(number, {"outcome": str(outcome)})
 
     # -- runs that nobody has ------------------------------------------------------------------------------------------
 
@@ -125,30 +121,27 @@ class Recovery:
         waiting = time.monotonic() >= self._next_long_look
         if waiting:
             self._next_long_look = time.monotonic() + _LONG_LOOK
-        found = await self._host.book.still_open(waiting=waiting)
+        runs, me = self._host.storage.runs, self._host.storage.worker
+        found = await runs.orphans(waiting=waiting)
         if waiting:
             still = {record.run_id for record in found}
             self._left_alone = {run_id: epoch for run_id, epoch in self._left_alone.items() if run_id in still}
-        for record in found:
+        for record in [*found, *await runs.still_open(waiting=waiting, owner=me)]:
             if self._host.draining:
                 return
-            try:
-                if not await self._has_somebody(record):
-                    await self._pick_up(record)
-            except StoreCorrupt as error:
-                _log.error("the run %s is left alone: %s", record.run_id, error)
-                self._left_alone[record.run_id] = record.epoch
+            if not await self._is_looked_after(record):
+                await self._pick_up(record)
 
-    async def _has_somebody(self, record: RunRecord) -> bool:
-        """Is it somebody's to run, or nobody's to touch? Cancellation: nothing has changed."""
+    async def _is_looked_after(self, record: RunRecord) -> bool:
+        """Does a run of this process work on it, or is it to be left alone? Cancellation: nothing has changed."""
         host, run_id = self._host, record.run_id
-        if record.owner == host.owner:
+        if record.owner == host.storage.worker:
             return run_id not in self._pending and not self._is_dropped(record)
-        if self._left_alone.get(run_id) == record.epoch or not record.is_orphan:
+        if self._left_alone.get(run_id) == record.epoch:
             return True
         stays = record.state is RunState.SUSPENDED and not host.config.resume_on_start
         if record.state is RunState.PAUSED or stays:
-            wanted = stopping(await host.book.intents(run_id))
+            wanted = stopping(await host.storage.runs.cancel_requests(run_id))
             if wanted is None:
                 self._left_alone[run_id] = record.epoch
             return wanted is None
@@ -168,7 +161,7 @@ class Recovery:
         try:
             host.agent(record.session.partition("/")[0])
             self._pending.add(run_id)
-            done = await (settle if record.owner == host.owner else take_over)(host, record)
+            done = await (settle if record.owner == host.storage.worker else take_over)(host, record)
         except RecordMoved:
             done = True  # another process was faster
         except NoSuchApp as error:

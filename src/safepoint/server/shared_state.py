@@ -16,7 +16,7 @@ from typing import Any
 
 from safepoint.server.ids import SessionKey
 
-_SHARED = ("app:", "user:")
+SHARED = ("app:", "user:")
 _TEMPORARY = "temp:"
 
 
@@ -40,7 +40,7 @@ def lasting(delta: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above
 
 def own(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above
     """The part that is the session's alone."""
-    return {name: value for name, value in state.items() if not name.startswith((*_SHARED, _TEMPORARY))}
+    return {name: value for name, value in state.items() if not name.startswith((*SHARED, _TEMPORARY))}
 
 
 def shared(key: SessionKey, delta: Mapping[str, Any]) -> dict[str, dict[str, Any]]:  # Any: as above
@@ -55,13 +55,13 @@ def shared(key: SessionKey, delta: Mapping[str, Any]) -> dict[str, dict[str, Any
 
 def bring(state: dict[str, Any], values: Mapping[str, Any]) -> None:  # Any: as above
     """Put the shared values of now in the place of older copies."""
-    drop(state, [name for name in state if name.startswith(_SHARED) and name not in values])
+    drop(state, [name for name in state if name.startswith(SHARED) and name not in values])
     state.update(deepcopy(dict(values)))  # what a run changes inside a value is a change too
 
 
 def changed(before: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above
     """What a run did to shared values."""
-    return difference(before, {name: value for name, value in state.items() if name.startswith(_SHARED)})
+    return difference(before, {name: value for name, value in state.items() if name.startswith(SHARED)})
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above

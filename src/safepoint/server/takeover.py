@@ -1,17 +1,17 @@
-"""What becomes of a run whose process is gone: judged from what is stored, then done, once.
+"""What becomes of a run whose owner is dead: judged from what is stored, then done, once.
+
+A run and its record end in one transaction, so what is left to decide is a run that
 
 | in the session                        | the record                                                           |
 |---------------------------------------|----------------------------------------------------------------------|
-| it has ended, with an answer or error | ends likewise: only the record was late                              |
-| it waits for a person                 | is paused; cleared if somebody wanted it stopped                     |
-| it was stopped by a person or policy  | ends cancelled                                                       |
-| it was cut by the crash, or suspended | ends cancelled if somebody wanted that, or a later message came;      |
+| never began                           | ends cancelled if that was requested; else the run begins            |
+| joined another run                    | ends as joined                                                       |
+| was cut by the crash, or suspended    | ends cancelled if that was requested, or a later message came;       |
 |                                       | else it goes on from its checkpoint, or stays stopped: by policy     |
-| it joined another run                 | ends as joined                                                       |
-| it never began                        | ends cancelled if somebody wanted that; else it begins               |
+| waits for a person                    | is paused; cleared if it was to be cancelled                         |
 
-The run goes on under its own id, so whoever knew it finds it. A finished effect is in its checkpoint and is not
-repeated; one whose outcome nobody knows is told to the model. `verdict` is pure; `settle` does what it says.
+The run goes on under its own id, so its clients find it. A finished effect is in its checkpoint and is not repeated; an
+effect whose outcome is unknown is told to the model. `verdict` is pure; `settle` does what it says.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from safepoint.history.parts import user_message
 from safepoint.server.cancelling import clear_pause
 from safepoint.server.config import OnCrash, ServerConfig
 from safepoint.server.host import Host
-from safepoint.server.hosted import HostedRun, reason_json
+from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
 from safepoint.server.requests import RunRequest
 from safepoint.server.starting import NothingToAnswer, Start, start
+from safepoint.server.turn_state import reason_json
 from safepoint.server.wish import stopping
 from safepoint.sessions.busy import Sender
-from safepoint.sessions.records import RunRecord, RunState
 from safepoint.sessions.recovery import CRASH
 from safepoint.sessions.session import Session
+from safepoint.storage.run_records import RunRecord, RunState
 
 _log = logging.getLogger("safepoint.server")
 
@@ -63,7 +64,7 @@ class Verdict:
 
 
 def verdict(record: RunRecord, session: Session, wanted: Reason | None, config: ServerConfig) -> Verdict:
-    """`session`: as it is stored, with every run of a dead process sealed. `wanted`: why somebody wants it stopped."""
+    """`session`: as it is stored, with every run of a dead process sealed. `wanted`: why it is to be cancelled."""
     runs = session.runs
     run = next((each for each in runs if each.run_id == record.run_id), None)
     if run is None:
@@ -75,7 +76,7 @@ def verdict(record: RunRecord, session: Session, wanted: Reason | None, config: 
             return Verdict(Move.PAUSE) if wanted is None else Verdict(Move.CLEAR, reason=wanted)
         case StopReason.CANCELLED:
             pass
-        case _:
+        case _:  # of a version that wrote the two one after the other, or left behind by a later turn
             return Verdict(Move.END, str(run.stop_reason))
     suspended = record.state is RunState.SUSPENDED or (reason is not None and reason.source is Source.SHUTDOWN)
     if wanted is not None or not suspended or not last or checkpoint is None:
@@ -118,7 +119,7 @@ async def take_over(host: Host, record: RunRecord) -> bool:
 
     Raises `RecordMoved` if another process was faster, `StoreError`. Cancellation: as for `settle`.
     """
-    return await settle(host, await host.book.take(record.run_id, host.owner, epoch=record.epoch, at=time.time()))
+    return await settle(host, await host.storage.runs.take(record.run_id, host.storage.worker, epoch=record.epoch))
 
 
 async def settle(host: Host, record: RunRecord) -> bool:
@@ -138,8 +139,8 @@ async def settle(host: Host, record: RunRecord) -> bool:
         return True
     except SessionBusy:
         return False
-    wish = stopping(await host.book.intents(record.run_id))
-    decided = verdict(record, sender.session, wish.reason if wish is not None else None, host.config)
+    wanted = stopping(await host.storage.runs.cancel_requests(record.run_id))
+    decided = verdict(record, sender.session, wanted, host.config)
     _log.info("nobody had the run %s any more: %s", record.run_id, decided.move)
     match decided.move:
         case Move.START | Move.RESUME:
@@ -148,11 +149,13 @@ async def settle(host: Host, record: RunRecord) -> bool:
             await _end(host, record, decided)
         case Move.SUSPEND:
             if record.state is not RunState.SUSPENDED:
-                await host.book.move(record.run_id, RunState.SUSPENDED, epoch=record.epoch)
+                await host.storage.runs.move(record.run_id, RunState.SUSPENDED, epoch=record.epoch)
         case Move.PAUSE | Move.CLEAR:
             if record.state is not RunState.PAUSED:
                 outcome = str(StopReason.INTERRUPTED)
-                record = await host.book.move(record.run_id, RunState.PAUSED, epoch=record.epoch, outcome=outcome)
+                record = await host.storage.runs.move(
+                    record.run_id, RunState.PAUSED, epoch=record.epoch, outcome=outcome
+                )
             if decided.reason is not None:
                 await clear_pause(host, key, record, decided.reason)
     return True
@@ -162,7 +165,7 @@ async def _end(host: Host, record: RunRecord, decided: Verdict) -> None:
     """Cancellation: it has ended, or not."""
     why = reason_json(decided.reason) if decided.reason is not None else None
     changes = {"outcome": decided.outcome, "reason": why, "ended_at": time.time()}
-    await host.book.move(record.run_id, RunState.ENDED, epoch=record.epoch, **changes)
+    await host.storage.runs.move(record.run_id, RunState.ENDED, epoch=record.epoch, **changes)
 
 
 async def _adopt(host: Host, key: SessionKey, sender: Sender, record: RunRecord, move: Move) -> None:
@@ -183,7 +186,7 @@ async def _adopt(host: Host, key: SessionKey, sender: Sender, record: RunRecord,
     hosted.leaving.policy = "detach"
     try:
         if record.state is RunState.SUSPENDED:
-            record = await host.book.move(record.run_id, RunState.QUEUED, epoch=record.epoch)
+            record = await host.storage.runs.move(record.run_id, RunState.QUEUED, epoch=record.epoch)
     except BaseException:
         hosted.run.discard()
         raise

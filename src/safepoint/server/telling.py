@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any, TypeAlias
 
 from safepoint.agent.checkpoint import Question
@@ -27,6 +28,7 @@ from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.run import Run
 from safepoint.history.parts import Message
 from safepoint.server.feed import Feed
+from safepoint.server.shared_state import SHARED, own
 from safepoint.server.state_told import StateTold
 from safepoint.server.tool_output import Told
 from safepoint.server.wire_events import (
@@ -70,6 +72,7 @@ class Telling:
         self._tools: dict[tuple[str, str], str] = {}
         # The last event of a run that failed, until it is known what the failure was.
         self._last: tuple[int, Json] | None = None
+        self._prepared: list[tuple[int, Json]] | None = None
 
     def listen(self, session: Session) -> Callable[[], object]:
         """Tell from now on what the session stores and what the run says. Returns what ends that."""
@@ -91,6 +94,10 @@ class Telling:
             code = ABORTED if result.cancellation is not None else code
             self.abnormal(Abnormal(code, why, result.ledger))
 
+    def prepare_end(self, ended: Ended, state: Mapping[str, Any]) -> None:  # Any: JSON values
+        """Make what the end will tell, before it is stored: what it says of the state is stored with it."""
+        self._prepared = self._end_events(ended, state)
+
     def abnormal(self, abnormal: Abnormal) -> None:
         """The end of a run that had no turn, or whose end could not be stored."""
         event = empty_event(self._feed.scene, self._place, time.time())
@@ -101,7 +108,7 @@ class Telling:
             match fact:
                 case Opened(run_id=run_id) if run_id == self._run.id:
                     self._mine = True
-                    self.state.begin(self._stored_state)
+                    self.state.begin(self._state_now)
                     self._index = fact.index
                     self._said = dict(enumerate(fact.messages, fact.index))
                     self._place = fact.index + len(fact.messages)
@@ -120,21 +127,34 @@ class Telling:
         if self._said.get(place) != message:
             self._said[place] = message
             self._place = place + 1
-            self._feed.say(place, self._with_state(message_event(self._feed.scene, place, message, at)))
-
-    def _with_state(self, event: Json) -> Json:
-        return self.state.on(event, self._stored_state)
+            event = message_event(self._feed.scene, place, message, at)
+            self._feed.say(place, self.state.on(event, self._state_now))
 
     @property
-    def _stored_state(self) -> Mapping[str, Any]:  # Any: JSON values
-        assert self._session is not None
-        return self._session.stored_state
+    def _state_now(self) -> Mapping[str, Any]:  # Any: JSON values
+        """As it is stored, and what is shared as the run has it: that is stored with the end."""
+        session = self._session
+        assert session is not None
+        shared = {name: value for name, value in session.state.items() if name.startswith(SHARED)}
+        stored = session.stored_state
+        if not shared and not any(name.startswith(SHARED) for name in stored):
+            return stored  # the same object for as long as nobody has changed it
+        return {**own(stored), **deepcopy(shared)}
 
     def _say_last(self, ended: Ended) -> None:
         """What the end adds, the last of it with how the run ended."""
+        prepared, self._prepared = self._prepared, None
+        events = prepared if prepared is not None else self._end_events(ended, self._state_now)
+        for place, event in events[:-1]:
+            self._feed.say(place, event)
+        for place, event in events[-1:]:
+            self._tell_last(place, event, ended)
+
+    def _end_events(self, ended: Ended, state: Mapping[str, Any]) -> list[tuple[int, Json]]:  # Any: JSON values
         scene, asked = self._feed.scene, _questions(ended)
         spoken = list(enumerate(scene.spoken(ended.messages), ended.index))
         calls = [call.id for message in ended.messages for call in message.tool_calls]
+        events: list[tuple[int, Json]] = []
         for place, (speaker, message) in spoken:
             is_last, is_told = place == spoken[-1][0], self._said.get(place) == message
             if is_told and not is_last and not (asked and message.tool_calls):
@@ -142,16 +162,16 @@ class Telling:
             event = message_event(speaker, place, message, ended.at, questions=asked)
             self._said[place] = message
             if is_last:
-                event = self._with_state(event)
-                self._tell_last(place, asking_event(event, asked, calls) if asked else event, message, ended)
+                event = self.state.on(event, state)
+                event = asking_event(event, asked, calls) if asked else event
+                abnormal = abnormal_end(ended.stop_reason, message, ended.ledger)
+                event = event if abnormal is None else abnormal_event(event, abnormal)
+                events.append((place, with_usage(event, usage_json(ended.usage))))
             elif not is_told or event["longRunningToolIds"]:
-                self._feed.say(place, self._with_state(event))
+                events.append((place, self.state.on(event, state)))
+        return events
 
-    def _tell_last(self, place: int, event: Json, message: Message, ended: Ended) -> None:
-        abnormal = abnormal_end(ended.stop_reason, message, ended.ledger)
-        if abnormal is not None:
-            event = abnormal_event(event, abnormal)
-        event = with_usage(event, usage_json(ended.usage))
+    def _tell_last(self, place: int, event: Json, ended: Ended) -> None:
         if ended.stop_reason is StopReason.ERROR:
             self._last = (place, event)
         else:

@@ -1,64 +1,103 @@
-"""What a turn finds in the state of its session when it begins, and what it leaves for others when it is over.
+"""What is written with the beginning and with the end of a served run, beside its conversation.
 
-Until its turn has come nothing of a message is in the state: others may come before it. What sessions share is brought
-then, and what the run did to that is given back once, at its end.
+With the beginning: its record, what its message does to the state, and what sessions share, which the run then finds
+in the state of its session. With the end: how its record ends, what the run did to shared values, and which event told
+of which change. So session and record cannot disagree about an end.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from safepoint.server.hosted import HostedRun
+from safepoint._core.reasons import Reason, Source
+from safepoint.agent.journal import Ended
+from safepoint.agent.result import StopReason
 from safepoint.server.ids import SessionKey
-from safepoint.server.shared_state import bring, changed, drop_temporary, merge, places, shared
-from safepoint.sessions.records import RecordMoved, RunBook, RunState
+from safepoint.server.shared_state import bring, changed, drop_temporary, merge, own, places, shared
+from safepoint.server.wire_events import usage_json
 from safepoint.sessions.session import Session
-from safepoint.sessions.shelf import Note, Shelf
+from safepoint.storage.operations import AcceptRun, AddNote, MoveRun, ReadShared, Share, Statement
+from safepoint.storage.run_records import RunState
+from safepoint.storage.shared_state import Note
+
+if TYPE_CHECKING:
+    from safepoint.server.hosted import HostedRun
 
 
 class TurnState:
-    """Of one run. `bring` when its turn has come, `keep` when it is over."""
+    """Of one run, attached to its session. `accept`: its record, if the beginning of the run is what accepts it."""
 
-    def __init__(self, book: RunBook, shelf: Shelf, hosted: HostedRun, session: Session) -> None:
-        self._book = book
-        self._shelf = shelf
+    def __init__(self, hosted: HostedRun, session: Session, accept: AcceptRun | None) -> None:
         self._hosted = hosted
         self._session = session
-        # None before its turn has come.
-        self._shared_before: Mapping[str, Any] | None = None  # Any: JSON values
+        self._accept = accept
+        # What the message has replaced in the state, to be put back if the run does not begin.
+        self._replaced: dict[str, Any] = {}  # Any: JSON values
+        self._shared_before: Mapping[str, Any] | None = None  # Any: as above
 
-    async def bring(self) -> None:
-        """The state is as its sessions share it now, with what came with the message. Cancellation: some is there."""
-        await self._close_pause()
-        await share(self._shelf, self._hosted.key, self._hosted.state_delta)
-        self._shared_before = await self._shelf.shared(places(self._hosted.key).values())
-        merge(self._session.state, self._hosted.state_delta)
-        bring(self._session.state, self._shared_before)
+    def opening(self) -> Sequence[Statement[Any]]:  # Any: of every result
+        hosted, delta = self._hosted, own(self._hosted.state_delta)
+        self._replaced = {name: self._session.state.get(name) for name in delta}
+        merge(self._session.state, delta)
+        statements: list[Statement[Any]] = []  # Any: as above
+        if self._accept is not None:
+            statements.append(self._accept)
+        elif hosted.queued:
+            statements.append(MoveRun(hosted.id, RunState.LIVE, hosted.epoch, {"started_at": time.time()}))
+        statements += share(hosted.key, hosted.state_delta)
+        return [*statements, ReadShared(tuple(places(hosted.key).values()))]
 
-    async def keep(self) -> None:
-        """What it did to shared values is for all. Cancellation: not all of it may be."""
-        drop_temporary(self._session.state)
-        key, now = self._hosted.key, time.time()
-        for event, delta in self._hosted.telling.state.deltas.items():
-            await self._shelf.note(key.stored_as, Note(now, {"event": event, "stateDelta": delta}))
+    def not_opened(self) -> None:
+        """Until its turn has come nothing of a message is in the state."""
+        merge(self._session.state, self._replaced)
+
+    def opened(self, results: Sequence[Any] | None) -> None:  # Any: a result for each
+        self._hosted.opened()
+        if results:
+            self._shared_before = results[-1]
+            merge(self._session.state, {n: v for n, v in self._hosted.state_delta.items() if n.startswith("temp:")})
+            bring(self._session.state, results[-1])
+
+    def ending(self, ended: Ended, state: Mapping[str, Any]) -> Sequence[Statement[Any]]:  # Any: JSON values
+        hosted, session = self._hosted, self._session
+        drop_temporary(session.state)
+        shared_now = {name: value for name, value in session.state.items() if name not in own(session.state)}
+        hosted.telling.prepare_end(ended, {**own(state), **shared_now})
+        statements: list[Statement[Any]] = [  # Any: of every result
+            MoveRun(hosted.id, state_after(ended.stop_reason, ended.reason), hosted.epoch, _left_behind(ended))
+        ]
+        deltas = hosted.telling.state.deltas.items()
+        notes = (Note(ended.at, {"event": event, "stateDelta": delta}) for event, delta in deltas)
+        statements += [AddNote(hosted.key.stored_as, note) for note in notes]
         if self._shared_before is not None:
-            await share(self._shelf, key, changed(self._shared_before, self._session.state))
+            statements += share(hosted.key, changed(self._shared_before, session.state))
+        return statements
 
-    async def _close_pause(self) -> None:
-        """A run that waited goes on under another id, or never will. Cancellation: its record says so or does not."""
-        checkpoint = self._session.checkpoint
-        if checkpoint is None or not checkpoint.questions:
-            return
-        record = await self._book.get(self._session.runs[-1].run_id)
-        if record is not None and record.state is RunState.PAUSED:
-            with suppress(RecordMoved):
-                await self._book.move(record.run_id, RunState.ENDED, epoch=record.epoch)
+    def ended(self) -> None:
+        self._hosted.is_recorded = True
 
 
-async def share(shelf: Shelf, key: SessionKey, delta: Mapping[str, Any]) -> None:  # Any: JSON values
-    """What others have too. Cancellation: each place has all of it or nothing."""
-    for place, part in shared(key, delta).items():
-        await shelf.share(place, part)
+def state_after(stop_reason: StopReason, reason: Reason | None) -> RunState:
+    """What a run is once it has stopped."""
+    if stop_reason is StopReason.INTERRUPTED:
+        return RunState.PAUSED
+    return RunState.SUSPENDED if reason is not None and reason.source is Source.SHUTDOWN else RunState.ENDED
+
+
+def _left_behind(ended: Ended) -> Mapping[str, Any]:  # Any: fields of a record
+    why: Mapping[str, Any] | None = None if ended.reason is None else reason_json(ended.reason)  # Any: JSON values
+    if why is None and ended.error is not None:
+        why = {"error": type(ended.error).__name__, "text": str(ended.error)}
+    outcome, usage = str(ended.stop_reason), usage_json(ended.usage)
+    return {"ended_at": ended.at, "outcome": outcome, "reason": why, "usage": usage}
+
+
+def share(key: SessionKey, delta: Mapping[str, Any]) -> list[Share]:  # Any: JSON values
+    """What others have too, by its place."""
+    return [Share(place, part) for place, part in shared(key, delta).items()]
+
+
+def reason_json(reason: Reason) -> dict[str, str | None]:
+    return {"text": reason.text, "source": str(reason.source), "by": reason.by}

@@ -1,47 +1,37 @@
-"""A wish to stop a run, in the form in which it is kept: for the process that has the run, or for its successor."""
+"""What is asked of a run, in the form in which a `StoredCancelRequest` keeps it for its owner, or for a successor."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from safepoint._core.reasons import Reason, Source
-from safepoint.server.hosted import reason_json
 from safepoint.server.requests import CancelRequest
-from safepoint.sessions.records import Intent
+from safepoint.server.turn_state import reason_json
+from safepoint.storage.run_records import StoredCancelRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """`via`: the process that was told, which asks the run itself if it has it. `ask_id`: of that ask."""
-
-    request: CancelRequest
-    reason: Reason
-    via: str
-    ask_id: str | None = None
-
-    def to_json(self) -> Mapping[str, Any]:  # Any: JSON
-        request = self.request.model_dump(mode="json", by_alias=True, exclude={"wait_seconds", "run_id"})
-        return {"id": self.ask_id, "request": request, "reason": reason_json(self.reason), "via": self.via}
-
-    @staticmethod
-    def of(intent: Intent) -> Wish:
-        """What can't be read any more still means: stop."""
-        kept = intent.ask
-        try:
-            request = CancelRequest.model_validate(kept.get("request", {}))
-        except ValidationError:
-            request = CancelRequest()
-        return Wish(request, reason_of(kept.get("reason")), str(kept.get("via", "")), kept.get("id"))
+def encode_ask(request: CancelRequest, reason: Reason, ask_id: str | None = None) -> Mapping[str, Any]:  # Any: JSON
+    """`ask_id`: of the ask that was made of the run itself, by which it can be withdrawn."""
+    asked = request.model_dump(mode="json", by_alias=True, exclude={"wait_seconds", "run_id"})
+    return {"id": ask_id, "request": asked, "reason": reason_json(reason)}
 
 
-def stopping(intents: Sequence[Intent]) -> Wish | None:
-    """The first wish that means the whole run and not a part of it."""
-    wishes = map(Wish.of, intents)
-    return next((wish for wish in wishes if wish.request.node is None), None)
+def decode_ask(stored: StoredCancelRequest) -> tuple[CancelRequest, Reason]:
+    """A request that cannot be read any more still means: stop."""
+    try:
+        request = CancelRequest.model_validate(stored.ask.get("request", {}))
+    except ValidationError:
+        request = CancelRequest()
+    return request, reason_of(stored.ask.get("reason"))
+
+
+def stopping(requests: Sequence[StoredCancelRequest]) -> Reason | None:
+    """The reason of the first request that means the whole run and not a part of it."""
+    asked = map(decode_ask, requests)
+    return next((reason for request, reason in asked if request.node is None), None)
 
 
 def reason_of(kept: Mapping[str, Any] | None) -> Reason:  # Any: JSON

@@ -7,7 +7,7 @@ from safepoint.agent.pause import Clearing
 from safepoint.agent.result import StopReason
 from safepoint.agent.resume import cleared_error
 from safepoint.agent.usage import Usage
-from safepoint.sessions.store import Change, Stored
+from safepoint.storage.session_data import Change, Stored
 
 
 def stands_at(stored: Stored, checkpoint_id: str) -> bool:

@@ -10,13 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import copy_context
+from typing import TypeVar
 
 from safepoint._core.border import outlast
 from safepoint._core.supervisor import Supervisor
 from safepoint.errors import SessionBusy, SessionNotFound
-from safepoint.sessions.store import SessionChanging, Store
+from safepoint.storage.protocol import Store
+from safepoint.storage.session_data import SessionChanging
+
+T = TypeVar("T")
 
 _PATIENCE = 10.0  # seconds for a release
 _A_MOMENT = 2.0  # for which others may have a session to change it
@@ -24,12 +29,31 @@ _LOOK = 0.01
 
 
 class Hold:
-    """`claimant`: the name of the claim that is ours, or may be; None if there is none."""
+    """`claimant`: the name of the claim that is ours, or may be; None if there is none. `number`: of its last write."""
 
     def __init__(self, store: Store, session_id: str) -> None:
         self._store = store
         self._id = session_id
         self.claimant: str | None = None
+        # Is it known to be ours? Then writes need not claim it.
+        self.is_certain = False
+        self.number = 0
+
+    def name(self, kind: str) -> str:
+        """The name of the claim that is about to be made, or of the one that may be ours already."""
+        self.claimant = self.claimant or f"{kind}{uuid.uuid4().hex}"
+        return self.claimant
+
+    def won(self, *, number: int = 0) -> None:
+        self.is_certain, self.number = True, number
+
+    def lost(self) -> None:
+        """It is certainly not ours."""
+        self.claimant, self.is_certain = None, False
+
+    def next_number(self) -> int:
+        self.number += 1
+        return self.number
 
     async def take(self, kind: str) -> int:
         """The epoch of the claim. `kind`: how its name begins. Raises `SessionBusy`, `SessionNotFound`, `StoreError`.
@@ -38,19 +62,21 @@ class Hold:
         """
         await self.give_back()
         # What could not be given back is still ours, under the name it was claimed with.
-        claimant = self.claimant = self.claimant or f"{kind}{uuid.uuid4().hex}"
+        claimant = self.name(kind)
         try:
-            return await self._after_changes(claimant)
+            epoch = await self.after_changes(lambda: self._store.claim(self._id, claimant))
         except (SessionBusy, SessionNotFound):
-            self.claimant = None  # certainly not ours; after any other error it may be
+            self.lost()  # after any other error it may be ours
             raise
+        self.won()
+        return epoch
 
-    async def _after_changes(self, claimant: str) -> int:
-        """Whoever only changes something is waited for; nobody tells when, so we look again."""
+    async def after_changes(self, claim: Callable[[], Awaitable[T]]) -> T:
+        """Claim again for as long as a change, which is over in a moment, has the session. Cancellation: as of it."""
         until = asyncio.get_running_loop().time() + _A_MOMENT
         while True:
             try:
-                return await self._store.claim(self._id, claimant)
+                return await claim()
             except SessionChanging:
                 if asyncio.get_running_loop().time() >= until:
                     raise
@@ -78,4 +104,4 @@ class Hold:
     def released(self, claimant: str) -> None:
         """That claim is over; perhaps it was claimed again meanwhile."""
         if self.claimant == claimant:
-            self.claimant = None
+            self.lost()

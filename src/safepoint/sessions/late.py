@@ -19,7 +19,7 @@ from safepoint.errors import CutShort, StopTool
 from safepoint.history.closing import quoted
 from safepoint.history.parts import Message, Notice
 from safepoint.history.states import LedgerState
-from safepoint.sessions.store import Change, LateResult, LateSet, Stored
+from safepoint.storage.session_data import Change, LateResult, LateSet, Stored
 from safepoint.tools.content import content_of
 from safepoint.tools.rendering import render_error
 

@@ -22,13 +22,15 @@ from safepoint.agent.usage import Usage
 from safepoint.history.closing import close_history, notice_text
 from safepoint.history.parts import Message
 from safepoint.history.states import LedgerState
-from safepoint.sessions.store import Stored, StoredRun
+from safepoint.storage.session_data import Stored, StoredRun
 
 CRASH = Reason("the process that ran it died", Source.SHUTDOWN)
+# For a reader of a session that another process has, or whose storage can't be written.
+NOT_ENDED = Reason("when this was read it had not ended, or its end was not stored yet", Source.SHUTDOWN)
 
 
-def sealed(stored: Stored, run: StoredRun) -> Ended:
-    """The end of a run whose process died."""
+def sealed(stored: Stored, run: StoredRun, reason: Reason = CRASH) -> Ended:
+    """The end of a run whose process died, or of which no more is known."""
     own = stored.messages[run.index :]
     inside = {key: left for key, inner in run.inside.items() if (left := _left_inside(inner)) is not None}
     ledger = {entry.call_id: _settled(entry, run.continued, inside) for entry in run.ledger}
@@ -36,10 +38,10 @@ def sealed(stored: Stored, run: StoredRun) -> Ended:
     open_calls = last.tool_calls if last is not None else ()
     for call in open_calls:
         ledger.setdefault(call.id, LedgerEntry(call.id, call.name, call.args))
-    batch = [closed_call(call, ledger[call.id], CRASH.text) for call in open_calls]
-    notice = notice_text(reason=CRASH.text, source=CRASH.source)
+    batch = [closed_call(call, ledger[call.id], reason.text) for call in open_calls]
+    notice = notice_text(reason=reason.text, source=reason.source)
     closed = close_history(stored.messages, batch=batch, notice=notice)
-    checkpoint = _checkpoint(stored, run, closed, ledger, inside)
+    checkpoint = replace(_checkpoint(stored, run, closed, ledger, inside), reason=reason)
     usage, now = Usage(estimated=True), current_clock().wall()
     entries = tuple(ledger.values())
     return Ended(run.run_id, StopReason.CANCELLED, run.index, closed[run.index :], entries, usage, checkpoint, now)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.history.parts import Message
 from safepoint.history.states import LedgerState
-from safepoint.sessions.store import Change, StateSet, Stored, Truncated
+from safepoint.storage.session_data import Change, StateSet, Stored, Truncated
 from safepoint.tools.options import Effect
 
 _HAPPENED = frozenset(

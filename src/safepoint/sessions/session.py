@@ -1,8 +1,9 @@
 """A stored conversation: its messages, its state, one live run at a time.
 
-A session object is a view of what the store has, kept up to date by the runs that go through it. Everything durable
-goes through the run's journal or one atomic append, so two objects for one session never disagree about what happened;
-the store decides who may write.
+A session object is a view of what the storage has, kept up to date by the runs that go through it. Everything durable
+is one unit of work of the storage, so two objects for one session never disagree about what happened; the storage
+decides who may write. A run on a free session writes twice: it claims the session and opens in one unit of work, and
+ends and gives the session back in another.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from safepoint._core.asks import make_ask
 from safepoint._core.clock import current_clock
@@ -24,32 +25,35 @@ from safepoint._core.reasons import Reason
 from safepoint._core.receipts import Receipt
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node, Passing
-from safepoint.agent.conversation import Entered
+from safepoint.agent.conversation import ConversationMoved, Entered
 from safepoint.agent.journal import Ended, Fact, Opened, Said
 from safepoint.agent.pause import Clearing, PauseReceipt
 from safepoint.agent.resume import continued
-from safepoint.errors import SafepointError, SessionBusy, StoreError, UsageError
+from safepoint.errors import SessionBusy, SessionNotFound, StoreCorrupt, StoreError, UsageError
 from safepoint.history.check import check_history
 from safepoint.history.parts import Message
-from safepoint.sessions.applying import apply, knowing
 from safepoint.sessions.clearing import pause_cleared, refuse_cleared, stands_at
 from safepoint.sessions.hold import Hold
 from safepoint.sessions.late import completed, ids_inside, late_change, late_result, with_late_notes
-from safepoint.sessions.recovery import sealed
+from safepoint.sessions.pending_ends import REFUSED, PendingEnd, pending_ends
+from safepoint.sessions.recovery import NOT_ENDED, sealed
 from safepoint.sessions.rewinding import Rewound, last_turn_taken_back
 from safepoint.sessions.state import lasting, plain, rebased
-from safepoint.sessions.store import (
+from safepoint.sessions.stores import storage_of
+from safepoint.storage.operations import AppendChanges, ClaimSession, CreateSession, Statement
+from safepoint.storage.protocol import SessionCommits, Store
+from safepoint.storage.reducer import apply, knowing
+from safepoint.storage.session_data import (
     CHANGE,
     Change,
     LateResult,
     LateSet,
     Released,
+    SessionOutdated,
     StateSet,
-    Store,
     Stored,
     StoredRun,
 )
-from safepoint.tools.rendering import render_error
 
 if TYPE_CHECKING:
     from safepoint.agent.checkpoint import Checkpoint
@@ -60,6 +64,30 @@ _PATIENCE = 10.0  # for whoever has claimed the session to write what it does th
 _LOOK = 0.01
 
 
+class RunWrites(Protocol):
+    """What else is written with the beginning and with the end of a run, in the same units of work."""
+
+    def opening(self) -> Sequence[Statement[Any]]:  # Any: of every result
+        """May still change the state of the session."""
+        ...
+
+    def not_opened(self) -> None:
+        """The beginning was refused, or it is not known whether it is stored."""
+        ...
+
+    def opened(self, results: Sequence[Any] | None) -> None:  # Any: a result for each
+        """The beginning is stored. None: it is, but its results were lost with the wait for them."""
+        ...
+
+    def ending(self, ended: Ended, state: Mapping[str, Any]) -> Sequence[Statement[Any]]:  # Any: JSON values
+        """`state`: of the session, as it is stored with the end."""
+        ...
+
+    def ended(self) -> None:
+        """The end is stored."""
+        ...
+
+
 class Session:
     """Use `await Session.create(store)` or `await Session.load(store, id)`; then `agent.run(…, session=session)`.
 
@@ -67,24 +95,26 @@ class Session:
     by `save_state`. What has a name that begins with `temp:` is never saved.
     """
 
-    def __init__(self, store: Store, id: str, stored: Stored) -> None:
+    def __init__(self, store: Store | SessionCommits, id: str, stored: Stored) -> None:
         self.id = id
-        self._store = store
+        self._given = store
+        self._storage = storage_of(store)
+        self._pending = pending_ends(self._storage)
+        self._kept_elsewhere: tuple[str, ...] = ()
         self.state: dict[str, Any] = plain(stored.state)  # Any: JSON values
         self.live: Run[Any, Any] | None = None
         self._stored = stored
         self._call_ids = _call_ids(stored.messages)
-        self._hold = Hold(store, id)
+        self._hold = Hold(self._storage.sessions, id)
         self._changing = False
-        # Appends that were begun and of which nobody knows yet whether they happened. Calls that run side by side write
-        # side by side; but a claim, and the beginning and the end of a run, ask the store first.
+        # Appends that were begun and of which it is not known yet whether they happened. Calls that run side by side
+        # write side by side; but a claim, and the beginning and the end of a run, load the session first.
         self._open: set[object] = set()
-        # It was loaded, and whoever held it then may have written more under the claim that was seen.
+        # It was loaded from a store that does not count its writes: the claimant of then may have written more.
         self._glimpsed = False
         self._listeners: list[Callable[[tuple[Fact, ...]], object]] = []
-        # The end of a run that could not wait until it was stored: written with the next change.
-        self._owed: Ended | None = None
-        # How the live run began, in case that is what nobody knows.
+        self._writes: dict[str, RunWrites] = {}
+        # How the live run began, in case it is not known whether that was written.
         self._opening: list[Change] = []
         # The pause that is being cleared, if one is: whoever takes the session waits for that.
         self._clearing: Clearing | None = None
@@ -93,7 +123,7 @@ class Session:
 
     @staticmethod
     async def create(
-        store: Store,
+        store: Store | SessionCommits,
         id: str | None = None,
         *,
         state: Mapping[str, Any] | None = None,  # Any: JSON values
@@ -109,8 +139,9 @@ class Session:
         elif not isinstance(id, str) or not id:  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
             raise ValueError(f"id={id!r}: write a str that is not empty, or leave it out")
         kept = lasting(state or {})
-        await store.create(id, kept)
-        session = Session(store, id, Stored((), kept))
+        (version,) = await storage_of(store).commit(CreateSession(id, kept))
+        epoch, number = version or (0, None)  # a store of the user's own does not say
+        session = Session(store, id, Stored((), kept, epoch=epoch, number=number))
         if history:
             now = current_clock().wall()
             await session._change(lambda: [Said(place, message, now) for place, message in enumerate(history)])
@@ -118,21 +149,46 @@ class Session:
         return session
 
     @staticmethod
-    async def load(store: Store, id: str) -> Session:
+    async def load(store: Store | SessionCommits, id: str) -> Session:
         """A stored session. A run whose process died is sealed first, as if it had been stopped.
 
-        Cancellation: the session is as it was, or sealed.
+        If a run of it is live elsewhere, or the end of its last run could not be stored yet, `messages` is a valid
+        history that says what is known. Cancellation: the session is as it was, or sealed.
         """
-        session = Session(store, id, await store.load(id))
-        session._glimpsed = True
-        if session._has_open_run():
-            try:
-                await session._claim(CHANGE)
-            except SessionBusy:
-                return session  # nobody died: a run of it is live somewhere
-            finally:
-                await session._hold.give_back()
+        storage = storage_of(store)
+        session = Session(store, id, await storage.sessions.load(id))
+        await session._close_what_is_open()
         return session
+
+    async def _close_what_is_open(self) -> None:
+        """Cancellation: the session is as it was, or sealed."""
+        self._glimpsed = self._stored.number is None
+        with suppress(StoreError):  # then it is shown as it is known here
+            await self._pending.settle(self.id)
+        if self._pending.get(self.id) is not None:
+            return self._show_pending()
+        if not self._has_open_run():
+            return
+        try:
+            await self._claim(CHANGE)
+        except (StoreCorrupt, SessionNotFound):
+            raise
+        except StoreError:  # a run of it is live elsewhere; or the storage can be read, and not written
+            self._show_closed(sealed(self._stored, self._stored.runs[-1], NOT_ENDED))
+        finally:
+            await self._hold.give_back()
+
+    def _show_pending(self) -> None:
+        """How the last run ended is known in this process only."""
+        pending = self._pending.get(self.id)
+        if pending is not None and self._has_open_run():
+            self._show_closed(*pending.append.changes)
+
+    def _show_closed(self, *changes: Change) -> None:
+        """Show these as if they were stored; the next claim looks for itself."""
+        self._stored = reduce(apply, changes, self._stored)
+        self._call_ids = _call_ids(self._stored.messages)
+        self._open.add(object())
 
     async def fork(self, id: str | None = None) -> Session:
         """A session of its own with the same messages and state. Raises `SessionBusy` if a run of it is live anywhere.
@@ -141,7 +197,7 @@ class Session:
         """
         self._refuse_live("fork")
         await self._change(list)  # changes nothing: what others have said meanwhile is known, and all of it closed
-        other = await Session.create(self._store, id, state=self.state)
+        other = await Session.create(self._given, id, state=self.state)
         said = [Said(place, *each) for place, each in enumerate(zip(self.messages, self._stored.times, strict=True))]
         await other._change(lambda: [*said])
         other._call_ids = set(self._call_ids)
@@ -171,7 +227,7 @@ class Session:
         """Forget it; a live run is cancelled first. Cancellation: the session may still be there."""
         if self.live is not None:
             await self.live.cancel(reason="its session is deleted").wait()
-        await self._store.delete(self.id)
+        await self._storage.sessions.delete(self.id)
 
     async def save_state(self) -> None:
         """Make changes of `state` durable that were made outside a run. Cancellation: saved or not."""
@@ -184,8 +240,9 @@ class Session:
         Raises `SessionBusy` if a run of this object is live, which has written it all.
         """
         self._refuse_live("refresh")
-        self._see(await self._store.load(self.id))
-        self._glimpsed = True
+        self._see(await self._storage.sessions.load(self.id))
+        self._glimpsed = self._stored.number is None
+        self._show_pending()
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -246,7 +303,7 @@ class Session:
                 await self._change(lambda: pause_cleared(self._stored, clearing, current_clock().wall()))
                 return stands_at(self._stored, clearing.mark.successor)
             except SessionBusy:
-                if not stands_at(await self._store.load(self.id), clearing.checkpoint.id):
+                if not stands_at(await self._storage.sessions.load(self.id), clearing.checkpoint.id):
                     return False
                 if asyncio.get_running_loop().time() >= until:
                     raise
@@ -257,7 +314,7 @@ class Session:
     @property
     def store(self) -> Store:
         """Where it lives, for as long as this object does."""
-        return self._store
+        return cast("Store", self._given) if hasattr(self._given, "load") else self._storage.sessions
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -298,12 +355,14 @@ class Session:
         """Take the session for a run. Raises `SessionBusy` if another run has it. Cancellation: it is not taken."""
         if self._clearing is not None:
             await self._clearing.wait()
-        if self.live is not None or self._changing:
-            what = "a run" if self.live is not None else "a change"
+        taken = self.live not in (None, run)  # a run enters again if others wrote before it began
+        if taken or self._changing:
+            what = "a run" if taken else "a change"
             raise SessionBusy(f"{what} of the session {self.id!r} is live: wait for it, or use Sender(…).send(…)")
         self.live = run
         try:
-            await self._claim()
+            if not self._is_current():
+                await self._claim()
             refuse_cleared(self._stored, continues)
         except BaseException:
             self.live = None
@@ -315,32 +374,133 @@ class Session:
         index = self._stored.runs[-1].index if resumed else len(self.messages) - unanswered
         return Entered(with_late_notes(self._stored), self, index, self._call_ids)
 
+    def _is_current(self) -> bool:
+        """Can the claim wait for the beginning of the run, and find out there whether more was written since?"""
+        unknown = self._open or self._glimpsed or self._has_open_run() or self._pending.get(self.id) is not None
+        return self._stored.version is not None and not unknown and self._hold.claimant is None
+
     async def write(self, *facts: Fact) -> None:
         """The facts of the live run, with the state as it is now. Cancellation: written whole or not at all."""
-        changes: list[Change] = [*self._state_change(), *facts]
-        if isinstance(facts[0], Opened):
-            # What was changed before the run is not the run's own change: a rewind keeps it.
-            changes += late_change(self._stored, facts[0])
-            self._opening = changes
-        last = facts[-1]
-        if isinstance(last, Ended):
-            changes += self._back_already(last)
-            changes += [Released(self._hold.claimant)] if self._hold.claimant is not None else []
-        if self._open and (isinstance(facts[0], Opened) or isinstance(last, Ended)):
-            self._see(await self._store.load(self.id), keep_state=True)
-            changes = self._still_needed(changes)
+        first, last = facts[0], facts[-1]
+        if isinstance(first, Opened):
+            await self._write_opening(first, facts)
+        elif isinstance(last, Ended):
+            await self._write_end(last, facts)
+        else:
+            await self._append(*self._state_change(), *facts)
+        self._tell(facts)
+
+    async def store_end(self) -> None:
+        """Store the end of the last run now, if that is pending. Raises `StoreError`. Cancellation: it is kept."""
+        await self._pending.settle(self.id)
+
+    @property
+    def end_is_pending(self) -> bool:
+        """Does this process know of an end that the storage does not?"""
+        return self._pending.get(self.id) is not None
+
+    def keep_elsewhere(self, *prefixes: str) -> None:
+        """Values whose names begin so are for runs to find in `state`, and are not stored with this session."""
+        self._kept_elsewhere = prefixes
+
+    def attach(self, run_id: str, writes: RunWrites) -> None:
+        """Write these with the beginning and the end of that run, until it has left."""
+        self._writes[run_id] = writes
+
+    async def _write_opening(self, opened: Opened, facts: tuple[Fact, ...]) -> None:
+        writes = self._writes.get(opened.run_id)
+        more = writes.opening() if writes is not None else ()
+        # What was changed before the run is not the run's own change: a rewind keeps it.
+        changes: list[Change] = [*self._state_change(), *facts, *late_change(self._stored, opened)]
+        self._opening = changes
         try:
-            await self._append(*changes)
-        except Exception:
-            if isinstance(facts[0], Opened):  # the run ends without ever having begun here, and writes nothing more
+            if self._hold.is_certain:
+                results = await self._open_claimed(changes, more)
+            else:
+                results = await self._claim_and_open(opened, changes, more)
+        except BaseException as error:
+            if writes is not None:
+                writes.not_opened()
+            if isinstance(error, Exception):  # the run ends without ever having begun here, and writes nothing more
                 await self._hold.give_back()
             raise
-        else:
-            for listener in self._listeners:
-                listener(facts)
-        finally:
-            if isinstance(last, Ended):
-                await self._hold.give_back()
+        if writes is not None:
+            writes.opened(results)
+
+    async def _open_claimed(self, changes: list[Change], more: Sequence[Statement[Any]]) -> Sequence[Any] | None:
+        """The results of `more`, None if an earlier try has written it all. Cancellation: it may happen."""
+        if self._open:
+            self._see(await self._storage.sessions.load(self.id), keep_state=True)
+            changes = self._still_needed(changes)
+            if not changes:
+                return None
+        return await self._append(*changes, more=more)
+
+    async def _claim_and_open(
+        self, opened: Opened, changes: list[Change], more: Sequence[Statement[Any]]
+    ) -> Sequence[Any] | None:
+        """As `_open_claimed`, and the claim, in one unit of work. Raises `ConversationMoved` if others have written."""
+        stored, mine = self._stored, object()
+        unit = (
+            ClaimSession(self.id, self._hold.name(""), stored.version),
+            AppendChanges(self.id, None, knowing(stored, changes), 1),
+            *more,
+        )
+        self._open.add(mine)
+        try:
+            epoch, _, *results = await self._hold.after_changes(lambda: self._storage.commit(*unit))
+        except SessionOutdated as error:
+            found = await self._storage.sessions.load(self.id)
+            if not found.runs or found.runs[-1].run_id != opened.run_id:
+                self._hold.lost()
+                self._see(found)
+                self._glimpsed = True
+                raise ConversationMoved(str(error)) from error
+            self._see(found, keep_state=True)  # it was written by an earlier try, whose answer was not waited for
+            self._hold.won(number=1)
+            return None
+        except SessionBusy:
+            self._open.discard(mine)
+            self._hold.lost()
+            raise
+        if mine in self._open:  # else it was given up, and found by the next try
+            self._open.discard(mine)
+            self._stored = reduce(apply, changes, stored).claimed(epoch, 1)
+            self._hold.won(number=1)
+        return results
+
+    async def _write_end(self, ended: Ended, facts: tuple[Fact, ...]) -> None:
+        """Tried again by `PendingEnds` until it is stored. Cancellation: only the waiting ends."""
+        changes: list[Change] = [*self._state_change(), *facts, *self._back_already(ended)]
+        changes += [Released(self._hold.claimant)] if self._hold.claimant is not None else []
+        if self._open:
+            self._see(await self._storage.sessions.load(self.id), keep_state=True)
+            changes = self._still_needed(changes)
+        try:
+            await self._pending.store(self._end_of(ended, changes))
+        except BaseException:
+            self._open.add(object())
+            raise
+
+    def _end_of(self, ended: Ended, changes: list[Change]) -> PendingEnd:
+        writes = self._writes.get(ended.run_id)
+        state = next((change.state for change in changes if isinstance(change, StateSet)), self._stored.state)
+        append = AppendChanges(self.id, self._stored.epoch, knowing(self._stored, changes), self._hold.next_number())
+        unit = (append, *(writes.ending(ended, state) if writes is not None else ()))
+
+        def stored() -> None:
+            run = self._stored.runs[-1] if self._stored.runs else None
+            if run is not None and run.run_id == ended.run_id and not run.ended:
+                self._apply(changes, append.number)
+            self._release_with(changes)  # also if the end was shown before it was stored
+            if writes is not None:
+                writes.ended()
+
+        return PendingEnd(ended.run_id, append, unit, stored)
+
+    def _tell(self, facts: tuple[Fact, ...]) -> None:
+        for listener in self._listeners:
+            listener(facts)
 
     def listen(self, listener: Callable[[tuple[Fact, ...]], object]) -> Callable[[], None]:
         """Call it with the facts of every run of this session, once they are stored. Call what it returns to end that.
@@ -363,10 +523,12 @@ class Session:
         """The run has ended; what it left behind reports here if it comes back."""
         if self.live is run:
             self.live = None
-            if run.result.save_error is not None and self._has_open_run():
-                self._owed = Ended.of(run.result, self._stored.runs[-1].index, current_clock().wall())
-        if self.live is None and not self._changing:
-            self._hold.begin_release()  # nothing, unless the store did not answer in time
+            last = self._stored.runs[-1] if self._has_open_run() else None
+            if run.result.save_error is not None and last is not None and last.run_id == run.id:
+                self._keep_end(run, last)
+        self._writes.pop(run.id, None)
+        if self.live is None and not self._changing and self._pending.get(self.id) is None:
+            self._hold.begin_release()  # nothing, unless the run never began; its end gives the session back
         known = {late.call_id for late in self.late}
         ids = ids_inside(run.result.checkpoint, run.node.path) if run.result.orphans else {}
         for orphan in run.result.orphans:
@@ -376,18 +538,35 @@ class Session:
                 # It came back while the end was written. Nobody would wait for another write now: it waits in memory.
                 self._stored = replace(self._stored, late=(*self.late, late))
 
+    def _keep_end(self, run: Run[Any, Any], last: StoredRun) -> None:  # Any: as above
+        """The storage does not know the end of the run: this object shows it, and it is stored as soon as it can be."""
+        pending = self._pending.get(self.id)
+        refused = isinstance(run.result.save_error, REFUSED)
+        if pending is None and not refused and self._hold.is_certain:
+            ended = Ended.of(run.result, last.index, current_clock().wall())
+            released = [Released(self._hold.claimant)] if self._hold.claimant is not None else []
+            pending = self._end_of(ended, [ended, *released])
+            self._pending.begin(pending)
+        if pending is not None and pending.run_id == run.id:
+            self._show_closed(*pending.append.changes)
+
     # -- the store -----------------------------------------------------------------------------------------------------
 
     async def _claim(self, kind: str = "") -> None:
         """Take the session, learn what others have written meanwhile, and seal a run that nobody will end."""
+        if self._pending.get(self.id) is not None:
+            await self._pending.settle(self.id)
+            self._open.add(object())
         epoch = await self._hold.take(kind)
         if epoch != self._stored.epoch + 1 or self._open or self._glimpsed:
-            self._see(await self._store.load(self.id))
-        self._stored = self._stored.claimed(epoch)
+            self._see(await self._storage.sessions.load(self.id))
+        self._stored = self._stored.claimed(epoch, self._counted(0))
         if self._has_open_run():
-            run, owed = self._stored.runs[-1], self._owed
-            await self._append(owed if owed is not None and owed.run_id == run.run_id else sealed(self._stored, run))
-        self._owed = None
+            await self._append(sealed(self._stored, self._stored.runs[-1]))
+
+    def _counted(self, number: int) -> int | None:
+        """The number of a write; None if the store does not count."""
+        return None if self._stored.number is None else number
 
     async def _change(self, make: Callable[[], list[Change]]) -> None:
         """Changes from outside any run, made from what is stored once the session is ours."""
@@ -402,20 +581,24 @@ class Session:
             self._changing = False
             await self._hold.give_back()
 
-    async def _append(self, *changes: Change) -> None:
-        mine = object()
+    async def _append(self, *changes: Change, more: Sequence[Statement[Any]] = ()) -> Sequence[Any]:  # Any: results
+        """One unit of work; the results of `more`. Cancellation: only the waiting ends."""
+        mine, number = object(), self._hold.next_number()
         self._open.add(mine)
-        try:
-            await self._store.append(self.id, self._stored.epoch, knowing(self._stored, changes))
-        except SafepointError:
-            raise
-        except Exception as error:  # of a store of somebody's own: nothing may build on what it has not kept
-            raise StoreError(f"the session store failed: {render_error(error)}") from error
-        if mine not in self._open:
-            return  # given up long ago; whoever came after has looked for itself
-        self._open.remove(mine)
+        append = AppendChanges(self.id, self._stored.epoch, knowing(self._stored, changes), number)
+        _, *results = await self._storage.commit(append, *more)
+        if mine in self._open:  # else it was given up long ago, and the session was loaded since
+            self._open.remove(mine)
+            self._apply(changes, number)
+        return results
+
+    def _apply(self, changes: Sequence[Change], number: int) -> None:
+        stored = reduce(apply, changes, self._stored)
+        self._stored = stored.claimed(stored.epoch, self._counted(max(number, stored.number or 0)))
+        self._release_with(changes)
+
+    def _release_with(self, changes: Sequence[Change]) -> None:
         for change in changes:
-            self._stored = apply(self._stored, change)
             if isinstance(change, Released):
                 self._hold.released(change.claimant)
 
@@ -423,7 +606,8 @@ class Session:
         """Take over what is stored. Values of the state that were changed here and not saved yet stay as they are."""
         if not keep_state and dict(stored.state) != dict(self._stored.state):
             self.state = rebased(self.state, self._stored.state, stored.state)
-        self._stored = stored.claimed(self._stored.epoch)
+        # Under a claim of ours the epoch stays: whoever has taken the session over since must not be written over.
+        self._stored = stored.claimed(self._stored.epoch if self._hold.is_certain else stored.epoch, stored.number)
         self._open.clear()
         self._glimpsed = False
         self._call_ids = _call_ids(stored.messages)
@@ -432,7 +616,8 @@ class Session:
         return bool(self._stored.runs) and not self._stored.runs[-1].ended
 
     def _state_change(self) -> list[Change]:
-        state = lasting(self.state)
+        own = {name: value for name, value in self.state.items() if not str(name).startswith(self._kept_elsewhere)}
+        state = lasting(own if self._kept_elsewhere else self.state)
         return [StateSet(state)] if self._open or state != dict(self._stored.state) else []
 
     def _refuse_live(self, what: str) -> None:
@@ -464,7 +649,7 @@ class Session:
 
     async def _store_late(self, late: LateResult) -> None:
         with suppress(Exception):  # then it waits in memory for the next run; or the session was deleted
-            await self._store.add_late(self.id, late)
+            await self._storage.sessions.add_late(self.id, late)
 
     def __repr__(self) -> str:
         return f"<Session {self.id!r}, {len(self.messages)} messages>"

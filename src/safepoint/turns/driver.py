@@ -27,6 +27,7 @@ from safepoint._core.supervisor import Supervisor
 from safepoint._core.work import Abandoned, Cut, Done, Failed, Work
 from safepoint.agent.steering import SteerOutcome, SteerReceipt
 from safepoint.errors import StoreError
+from safepoint.storage.loop_data import LoopStorage
 from safepoint.turns.codec import ItemCodec
 from safepoint.turns.events import LoopEnded, LoopHub
 from safepoint.turns.exit import ExitState, Saved, SavedState
@@ -39,7 +40,6 @@ from safepoint.turns.receipts import PushOutcome, StopOutcome, inside_loops
 from safepoint.turns.retry import OnTurnError
 from safepoint.turns.state import Carry, LoopState
 from safepoint.turns.stop import StopController, StopState
-from safepoint.turns.storage import LoopStorage
 from safepoint.turns.turn import Turn, TurnPhase
 
 if TYPE_CHECKING:

@@ -21,10 +21,7 @@ from safepoint._core.threads import off_loop
 from safepoint._core.work import Done, Failed, Work
 from safepoint.errors import StoreCorrupt, StoreError
 from safepoint.history.parts import Message, common
-from safepoint.turns.codec import ItemCodec, write_item
-from safepoint.turns.exit import Saved, SavedState
-from safepoint.turns.items import Item
-from safepoint.turns.storage import (
+from safepoint.storage.loop_data import (
     HistorySet,
     ItemsAdded,
     ItemsMoved,
@@ -34,6 +31,9 @@ from safepoint.turns.storage import (
     StoredItem,
     StoredLoop,
 )
+from safepoint.turns.codec import ItemCodec, write_item
+from safepoint.turns.exit import Saved, SavedState
+from safepoint.turns.items import Item
 
 T = TypeVar("T")
 

@@ -21,6 +21,7 @@ from safepoint.agent.base import BaseAgent
 from safepoint.agent.checkpoint import Question
 from safepoint.agent.resume import Resume
 from safepoint.errors import StoreError, UsageError
+from safepoint.storage.loop_data import LoopStorage
 from safepoint.turns.codec import ItemCodec
 from safepoint.turns.continuing import message_of
 from safepoint.turns.driver import Driver, LoopConfig, OnInterrupt
@@ -43,7 +44,6 @@ from safepoint.turns.receipts import (
 from safepoint.turns.retry import OnTurnError, policy
 from safepoint.turns.serving import Serving
 from safepoint.turns.state import Carry
-from safepoint.turns.storage import LoopStorage
 from safepoint.turns.store import TurnStore, storage_of
 from safepoint.turns.turn import Turn, TurnPhase
 from safepoint.turns.view import LoopView, TurnView

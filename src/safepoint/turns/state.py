@@ -27,6 +27,7 @@ from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.errors import SafepointError, StoreError
 from safepoint.history.parts import Message
+from safepoint.storage.loop_data import StoredState, TurnBegun, TurnFailed, TurnOver, TurnStopped
 from safepoint.tools.rendering import render_error
 from safepoint.turns.continuing import Unfinished
 from safepoint.turns.exit import ExitReason, FailedTurn
@@ -34,7 +35,6 @@ from safepoint.turns.items import Buffer, Item, Taken, in_order, values
 from safepoint.turns.journal import Journal, LoadedLoop
 from safepoint.turns.plan import Plan, PlanContext, Previous, ResumePlan, metadata_of, session_of
 from safepoint.turns.receipts import ItemOutcome, ItemResult, PushReceipt
-from safepoint.turns.storage import StoredState, TurnBegun, TurnFailed, TurnOver, TurnStopped
 from safepoint.turns.turn import Turn, TurnOutcome, TurnPhase
 
 if TYPE_CHECKING:

@@ -11,16 +11,16 @@ from functools import partial
 from typing import Protocol, runtime_checkable
 
 from safepoint._core.threads import off_loop
-from safepoint.turns.record import decode, encode
-from safepoint.turns.storage import (
+from safepoint.storage.loop_codec import decode, encode
+from safepoint.storage.loop_data import (
     LoopChange,
     LoopStorage,
     LoopTable,
     OpenedLoop,
     StoredLoop,
-    in_use,
-    superseded,
 )
+from safepoint.storage.memory import MemoryStorage
+from safepoint.storage.protocol import Storage
 
 # With fewer rows than this the record is encoded where it is: handing it to a thread would take longer.
 _FEW_ROWS = 20
@@ -113,48 +113,40 @@ class WholeRecords:
             await self._store.release(id, claimant)
 
 
-class MemoryTurnStore:
-    """A storage that forgets everything with its process.
+class StorageTurnStore:
+    """The loops of a storage as a store. `load` and `save` have a loop's whole record as bytes, to carry it elsewhere.
 
-    `load` and `save` have a loop's whole record as bytes, to carry it elsewhere. Cancellation of any method: there is
-    nothing to wait for.
+    Cancellation of a write: only the waiting ends, and what was asked for still happens, whole.
     """
 
-    def __init__(self) -> None:
-        self._tables: dict[str, LoopTable] = {}
-        self._claims: dict[str, tuple[str, int]] = {}
-        self._epochs = 0
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
 
     async def open(self, id: str, claimant: str) -> OpenedLoop:
-        await self.claim(id, claimant)
-        table = self._tables.get(id)
-        return OpenedLoop(self._claims[id][1], StoredLoop() if table is None else table.read())
+        return await self.storage.loops.open(id, claimant)
 
     async def apply(self, id: str, epoch: int, changes: Sequence[LoopChange]) -> None:
-        if self._claims.get(id, ("", 0))[1] != epoch:
-            raise superseded(id)
-        table = self._tables.setdefault(id, LoopTable())
-        for change in changes:
-            table.apply(change)
-        if table.empty:
-            del self._tables[id]
+        await self.storage.loops.apply(id, epoch, changes)
 
     async def claim(self, id: str, claimant: str) -> None:
-        if self._claims.get(id, (claimant, 0))[0] != claimant:
-            raise in_use(id)
-        self._epochs += 1
-        self._claims[id] = (claimant, self._epochs)
+        await self.storage.loops.open(id, claimant)
 
     async def release(self, id: str, claimant: str) -> None:
-        if self._claims.get(id, ("", 0))[0] == claimant:
-            del self._claims[id]
+        await self.storage.loops.release(id, claimant)
 
     async def load(self, id: str) -> bytes | None:
-        table = self._tables.get(id)
-        return None if table is None else encode(table.read())
+        stored = await self.storage.loops.read(id)
+        return None if stored.empty else encode(stored)
 
     async def save(self, id: str, record: bytes) -> None:
-        self._tables[id] = LoopTable(decode(record))
+        await self.storage.loops.replace(id, decode(record))
 
     async def delete(self, id: str) -> None:
-        self._tables.pop(id, None)
+        await self.storage.loops.replace(id, StoredLoop())
+
+
+class MemoryTurnStore(StorageTurnStore):
+    """A store that forgets everything with its process."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStorage())

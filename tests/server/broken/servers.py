@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -22,30 +23,32 @@ from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
 from safepoint.server.requests import RunRequest
 from safepoint.server.wire_events import Scene, message_event
-from safepoint.sessions import MemoryStore, Sender
+from safepoint.sessions import Sender
 from safepoint.sessions.busy import IfBusy
-from safepoint.sessions.records import MemoryRunBook, Place, RunRecord, RunState
-from safepoint.sessions.store import Change, Store
+from safepoint.storage.memory import MemoryStorage
+from safepoint.storage.operations import AppendChanges, EndedRuns, FindRuns, OpenRuns, Query, Statement
+from safepoint.storage.protocol import Storage
+from safepoint.storage.run_records import RunState
 from tests.server.apps.handy.agent import Handy
 from tests.server.apps.worker.agent import ask, block, did, nap, note, stubborn
 
+T = TypeVar("T")
 SESSION = "/apps/{app}/users/{user}/sessions/{session}"
 Build = Callable[[Path], FastAPI]
 
 
 def app_with(
     *,
-    store: Store | None = None,
-    book: MemoryRunBook | None = None,
+    storage: Storage | None = None,
     host: type[Host] = Host,
     blocking: Any = block,  # Any: a tool
 ) -> FastAPI:
     """The app, with the parts that are broken."""
     agent = Agent("worker", model=Handy(), tools=[nap, note, ask, stubborn, blocking])
     agents: dict[str, BaseAgent[Any, Any]] = {"worker": agent, "handy": agent}  # Any: agents of every kind
-    app = create_app(agents, store=store, book=book, config=ServerConfig(shutdown_seconds=0.1))
+    app = create_app(agents, storage=storage, config=ServerConfig(shutdown_seconds=0.1))
     whole: Host = app.state.host
-    app.state.host = host(whole.catalog, whole.store, whole.book, whole.shelf, whole.config)
+    app.state.host = host(whole.catalog, whole.storage, whole.config)
     return app
 
 
@@ -119,21 +122,27 @@ def d04(folder: Path) -> FastAPI:
     return app
 
 
-class Unsealed(MemoryStore):
+class Unsealed(MemoryStorage):
     """Never hears how a run ended."""
 
-    async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
-        await super().append(session_id, epoch, [change for change in changes if not isinstance(change, Ended)])
+    async def commit(self, *statements: Statement[Any]) -> tuple[Any, ...]:  # Any: of every result
+        return await super().commit(*map(_without_ends, statements))
+
+
+def _without_ends(statement: Statement[Any]) -> Statement[Any]:  # Any: of every result
+    if not isinstance(statement, AppendChanges):
+        return statement
+    return replace(statement, changes=[each for each in statement.changes if not isinstance(each, Ended)])
 
 
 def d05(folder: Path) -> FastAPI:
     """A cancelled run leaves its history as it was in that moment."""
-    router, app = APIRouter(), app_with(store=Unsealed())
+    router, app = APIRouter(), app_with(storage=Unsealed())
 
     @router.get(SESSION)
     async def raw(request: Request, app: str, user: str, session: str) -> dict[str, Any]:  # Any: JSON
         host: Host = request.app.state.host
-        stored = await host.store.load(SessionKey(app, user, session).stored_as)
+        stored = await host.storage.sessions.load(SessionKey(app, user, session).stored_as)
         scene = Scene("raw", "raw")
         return {"events": [message_event(scene, place, each, 0.0) for place, each in enumerate(stored.messages)]}
 
@@ -157,7 +166,7 @@ class OnlyTheLast(Host):
 
 def d07(folder: Path) -> FastAPI:
     """The second run of a session takes the entry of the first."""
-    return app_with(host=OnlyTheLast, book=NoRecords())
+    return app_with(host=OnlyTheLast, storage=NoRecords())
 
 
 class OneEntry(Host):
@@ -181,7 +190,7 @@ class OneEntry(Host):
 
 def d08(folder: Path) -> FastAPI:
     """The end of one run takes another's entry away."""
-    return app_with(host=OneEntry, book=NoRecords())
+    return app_with(host=OneEntry, storage=NoRecords())
 
 
 @tool(name="block")
@@ -285,17 +294,12 @@ def d13(folder: Path) -> FastAPI:
     return first(app, router)
 
 
-class NoRecords(MemoryRunBook):
-    """Finds nothing that is not in memory elsewhere."""
+class NoRecords(MemoryStorage):
+    """Finds no record that is not in memory elsewhere."""
 
-    async def find(self, *, session: str | None = None, prefix: str = "", limit: int = 1000) -> list[RunRecord]:
-        return []
-
-    async def over(self, *, prefix: str = "", after: Place | None = None, limit: int) -> list[RunRecord]:
-        return []
-
-    async def still_open(self, session: str | None = None, *, waiting: bool = True) -> list[RunRecord]:
-        return []
+    async def read(self, query: Query[T]) -> T:
+        found = await super().read(query)
+        return cast("T", []) if isinstance(query, FindRuns | EndedRuns | OpenRuns) else found
 
 
 class OnlyRunning(Host):
@@ -305,7 +309,7 @@ class OnlyRunning(Host):
 
 def d14(folder: Path) -> FastAPI:
     """What waits, for a person or for its turn, can't be cancelled."""
-    return app_with(host=OnlyRunning, book=NoRecords())
+    return app_with(host=OnlyRunning, storage=NoRecords())
 
 
 BROKEN: dict[str, Build] = {

@@ -36,11 +36,13 @@ async def cancel_session(
     runs = [run for run in host.live_of(key) if request.run_id in (None, run.id)]
     if runs:
         return _answer(who, key, await cancel_all(host, runs, request, reason))
-    there = [each for each in await host.book.still_open(key.stored_as) if request.run_id in (None, each.run_id)]
+    there = [
+        each for each in await host.storage.runs.still_open(key.stored_as) if request.run_id in (None, each.run_id)
+    ]
     cancelled = await cancel_records(host, there, request, reason)
     if cancelled:
         return _answer(who, key, cancelled)
-    last = await host.book.find(session=key.stored_as, limit=1)
+    last = await host.storage.runs.find(session=key.stored_as, limit=1)
     nothing: Json = {"detail": f"No active run found for session '{key.session}'"}
     if last:
         nothing["lastRun"] = without_nulls({"runId": last[0].run_id, "outcome": last[0].outcome})
@@ -83,7 +85,7 @@ async def cancel_many(host: Served, who: Who, body: CancelMany) -> Json:
 async def _cancel_others(host: Host, who: Principal, body: CancelMany, here: set[str]) -> list[list[Cancelled]]:
     """Those that wait for a person, or that other processes have. Cancellation: the wishes stand."""
     asked: list[Awaitable[list[Cancelled]]] = []
-    for record in await host.book.still_open():
+    for record in await host.storage.runs.still_open():
         key = SessionKey.parse(record.session)
         if key is not None and record.run_id not in here and who.owns(key.user) and body.fits(key, record.run_id):
             asked.append(cancel_records(host, [record], body, who.reason(body.reason, user=key.user)))

@@ -20,7 +20,7 @@ from safepoint.server.requests import Answer, CancelRequest, Content, ResumeRequ
 from safepoint.server.served import Served
 from safepoint.server.wire_events import Json, Scene
 from safepoint.sessions.busy import Sender
-from safepoint.sessions.store import StoredRun
+from safepoint.storage.session_data import StoredRun
 
 routes = APIRouter(generate_unique_id_function=by_name)
 

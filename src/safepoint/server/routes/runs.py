@@ -22,7 +22,7 @@ from safepoint.server.principal import Principal, Who
 from safepoint.server.requests import RunRequest
 from safepoint.server.served import Served
 from safepoint.server.wire_events import latest
-from safepoint.sessions.records import RunRecord
+from safepoint.storage.run_records import RunRecord
 
 _A_MOMENT = 0.05
 

@@ -80,7 +80,7 @@ async def patch_session(host: Served, who: Who, app: str, user: str, session: st
 async def delete_session(host: Served, who: Who, app: str, user: str, session: str) -> None:
     key = who.session(app, user, session)
     here = {run.id for run in host.live_of(key)}
-    there = [run for run in await host.book.still_open(key.stored_as, waiting=False) if run.run_id not in here]
+    there = [run for run in await host.storage.runs.still_open(key.stored_as, waiting=False) if run.run_id not in here]
     wait = CancelRequest(wait_seconds=_PATIENCE)
     await cancel_records(host, there, wait, who.reason("its session is deleted", user=key.user))
     try:

@@ -21,7 +21,7 @@ from safepoint.server.principal import Who
 from safepoint.server.requests import SteerRequest
 from safepoint.server.served import Served
 from safepoint.server.wire_events import Json
-from safepoint.sessions.records import RunRecord, RunState
+from safepoint.storage.run_records import RunRecord, RunState
 
 routes = APIRouter(generate_unique_id_function=by_name)
 

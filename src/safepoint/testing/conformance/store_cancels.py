@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from safepoint.agent.journal import Said
-from safepoint.sessions.applying import apply
 from safepoint.sessions.store import Change, LateResult, LateSet, StateSet, Store, Stored
+from safepoint.storage.reducer import apply
 from safepoint.testing.conformance.cutting import Cut, cut_everywhere
 from safepoint.testing.conformance.rules import Rules
 from safepoint.testing.conformance.store_maker import StoreMaker, plain, same

@@ -1,6 +1,6 @@
 """How the rules for stores get their stores, and how they look at them.
 
-What a change means is stated once, by `sessions.applying`; the rules compare what a store loads with that.
+What a change means is stated once, by `storage.reducer`; the rules compare what a store loads with that.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from safepoint.agent.journal import Said
-from safepoint.sessions.applying import apply
 from safepoint.sessions.store import Change, LateResult, Store, Stored
+from safepoint.storage.reducer import apply
 from safepoint.testing.conformance.store_samples import said
 
 MakeStore: TypeAlias = Callable[[], "Store | Awaitable[Store]"]
@@ -114,6 +114,7 @@ def plain(stored: Stored) -> Stored:
         ),
         late=tuple(stored.late),
         epoch=0,
+        number=None,
     )
 
 

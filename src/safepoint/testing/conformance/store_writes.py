@@ -65,7 +65,7 @@ async def _run(maker: StoreMaker) -> None:
 
 @RULES.rule(
     "what a run has used, and what runs inside it have written, is kept until it ends",
-    "keep every Counted and Inside with the run, and forget them with Ended; `applying.apply` says what they mean",
+    "keep every Counted and Inside with the run, and forget them with Ended; `reducer.apply` says what they mean",
 )
 async def _inside(maker: StoreMaker) -> None:
     below = sample.opening("run_below", 1)

@@ -1,0 +1,132 @@
+"""A session as it is stored, and the changes that are appended to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from safepoint.agent.checkpoint import Checkpoint
+from safepoint.agent.journal import Counted, Fact
+from safepoint.agent.ledger import LedgerEntry
+from safepoint.errors import SessionBusy, StoreError
+from safepoint.history.parts import Message
+from safepoint.tools.memory import CallMemory
+
+# How the name of a claimant begins that is no run, and has the session for a moment.
+CHANGE = "change-"
+
+
+class SessionChanging(SessionBusy):
+    """A change from outside any run has the session for a moment: claim it again.
+
+    A store that cannot tell raises `SessionBusy`.
+    """
+
+
+class Version(NamedTuple):
+    """How far a session was written: the epoch of its last claim, and the number of the last write under it."""
+
+    epoch: int
+    number: int
+
+
+class SessionOutdated(StoreError):
+    """The session was written to since it was loaded: load it again."""
+
+
+def taken_by(claimant: str | None, message: str) -> SessionBusy:
+    """What a claim raises while that one has the session."""
+    return (SessionChanging if (claimant or "").startswith(CHANGE) else SessionBusy)(message)
+
+
+@dataclass(frozen=True, slots=True)
+class LateResult:
+    """A call that was cut and came back after its run had ended."""
+
+    call_id: str
+    name: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """The last run of a session. `ended` is false for one that is live, or whose process died.
+
+    `index`: where its part of the conversation begins. `state_before`: the session's state at that time. `origin`:
+    the run that began this turn; another one than `run_id` if that was stopped and continued. `continued`: of one that
+    has not ended, what it goes on from (`Opened.base`): all that it has not come to yet is still there. `counted` and
+    `inside`: of such a one, too, what it has used so far, and the runs inside it, by their keys.
+    """
+
+    run_id: str
+    agent: str
+    index: int
+    ended: bool
+    stop_reason: str | None = None
+    checkpoint: Checkpoint | None = None
+    ledger: tuple[LedgerEntry, ...] = ()
+    memories: Mapping[str, CallMemory] = field(default_factory=dict[str, CallMemory])
+    state_before: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: JSON values
+    origin: str = ""
+    continued: Checkpoint | None = None
+    counted: Counted | None = None
+    inside: Mapping[str, Stored] = field(default_factory=dict[str, "Stored"])
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A session as it is stored. `runs`: all turns that can be rewound, oldest first. `epoch`: of its last claim.
+
+    `times`: when each message was said. One that is written again as it was keeps its time. `number`: of the last write
+    under that epoch; None from a store that does not count its writes.
+    """
+
+    messages: tuple[Message, ...]
+    state: Mapping[str, Any]  # Any: JSON values
+    runs: tuple[StoredRun, ...] = ()
+    late: tuple[LateResult, ...] = ()
+    epoch: int = 0
+    times: tuple[float, ...] = ()
+    number: int | None = None
+
+    @property
+    def version(self) -> Version | None:
+        return None if self.number is None else Version(self.epoch, self.number)
+
+    def claimed(self, epoch: int, number: int | None = None) -> Stored:
+        """As it is, under a new claim. Every run makes one, and `replace` would look at each field anew."""
+        return Stored(self.messages, self.state, self.runs, self.late, epoch, self.times, number)
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """The conversation ends at `index`; the runs from there on are forgotten, with the late results that were told."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateSet:
+    """The session's state is this."""
+
+    state: Mapping[str, Any]  # Any: JSON values
+
+
+@dataclass(frozen=True, slots=True)
+class LateSet:
+    """These late results wait to be told."""
+
+    late: tuple[LateResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The claimant gives the session back, with the write that this is part of, as `release` does."""
+
+    claimant: str
+
+
+# What is told of a session, and who has it.
+Lasting = Fact | Truncated | StateSet | LateSet
+Change = Lasting | Released

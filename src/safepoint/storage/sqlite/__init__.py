@@ -1,0 +1,1 @@
+"""A storage in one SQLite file."""

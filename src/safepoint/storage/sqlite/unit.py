@@ -1,0 +1,63 @@
+"""One unit of work on a SQLite connection, inside a transaction: what its statements share."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from safepoint.errors import StoreCorrupt
+from safepoint.storage.lease import Lease
+
+
+@dataclass(slots=True)
+class Unit:
+    """`epochs`: of the claims that it has made."""
+
+    db: sqlite3.Connection
+    lease: Lease
+    epochs: dict[str, int] = field(default_factory=dict[str, int])
+
+    def register(self) -> None:
+        """What this worker owns names its row, so the row is there first."""
+        row = (self.lease.worker, str(self.lease.process))
+        self.db.execute("INSERT OR IGNORE INTO workers (id, process, counter) VALUES (?, ?, 0)", row)
+
+    def is_dead(self, owner: str, what: str) -> bool:
+        """Raises `StoreCorrupt` if nobody can read who that is."""
+        try:
+            if not isinstance(owner, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # whatever stands in the row
+                raise ValueError(f"{type(owner).__name__} is no name")
+            return self.lease.is_dead(owner, worker_row(self.db, owner))
+        except ValueError as error:
+            raise StoreCorrupt(f"the owner of {what} can't be read: {owner!r}") from error
+
+    def where(self, owner: str) -> str:
+        return self.lease.where(owner, worker_row(self.db, owner))
+
+
+# Any: a statement of that type, and its result.
+Statements: TypeAlias = Mapping[type, Callable[[Unit, Any], Any]]
+
+
+def worker_row(db: sqlite3.Connection, owner: str) -> tuple[str, int] | None:
+    found: tuple[str, int] | None = db.execute("SELECT process, counter FROM workers WHERE id = ?", (owner,)).fetchone()
+    return found
+
+
+def renew(db: sqlite3.Connection, lease: Lease) -> None:
+    """Raise the counter, if this worker owns anything: nobody asks after one that does not."""
+    owns = (
+        "EXISTS (SELECT 1 FROM sessions WHERE owner = :me) OR EXISTS (SELECT 1 FROM turn_claims WHERE owner = :me) "
+        "OR EXISTS (SELECT 1 FROM run_records WHERE owner = :me AND state != 'ended')"
+    )
+    db.execute(f"UPDATE workers SET counter = counter + 1 WHERE id = :me AND ({owns})", {"me": lease.worker})
+
+
+def forget_workers(db: sqlite3.Connection) -> None:
+    """Those that own nothing. One that lives writes its row again with whatever it comes to own."""
+    db.execute(
+        "DELETE FROM workers WHERE id NOT IN (SELECT owner FROM sessions WHERE owner IS NOT NULL UNION "
+        "SELECT owner FROM turn_claims UNION SELECT owner FROM run_records WHERE state != 'ended')"
+    )

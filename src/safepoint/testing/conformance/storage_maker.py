@@ -1,0 +1,41 @@
+"""How the rules for storages get their storages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from safepoint.storage.protocol import Storage
+from safepoint.storage.run_records import RunRecord, RunState
+
+
+@dataclass(frozen=True, slots=True)
+class StorageMaker:
+    """Makes a new, empty storage for each rule."""
+
+    make: Callable[[], Storage]
+    reopen: Callable[[Storage], Storage] | None = None
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncGenerator[Storage]:
+        storage = self.make()
+        try:
+            yield storage
+        finally:
+            await storage.aclose()
+
+    @asynccontextmanager
+    async def reopened(self, storage: Storage) -> AsyncGenerator[Storage]:
+        assert self.reopen is not None
+        other = self.reopen(storage)
+        try:
+            yield other
+        finally:
+            await other.aclose()
+
+
+def record(storage: Storage, run_id: str = "run_1", session: str = "a/u/s", **more: Any) -> RunRecord:  # Any: fields
+    given = {"state": RunState.LIVE, "created_at": 1.0, "owner": storage.worker, **more}
+    return RunRecord(run_id, session, **given)

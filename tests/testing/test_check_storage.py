@@ -1,0 +1,65 @@
+"""`check_storage`: our own storages keep every rule, and a storage that breaks one is told which."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from safepoint.storage.memory import MemoryStorage
+from safepoint.storage.protocol import Storage
+from safepoint.storage.sqlite.storage import SqliteStorage
+from safepoint.testing import check_storage
+from safepoint.testing.conformance import storage_parts, storage_runs, storage_units
+from tests.testing.broken_storages import BROKEN
+
+
+def broken_rules(error: pytest.ExceptionInfo[AssertionError]) -> list[str]:
+    return re.findall(r"^- (.*?): ", str(error.value), re.MULTILINE)
+
+
+def test_the_memory_storage_keeps_every_rule() -> None:
+    check_storage(MemoryStorage)
+
+
+def test_the_sqlite_storage_keeps_every_rule(tmp_path: Path) -> None:
+    numbers = count()
+    paths: dict[int, Path] = {}
+
+    def make() -> Storage:
+        path = tmp_path / f"{next(numbers)}.db"
+        storage = SqliteStorage(path)
+        paths[id(storage)] = path
+        return storage
+
+    def reopen(storage: Storage) -> Storage:
+        return SqliteStorage(paths[id(storage)])
+
+    async def spoil(storage: Storage, session_id: str) -> None:
+        with sqlite3.connect(paths[id(storage)]) as db:
+            db.execute("UPDATE messages SET body = '{' WHERE session = ?", (session_id,))
+        db.close()
+
+    check_storage(make, reopen=reopen, spoil=spoil)
+
+
+@pytest.mark.parametrize(("rule", "storage"), BROKEN.items(), ids=lambda value: getattr(value, "__name__", ""))
+def test_a_storage_that_breaks_one_rule_is_told_that_one(rule: str, storage: type[MemoryStorage]) -> None:
+    with pytest.raises(AssertionError) as told:
+        check_storage(storage)
+    assert broken_rules(told) == [rule]
+
+
+def test_every_rule_of_the_parts_has_a_storage_that_breaks_it() -> None:
+    parts = (storage_units, storage_runs, storage_parts)
+    assert [rule.name for part in parts for rule in part.RULES.all] == list(BROKEN)
+
+
+def test_a_session_store_lacks_parts_and_is_told_which() -> None:
+    from tests.testing.plain_store import PlainStore
+
+    with pytest.raises(AssertionError, match="it lacks sessions, runs, shared, loops, changes, commit"):
+        check_storage(PlainStore)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # what is refused
