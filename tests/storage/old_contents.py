@@ -85,6 +85,8 @@ WANTED: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any] | None]] = [  #
 ]
 TOUCHED = {"app/ann/empty": 170.0, "app/ann/ended": 140.0}
 SHARED = {"app": {"app:greeting": "hello \ud800"}, "app/ann": {"user:x": [1, 2], "user:y": {"z": None}}}
-NOTES = {"app/ann/stopped": [(1.0, {"event": "e-1", "stateDelta": {"a": 1}}), (2.0, {"id": "p-1", "stateDelta": {}})]}
+NOTES: Mapping[str, Sequence[tuple[float, Mapping[str, Any]]]] = {  # Any: JSON values
+    "app/ann/stopped": [(1.0, {"event": "e-1", "stateDelta": {"a": 1}}), (2.0, {"id": "p-1", "stateDelta": {}})]
+}
 LOOPS = {"loop": b"safepoint-turns 1 digest\n{}", "other": bytes(range(256))}
 LOOP_CLAIMS = {"loop": "elsewhere|1|born", "other": "{host}|999999999|never"}

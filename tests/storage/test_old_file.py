@@ -63,7 +63,8 @@ def test_every_record_and_request_is_as_it_was(path: Path) -> None:
     async def body(storage: SqliteStorage) -> None:
         for fields in old.RECORDS:
             kept = {name: value for name, value in fields.items() if name != "renewed"}
-            expected = RunRecord(**{**kept, "state": RunState(fields["state"])})
+            kept["state"] = RunState(fields["state"])
+            expected = RunRecord(**kept)
             assert await storage.runs.get(expected.run_id) == expected
         for run_id in {run_id for run_id, _, _ in old.WANTED}:
             wanted = [(ask, answer) for each, ask, answer in old.WANTED if each == run_id]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, cast
@@ -33,7 +33,7 @@ def with_storage(path: Path, body: Callable[[SqliteStorage], Awaitable[None]], *
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[sqlite3.Connection]:
+def locked(path: Path) -> Generator[sqlite3.Connection]:
     """As if another process held the write lock."""
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

@@ -165,7 +165,7 @@ class ForgetsTooMuch(MemoryStorage):
 class TakesAllForDead(MemoryStorage):
     def __init__(self) -> None:
         super().__init__()
-        self.alive = set()
+        self.alive = set[str]()
 
 
 class NeverDeletes(MemoryStorage):

@@ -179,7 +179,8 @@ def storage_of(store: Store | SessionCommits) -> SessionCommits:
         getattr(type(store), name) is getattr(StorageSessions, name) for name in _METHODS
     ):
         return store.storage
-    adapter = _ADAPTERS.get(id(store))
+    own = cast("Store", cast("object", store))  # it has no more than that
+    adapter = _ADAPTERS.get(id(own))
     if adapter is None:
-        adapter = _ADAPTERS[id(store)] = StoreAdapter(store)
+        adapter = _ADAPTERS[id(own)] = StoreAdapter(own)
     return adapter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from safepoint.storage.protocol import Storage
@@ -37,5 +37,5 @@ class StorageMaker:
 
 
 def record(storage: Storage, run_id: str = "run_1", session: str = "a/u/s", **more: Any) -> RunRecord:  # Any: fields
-    given = {"state": RunState.LIVE, "created_at": 1.0, "owner": storage.worker, **more}
-    return RunRecord(run_id, session, **given)
+    made = RunRecord(run_id, session, RunState.LIVE, 1.0, storage.worker)
+    return replace(made, **more)

@@ -144,9 +144,9 @@ async def _requests(maker: StorageMaker) -> None:
             await runs.request_cancel(run_id, {"id": f"ask {run_id}"})
         await runs.request_cancel("mine", {"id": "asked here"}, acknowledged=True)
         await runs.move("over", RunState.ENDED, epoch=0)
-        for _ in range(2):
-            heard = await runs.unheard_cancels(storage.worker)
-            assert [each.ask for each in heard] == [{"id": "ask mine"}], f"it hears {heard!r}"
+        await runs.unheard_cancels(storage.worker)
+        heard = await runs.unheard_cancels(storage.worker)
+        assert [each.ask for each in heard] == [{"id": "ask mine"}], f"the second time it hears {heard!r}"
         await runs.acknowledge_cancel(heard[0].number)
         assert await runs.unheard_cancels(storage.worker) == [], "it is heard again"
         kept = [each.ask["id"] for each in await runs.cancel_requests("mine")]
