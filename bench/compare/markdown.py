@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from bench.compare.contestants import FLOOR, OURS
 from bench.compare.figures import Report, Row, growth_rows, speed_rows, stop_rows, totals
@@ -117,12 +118,17 @@ def _servers(report: Report) -> list[str]:
     rows = report.get("servers")
     if not rows:
         return []
-    head = ["", "server", "requests/s", "CPU, ms", "p50, ms", "p99, ms"]
-    lines = [_line(head), _line(["---", "---", *["---:"] * 4])]
+    by_work: dict[str, dict[str, Any]] = {}
     for row in rows:
         name = f"{row['path']}, {row['store']}, {row['clients']} client{'s' * (row['clients'] > 1)}"
-        cells = [f"{row[key] * 1e3:.2f}" for key in ("cpu", "p50", "p99")]
-        lines.append(_line([name, row["server"], f"{row['rate']:,.0f}", *cells]))
+        by_work.setdefault(name, {})[row["server"]] = row
+    head = ["", "Safepoint, requests/s", "ADK, requests/s", "lead", "CPU, ms", "ADK's", "p99, ms", "ADK's"]
+    lines = [_line(head), _line(["---", *["---:"] * (len(head) - 1)])]
+    for name, servers in by_work.items():
+        ours, theirs = servers["Safepoint"], servers["ADK"]
+        rates = [f"{ours['rate']:,.0f}", f"{theirs['rate']:,.0f}", _times(ours["rate"] / theirs["rate"])]
+        times = [f"{server[key] * 1e3:.2f}" for key in ("cpu", "p99") for server in (ours, theirs)]
+        lines.append(_line([name, *rates, *times]))
     return ["## Server\n\nSafepoint's beside Google ADK's, each with an instant model.", "\n".join(lines)]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.compare.charts import draw
-from bench.compare.contestants import CONTESTANTS, ROOT, NotInstalled, environment
+from bench.compare.contestants import CONTESTANTS, ROOT, environment
 from bench.compare.figures import Report
 from bench.compare.markdown import put_summary, report_text, summary
 from bench.compare.rounds import FULL, QUICK, TINY, Measurement, Size
@@ -36,10 +36,11 @@ def measure(options: Options) -> Report:
     """The whole report, written to the folder of results."""
     report = asyncio.run(_measure(SIZES[options.size], options.names))
     report["size"] = options.size
+    write(report, options)  # what was measured is kept, whatever becomes of the servers
     if options.servers and ADK in report["frameworks"]:
         _say("servers")
         report["servers"] = _measure_servers(report, rounds=5 if options.size == "full" else 1)
-    write(report, options)
+        write(report, options)
     return report
 
 
@@ -68,8 +69,8 @@ def _measure_servers(report: Report, *, rounds: int) -> list[dict[str, object]]:
     adk = next(contestant for contestant in CONTESTANTS if contestant.name == ADK)
     try:
         return measure_servers(environment(adk, renew=False), rounds=rounds)
-    except (NotInstalled, RuntimeError, OSError) as problem:
-        report["missing"].append({"framework": adk.title, "what": "server", "why": str(problem)[-300:]})
+    except Exception as problem:  # two servers of two projects: what goes wrong there is reported with the rest
+        report["missing"].append({"framework": adk.title, "what": "server", "why": repr(problem)[-300:]})
         return []
 
 

@@ -24,10 +24,11 @@ def measure_servers(adk_python: Path, *, rounds: int) -> Rows:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory()))
             ours = Subject(stack.enter_context(safepoint_server(store, folder)), REQUESTS[store])
-            other = stack.enter_context(adk_server(store, folder))
-            assert other is not None
+            running = stack.enter_context(adk_server(store, folder))
+            assert running is not None
+            theirs = Subject(running, ADK_REQUESTS)
             for clients in 1, BUSY:
-                found = asyncio.run(collect_runs(ours, Subject(other, ADK_REQUESTS), clients, rounds))
+                found = asyncio.run(collect_runs(ours, theirs, clients, rounds))
                 for (server, path), loads in found.items():
                     row = {
                         "server": server,
