@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -20,13 +21,13 @@ class Latch:
 
     def __init__(self) -> None:
         self.is_set = False
-        self._waiters: list[Callable[[], object]] = []
+        self._waiters: deque[Callable[[], object]] = deque()
 
     def set(self) -> None:
         self.is_set = True
         while self._waiters:
             try:
-                call = self._waiters.pop(0)
+                call = self._waiters.popleft()
             except IndexError:  # another thread has emptied the list with us
                 return
             call()

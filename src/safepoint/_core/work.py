@@ -150,15 +150,15 @@ class Work(Generic[T]):
         """Begin to climb, or climb faster. Never waits."""
         if self.ended or self._forced or (self.state is WorkState.STOPPING and not force):
             return
-        seconds = self._ladder.kill if force else self._ladder.cap
-        self.last_moment = min(self.last_moment, self._clock.now() + seconds)
+        now, seconds = self._clock.now(), self._ladder.kill if force else self._ladder.cap
+        self.last_moment = min(self.last_moment, now + seconds)
         self._forced = force
         self.state = WorkState.STOPPING
         self._rest = plan(self.manner, self._ladder, force=force)
         if self._shields and not force:
-            self._enter(Rung.SHIELDED, max(self._shields))
+            self._enter(Rung.SHIELDED, max(self._shields), now)
         else:
-            self._climb()
+            self._climb(now)
 
     def stop_at(self, when: float, *, force: bool = False) -> None:
         """Stop by itself at that time, if it still runs then; of two times the earlier counts."""
@@ -181,20 +181,23 @@ class Work(Generic[T]):
         if self._shields:
             self._arm(max(self._shields))
             return False
-        self._climb()
+        self._climb(self._clock.now())
         return True
 
-    def _climb(self) -> None:
+    def _time_is_up(self) -> None:
+        self._climb(self._clock.now())
+
+    def _climb(self, now: float) -> None:
         climb, *rest = self._rest
         # A section that began while the work was left to finish is not cut either.
-        if self.rung is Rung.FINISH and not self._forced and any(until > self._clock.now() for until in self._shields):
-            self._enter(Rung.SHIELDED, max(self._shields))
+        if self.rung is Rung.FINISH and not self._forced and any(until > now for until in self._shields):
+            self._enter(Rung.SHIELDED, max(self._shields), now)
             return
         self._rest = tuple(rest)
         if climb.rung is Rung.ABANDON:
             self._abandon()
             return
-        self._enter(climb.rung, self._clock.now() + climb.seconds)
+        self._enter(climb.rung, now + climb.seconds, now)
         if climb.rung is Rung.CANCEL:
             self._cancel_task()
         elif climb.rung is Rung.FLAG:
@@ -202,15 +205,15 @@ class Work(Generic[T]):
         elif climb.rung in (Rung.TERM, Rung.KILL):
             self._signal(climb.rung)
 
-    def _enter(self, rung: Rung, until: float) -> None:
-        self.rung, self.rung_since = rung, self._clock.now()
+    def _enter(self, rung: Rung, until: float, now: float) -> None:
+        self.rung, self.rung_since = rung, now
         self._arm(until)
         self.on_rung(rung)
 
     def _arm(self, until: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._clock.call_at(min(until, self.last_moment), self._climb)
+        self._timer = self._clock.call_at(min(until, self.last_moment), self._time_is_up)
 
     def _cancel_task(self) -> None:
         assert self.task is not None, "no work is stopped before it has a task"

@@ -203,6 +203,7 @@ class BaseDriver(ABC, Generic[OwnT]):
         """Close, save, seal, tell, and let everybody who waits know, in this order."""
         record = self._record
         await self.stage.quieten()
+        await self.stage.announce_all()
         closed = self._closed(step)
         if record.journal is not None and record.run.session is not None:
             ended = Ended.of(closed.result, record.started_at, self._node.clock.wall())

@@ -367,25 +367,26 @@ class Execution:
     def _leave(self) -> None:
         """The call is over once every run that the tool started inside itself has ended, or has had its time."""
         clock = self._record.supervisor.clock
+        now = clock.now()
         if self.node.children and self._leave_by is None:
-            self._arm_leaving(min(clock.now() + self.ladder.cap, self.work.last_moment))
+            self._arm_leaving(min(now + self.ladder.cap, self.work.last_moment))
             for child in tuple(self.node.children):
                 child.cancel(reason=Reason("the tool that started it has ended", Source.PARENT))
                 child.ended.when_set(lambda: self.node.call_soon(self._record.bell.ring))
         if self._leave_by is not None:
-            if self.node.children and clock.now() < self._leave_by.when():
+            if self.node.children and now < self._leave_by.when():
                 return
             self._leave_by.cancel()
             for child in tuple(self.node.children):
                 self._record.leave(child)
         self.phase = Phase.OVER
         self.node.seal()
-        now, cancelled = clock.wall(), self._entry.state in _CANCELLED
-        cut = self.node.stop.recorded(now) if self.node.stop is not None and cancelled else None
+        wall, cancelled = clock.wall(), self._entry.state in _CANCELLED
+        cut = self.node.stop.recorded(wall) if self.node.stop is not None and cancelled else None
         self._record.emit(ToolCallEnded, path=self.node.path, entry=self._entry, cancellation=cut)
         orphans = (self.work.orphan,) if self.work.orphan is not None else ()
         touched = (Touched(self.node.path, self._entry.name, self._entry.state),)
-        self.node.finish(Ending(cancelled, now, touched=touched, orphans=orphans))
+        self.node.finish(Ending(cancelled, wall, touched=touched, orphans=orphans))
 
     def _arm_leaving(self, when: float) -> None:
         if self._leave_by is not None:
