@@ -283,7 +283,7 @@ class Execution:
         outcome = self.work.outcome
         self._record.heed(outcome)
         if isinstance(outcome, Abandoned):
-            self._record.orphans.append(outcome.orphan)
+            self._record.name_orphan(outcome.orphan)
         if self._entry.state is not LedgerState.RUNNING:  # recorded in its own task, or never ran a line
             if isinstance(outcome, Failed):
                 self._hook_left(outcome.error)
@@ -305,8 +305,8 @@ class Execution:
             case Cut(error):
                 self._settle(LedgerState.CUT, error=None if error is None else render_error(error))
                 self._begin_undo()
-            case Abandoned():
-                self._settle(LedgerState.CUT, still_running=True)
+            case Abandoned(orphan):
+                self._settle(LedgerState.CUT, still_running=orphan.still_running)
             case Done() | NeverRan() | None:
                 raise InternalError(f"the call {self._call.id} ended with {outcome} and no record")
 
@@ -358,7 +358,7 @@ class Execution:
             case Failed(error):
                 self._record.ledger.note(self._call.id, error=f"its undo failed: {render_error(error)}")
             case Abandoned(orphan):
-                self._record.orphans.append(orphan)
+                self._record.name_orphan(orphan)
                 self._record.ledger.note(self._call.id, error="its undo did not end in time")
             case _:
                 self._record.ledger.note(self._call.id, error="its undo was cut")
@@ -384,7 +384,7 @@ class Execution:
         wall, cancelled = clock.wall(), self._entry.state in _CANCELLED
         cut = self.node.stop.recorded(wall) if self.node.stop is not None and cancelled else None
         self._record.emit(ToolCallEnded, path=self.node.path, entry=self._entry, cancellation=cut)
-        orphans = (self.work.orphan,) if self.work.orphan is not None else ()
+        orphans = (self.work.orphan,) if self.work.orphan is not None and self.work.orphan.matters else ()
         touched = (Touched(self.node.path, self._entry.name, self._entry.state),)
         self.node.finish(Ending(cancelled, wall, touched=touched, orphans=orphans))
 

@@ -195,13 +195,18 @@ class Record:
         if isinstance(error, KeyboardInterrupt):
             self.run.interrupt(error)
 
+    def name_orphan(self, orphan: Orphan) -> None:
+        """List what did not stop, unless it has ended since and left nothing."""
+        if orphan.matters:
+            self.orphans.append(orphan)
+
     def leave(self, child: Node) -> None:
         """A run below this one has had its time and goes on without it: name it, its result goes to the orphan."""
         if child.task is None:
             return  # it lives in the task of a call, which is named itself
         orphan = Orphan(child.name, child.path, clock=child.clock, task=child.task)
         self.orphans.append(orphan)
-        child.ended.when_set(lambda: orphan.finished_late(getattr(child.owner, "result", None), None))
+        child.ended.when_set(lambda: orphan.returned_late(getattr(child.owner, "result", None)))
 
     def meters(self) -> Iterator[Meter]:
         """The budgets that count what this run does: its own, and those of the composites that it is a part of."""

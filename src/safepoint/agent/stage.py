@@ -139,7 +139,7 @@ class Stage:
         while work.outcome is None:
             await self.wait()
         if isinstance(work.outcome, Abandoned):
-            self._record.orphans.append(work.outcome.orphan)
+            self._record.name_orphan(work.outcome.orphan)
         self._record.heed(work.outcome)
         return work.outcome
 
