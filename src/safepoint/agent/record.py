@@ -6,6 +6,7 @@ callback ever runs between a fact and its record.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,13 +22,14 @@ from safepoint.agent.checkpoint import Checkpoint, OpenCall
 from safepoint.agent.conversation import Entered
 from safepoint.agent.events import Event, Place
 from safepoint.agent.inside import InnerJournal
-from safepoint.agent.journal import Counted, Ended, Fact, Journal, Opened, Said
+from safepoint.agent.journal import Counted, Ended, Fact, Journal, Opened, Said, as_store_errors
 from safepoint.agent.ledger import Ledger
 from safepoint.agent.steering import Steering, SteerOutcome, SteerReceipt, joined
 from safepoint.agent.stream import Hub
 from safepoint.agent.usage import NO_USAGE, Usage
 from safepoint.errors import StoreError
 from safepoint.history.parts import Message, common
+from safepoint.tools.rendering import render_error
 
 if TYPE_CHECKING:
     from safepoint.agent.base import BaseAgent
@@ -155,9 +157,12 @@ class Record:
         if self.journal is None:
             return
         try:
-            await self.journal.write(*facts, *self._counts(*facts))
-        except StoreError as error:
-            self.broken = error
+            with as_store_errors():
+                await self.journal.write(*facts, *self._counts(*facts))
+        except asyncio.CancelledError:
+            raise  # cut: it is stopped, or is written once more
+        except BaseException as error:
+            self.broken = error if isinstance(error, StoreError) else StoreError(f"not written: {render_error(error)}")
             raise
 
     def _counts(self, *facts: Fact) -> list[Fact]:

@@ -19,8 +19,8 @@ from safepoint._core.clock import current_clock
 from safepoint._core.orphans import Orphan
 from safepoint._core.supervisor import Supervisor
 from safepoint.agent.conversation import Entered
-from safepoint.agent.journal import Ended, Fact, Opened, Said
-from safepoint.errors import SafepointError, SessionBusy, StoreError
+from safepoint.agent.journal import Ended, Fact, Opened, Said, as_store_errors
+from safepoint.errors import SessionBusy
 from safepoint.history.check import check_history
 from safepoint.history.parts import Message
 from safepoint.sessions.applying import apply, knowing
@@ -40,7 +40,6 @@ from safepoint.sessions.store import (
     Stored,
     StoredRun,
 )
-from safepoint.tools.rendering import render_error
 
 if TYPE_CHECKING:
     from safepoint.agent.checkpoint import Checkpoint
@@ -297,9 +296,10 @@ class Session:
 
     async def _claim(self, kind: str = "") -> None:
         """Take the session, learn what others have written meanwhile, and seal a run that nobody will end."""
-        epoch = await self._hold.take(kind)
-        if epoch != self._stored.epoch + 1 or self._open or self._glimpsed:
-            self._see(await self._store.load(self.id))
+        with as_store_errors():
+            epoch = await self._hold.take(kind)
+            if epoch != self._stored.epoch + 1 or self._open or self._glimpsed:
+                self._see(await self._store.load(self.id))
         self._stored = self._stored.claimed(epoch)
         if self._has_open_run():
             run, owed = self._stored.runs[-1], self._owed
@@ -322,12 +322,8 @@ class Session:
     async def _append(self, *changes: Change) -> None:
         mine = object()
         self._open.add(mine)
-        try:
+        with as_store_errors():
             await self._store.append(self.id, self._stored.epoch, knowing(self._stored, changes))
-        except SafepointError:
-            raise
-        except Exception as error:  # of a store of somebody's own: nothing may build on what it has not kept
-            raise StoreError(f"the session store failed: {render_error(error)}") from error
         if mine not in self._open:
             return  # given up long ago; whoever came after has looked for itself
         self._open.remove(mine)
