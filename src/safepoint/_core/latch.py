@@ -24,13 +24,20 @@ class Latch:
         self._waiters: deque[Callable[[], object]] = deque()
 
     def set(self) -> None:
+        """Everybody is told, also if telling one of them raises; then that is raised."""
         self.is_set = True
+        failed: BaseException | None = None
         while self._waiters:
             try:
                 call = self._waiters.popleft()
             except IndexError:  # another thread has emptied the list with us
-                return
-            call()
+                break
+            try:
+                call()
+            except BaseException as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def when_set(self, call: Callable[[], object]) -> None:
         """Call it once the latch is set, in the thread that sets it; at once if that has happened."""

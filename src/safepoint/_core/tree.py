@@ -284,9 +284,9 @@ class Node:
         """All of it is recorded: let everybody who waits know."""
         self._move(NodeState.ENDED)
         self.ending = ending
-        if self.parent is not None:
-            self.parent.children.remove(self)
         self.on_push, self.on_change = _ignore, _nothing
+        if self.parent is not None and self in self.parent.children:
+            self.parent.children.remove(self)
         self.ended.set()
 
     def part_with(self, child: Node) -> None:

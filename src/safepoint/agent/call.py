@@ -125,15 +125,5 @@ class Call:
 
     def closed(self, reason: str | None) -> ClosedCall:
         """What the conversation says of this call; `reason` is the run's, and the call's own comes first."""
-        entry = self.entry
         why = self.execution.why if self.execution is not None else None
-        return ClosedCall(
-            call=self.call,
-            state=entry.state,
-            content=entry.content or "",
-            error=entry.error,
-            reason=(reason if why is None else why) or None,
-            point=entry.point,
-            still_running=entry.still_running,
-            remote=entry.remote,
-        )
+        return self.entry.closed(self.call, reason if why is None else why)

@@ -81,6 +81,8 @@ class Execution:
             child=restored.child if restored is not None else None,
             inside=self._inside,
         )
+        # Ours as well: a tool can do what it likes to the context that it is given.
+        self.memory: CallMemory = self._context.memory
         self._hooks = CallHooks(record, self._context, self._being_stopped)
         # What a person is asked, and a sub-agent's own checkpoint: both for the checkpoint of this run.
         self.question: Question | None = None
@@ -107,10 +109,6 @@ class Execution:
         self.work.may_start = lambda: self.node.judge_now() is None
         self._context.bind(self.work, self._tell, self._remember)
         self.node.on_push = self._push
-
-    @property
-    def memory(self) -> CallMemory:
-        return self._context.memory
 
     @property
     def under_way(self) -> Work[object] | None:

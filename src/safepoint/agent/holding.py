@@ -37,7 +37,14 @@ def holding(node: Node, drivers: Iterable[BaseDriver[Any]]) -> list[Holding]:  #
     blocked = node.blocked()
     if blocked is not None:
         found.append(Holding("event loop", node.path, None, blocked.seconds, None, blocked.stack))
-    return found
+    return found or [_itself(node, now)]
+
+
+def _itself(node: Node, now: float) -> Holding:
+    """Nothing of its work runs: then the run itself has not come to its end."""
+    seconds = now - node.stop.at if node.stop is not None else 0.0
+    stack = task_stack(node.task) if node.task is not None else ""
+    return Holding(node.name, node.path, None, seconds, None, stack)
 
 
 def _is_to_stop(node: Node, now: float) -> bool:

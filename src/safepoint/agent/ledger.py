@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from safepoint.errors import InternalError
+from safepoint.history.closing import ClosedCall
+from safepoint.history.parts import ToolCall
 from safepoint.history.states import LedgerState
 from safepoint.tools.options import Effect
 
@@ -39,6 +41,19 @@ class LedgerEntry:
     started_at: float | None = None
     ended_at: float | None = None
     remote: bool = False
+
+    def closed(self, call: ToolCall, reason: str | None = None) -> ClosedCall:
+        """What the conversation says of the call that this is the entry of. `reason`: why it was stopped."""
+        return ClosedCall(
+            call=call,
+            state=self.state,
+            content=self.content or "",
+            error=self.error,
+            reason=reason or None,
+            point=self.point,
+            still_running=self.still_running,
+            remote=self.remote,
+        )
 
 
 _MOVES: dict[LedgerState, frozenset[LedgerState]] = {

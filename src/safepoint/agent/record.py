@@ -63,6 +63,8 @@ class Record:
         self.hooked: dict[str, OpenCall] = {}
         # Whole messages only. What is half done lives in the driver until it is recorded here.
         self.messages = messages
+        # What it began with, in case nothing else is left in the end.
+        self.opening = tuple(messages)
         # Where this run's part of the conversation begins.
         self.started_at = 0
         self.call_ids: set[str] | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import Context, copy_context
 from dataclasses import replace
 from functools import partial
@@ -62,6 +62,12 @@ class Stage:
         self._node.on_push = self._push
         self._node.on_change = self._changed
         self._changed()
+
+    def works(self) -> Iterator[Work[object]]:
+        """Whatever runs right now; hooks that only hear of an ask do not hold the run."""
+        for work in dict.fromkeys((self.work, self._owed)):
+            if work is not None and not work.ended:
+                yield work
 
     async def wait(self) -> None:
         """Until something changes. Cancellation: somebody's hand on our task; it counts as the caller's own."""
