@@ -16,6 +16,7 @@ from safepoint.agent.events import (
     ToolCallEnded,
     ToolCallStarted,
 )
+from safepoint.agent.result import StopReason
 from safepoint.history.parts import Message, Notice, ToolResult
 from safepoint.history.states import LedgerState
 
@@ -63,6 +64,8 @@ def _check_results(run: Run[Any, Any]) -> None:  # Any: as above
 
 def _check_notice(run: Run[Any, Any]) -> None:  # Any: as above
     result = run.result
+    stopped = result.stop_reason in (StopReason.CANCELLED, StopReason.BUDGET)
+    assert stopped is (result.cancellation is not None), "whatever was stopped says by what"
     if result.cancellation is None:
         return
     last = result.messages[-1]

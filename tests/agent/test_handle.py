@@ -296,8 +296,8 @@ def test_a_second_ctrl_c_is_force() -> None:
     with default_signals(), pytest.raises(CtrlC) as caught:
         agent.run_sync("go")
     assert caught.value.result.cancellation.level.name == "FORCE"
-    assert log[0] == "cancelled"
-    assert [orphan.name for orphan in caught.value.result.orphans] == ["press"]
+    assert log == ["cancelled"]
+    assert caught.value.result.orphans == (), "the last cancel has ended it"
 
 
 def test_somebody_elses_plans_for_ctrl_c_are_respected() -> None:

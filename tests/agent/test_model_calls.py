@@ -7,10 +7,12 @@ import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from safepoint import Agent, ModelSettings, Run, RunFailed, SafePoint, Usage, check_history, tool
+from safepoint._core.pace import MOST_AT_ONCE
 from safepoint.agent.events import ModelCallEnded, ModelCallStarted, RetryScheduled
 from safepoint.agent.model import CallDelta, Chunk, Finish, ModelRequest, ReasoningDelta, TextDelta
 from safepoint.errors import ModelError, ModelMisbehaved, ModelUnavailable
@@ -39,6 +41,74 @@ async def ended(agent: Agent[None]) -> Run[None]:
 
 def delays(run: Run[None]) -> list[float]:
     return [event.delay for event in run.kept_events() if isinstance(event, RetryScheduled)]
+
+
+# -- a stream that never waits -----------------------------------------------------------------------------------------
+
+
+class Cached(ScriptedModel):
+    """Has its whole reply at hand, and gives it without ever waiting."""
+
+    def __init__(self, chunks: int) -> None:
+        super().__init__(name="cached")
+        self._length = chunks
+        self.given = 0
+
+    @asynccontextmanager
+    async def stream(self, request: ModelRequest, /) -> AsyncGenerator[AsyncIterator[Chunk]]:
+        yield self._given()
+
+    async def _given(self) -> AsyncGenerator[Chunk]:
+        for _ in range(self._length):
+            self.given += 1
+            yield TextDelta("x")
+        yield Finish("end_turn")
+
+
+@virtual
+async def test_the_loop_has_its_turn_while_a_stream_is_read_that_never_waits() -> None:
+    model = Cached(10 * MOST_AT_ONCE)
+    given: list[int] = []
+    async with Agent("a", model=model).start("go") as run:
+        while not run.ended:
+            given.append(model.given)
+            await asyncio.sleep(0)
+    assert max(after - before for before, after in pairwise(given)) <= MOST_AT_ONCE
+    assert run.result.text == "x" * (10 * MOST_AT_ONCE)
+
+
+@virtual
+@pytest.mark.parametrize("at", [SafePoint.NOW, SafePoint.FORCE])
+async def test_now_cuts_a_stream_that_never_waits_where_the_loop_has_its_turn(at: SafePoint) -> None:
+    model = Cached(100_000)
+    async with Agent("a", model=model).start("go") as run:
+        while not model.given:  # noqa: ASYNC110  # the model says nothing while it is not read
+            await asyncio.sleep(0)
+        run.cancel(at)
+    assert model.given <= 2 * MOST_AT_ONCE
+    assert run.result.stop_reason == "cancelled"
+    assert run.result.text == "x" * model.given, "what was received is kept"
+    check_left_behind(run)
+
+
+@virtual
+async def test_the_loop_has_its_turn_while_a_long_backlog_of_events_is_read() -> None:
+    async with Agent("a", model=ScriptedModel(say("x"))).start("go") as run:
+        for _ in range(4 * MOST_AT_ONCE):
+            run.cancel(SafePoint.named("elsewhere"))
+        await run.wait()
+    read, seen = list[object](), [0]
+
+    async def reads() -> None:
+        async for event in run.events():
+            read.append(event)
+
+    task = asyncio.ensure_future(reads())
+    while not task.done():
+        await asyncio.sleep(0)
+        seen.append(len(read))
+    assert seen[-1] > 4 * MOST_AT_ONCE
+    assert max(after - before for before, after in pairwise(seen)) <= MOST_AT_ONCE
 
 
 # -- trying again ------------------------------------------------------------------------------------------------------

@@ -5,13 +5,78 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections.abc import Callable
 
+import pytest
+
+from safepoint._core.clock import Clock
 from safepoint._core.points import Level, SafePoint
-from tests.core.grove import BY_ITSELF, STOPPED, call, changes, end, pushes, run
+from safepoint._core.tree import Node, Passing
+from tests.core.grove import BY_ITSELF, STOPPED, call, changes, end, new_run, pushes, run
 from tests.core.piece import settled
 from tests.virtual import now, passes, virtual
 
 SAFE = SafePoint.AFTER_TOOLS
+
+
+class Ticking(Clock):
+    """A clock on which a second passes whenever somebody looks at it."""
+
+    __slots__ = ("reads",)
+
+    def __init__(self) -> None:
+        super().__init__(asyncio.get_running_loop())
+        self.reads = 0
+        self.now = self._tick
+
+    def _tick(self) -> float:
+        self.reads += 1
+        return float(self.reads)
+
+
+def ticking(above: Node | None = None) -> Node:
+    """A live node on such a clock; or a tool call below one that is."""
+    node = new_run() if above is None else Node("call", "call", "tool_call", parent=above, passing=Passing.NOTHING)
+    node.attach(asyncio.get_running_loop(), Ticking() if above is None else above.clock)
+    return node
+
+
+DECISIONS: dict[str, Callable[[Node], object]] = {
+    "evaluate": Node.evaluate,
+    "judge": lambda node: node.judge("after_model"),
+    "judge_now": Node.judge_now,
+    "may_start": Node.may_start,
+    "answer": Node.answer,
+    "pause": Node.pause,
+    "request": Node.request,
+}
+
+
+@virtual
+@pytest.mark.parametrize("name", DECISIONS)
+@pytest.mark.parametrize("inside", [False, True])
+async def test_a_decision_reads_the_clock_once(name: str, inside: bool) -> None:
+    node = ticking()
+    nodes = [ticking(node), node] if inside else [node]
+    clock = node.clock
+    assert isinstance(clock, Ticking)
+    node.cancel(SAFE, within=3)
+    before = clock.reads
+    DECISIONS[name](nodes[0])
+    assert clock.reads == before + 1
+    end(*nodes)
+
+
+@virtual
+@pytest.mark.parametrize("seconds", range(1, 9))
+async def test_a_node_that_may_start_nothing_is_stopping_and_says_that_the_deadline_did_it(seconds: int) -> None:
+    node = ticking()
+    node.cancel(SAFE, within=seconds)
+    while node.may_start():
+        assert node.stop is None
+    assert node.stop is not None
+    assert (node.stop.place, node.stop.timed_out) == ("now", True)
+    end(node)
 
 
 @virtual

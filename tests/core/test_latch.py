@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import SupportsIndex
 
 import pytest
 
@@ -170,16 +170,16 @@ async def test_a_waiter_that_has_left_leaves_nothing_behind() -> None:
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait([task])
-    assert latch._waiters == []  # pyright: ignore[reportPrivateUsage]  # a leak shows nowhere else
+    assert not latch._waiters  # pyright: ignore[reportPrivateUsage]  # a leak shows nowhere else
 
 
 def test_a_thread_whose_time_was_up_leaves_nothing_behind() -> None:
     latch = Latch()
     assert latch.wait_sync(0.001) is False
-    assert latch._waiters == []  # pyright: ignore[reportPrivateUsage]  # as above
+    assert not latch._waiters  # pyright: ignore[reportPrivateUsage]  # as above
 
 
-class SetMeanwhile(list[Callable[[], object]]):
+class SetMeanwhile(deque[Callable[[], object]]):
     """Waiters; another thread sets the latch at the very moment in which one leaves."""
 
     def remove(self, waiter: Callable[[], object], /) -> None:
@@ -197,12 +197,12 @@ def test_a_thread_whose_time_was_up_in_the_moment_of_the_setting_is_told_the_tru
     assert Met().wait_sync(0.001) is True
 
 
-class Emptied(list[Callable[[], object]]):
+class Emptied(deque[Callable[[], object]]):
     """Waiters that another thread takes away at the very moment in which one is wanted."""
 
-    def pop(self, index: SupportsIndex = -1, /) -> Callable[[], object]:
+    def popleft(self) -> Callable[[], object]:
         self.clear()
-        return super().pop(index)
+        return super().popleft()
 
 
 class Raced(Latch):

@@ -59,7 +59,7 @@ async def test_whoever_asks_after_the_late_end_is_told_at_once_and_nobody_twice(
     await passes(6)
     orphan.when_late(lambda late: told.append(late.result))
     assert told == ["late"]
-    orphan.finished_late("again", None)
+    orphan.returned_late("again")
     assert told == ["late"]
 
 

@@ -404,7 +404,7 @@ class Slipping(AskLog):
         self._ask_id = ask_id
 
     def append(self, entry: Entry) -> None:
-        if entry == ActedOn(self._ask_id):
+        if isinstance(entry, ActedOn) and self._ask_id in entry.ask_ids:
             super().append(Withdrawn(self._ask_id))
         super().append(entry)
 

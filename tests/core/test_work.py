@@ -11,9 +11,9 @@ import pytest
 from safepoint._core import work
 from safepoint._core.ladder import Ladder, Manner, Rung, WorkKind
 from safepoint._core.orphans import disown
-from safepoint._core.work import Abandoned, Cut, Done, Failed, NeverRan, WorkState
+from safepoint._core.work import LAST_TURNS, Abandoned, Cut, Done, Failed, NeverRan, WorkState
 from tests.core.piece import Piece, for_ever, settled, stubborn
-from tests.virtual import now, passes, virtual
+from tests.virtual import now, passes, rounds, virtual
 
 EVERY_MANNER = [Manner(kind, finish=finish) for kind in WorkKind for finish in (False, True)]
 
@@ -261,7 +261,7 @@ async def test_what_does_not_stop_is_abandoned_at_the_end_of_its_plan() -> None:
 
 
 @virtual
-async def test_a_task_that_is_abandoned_is_cancelled_once_more() -> None:
+async def test_a_task_is_cancelled_once_more_before_it_is_abandoned_and_what_ends_then_has_stopped() -> None:
     cancels: list[float] = []
 
     async def work() -> None:
@@ -275,9 +275,33 @@ async def test_a_task_that_is_abandoned_is_cancelled_once_more() -> None:
     await settled()
     piece.work.stop()
     outcome = await piece.outcome()
-    assert isinstance(outcome, Abandoned)
+    assert outcome == Done(None)
     assert cancels == [0.0, 1.0]
-    assert not outcome.orphan.still_running
+    assert [rung for rung, _ in piece.rungs] == ["cancel"]
+
+
+@virtual
+@pytest.mark.parametrize("turns", [0, 1, LAST_TURNS - 1, LAST_TURNS + 1])
+@pytest.mark.parametrize("force", [False, True])
+async def test_a_task_that_ends_some_turns_of_the_loop_after_its_last_cancel_is_no_orphan(
+    turns: int, force: bool
+) -> None:
+    async def work() -> None:
+        try:
+            await for_ever()
+        finally:
+            try:
+                await for_ever()
+            finally:
+                await rounds(turns)
+
+    piece = Piece(work)
+    await settled()
+    piece.work.stop(force=force)
+    outcome = await piece.outcome()
+    assert isinstance(outcome, Cut if turns < LAST_TURNS else Abandoned)
+    assert piece.ends == [0.0 if force else 1.0]
+    await settled()
 
 
 @virtual

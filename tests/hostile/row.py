@@ -49,6 +49,11 @@ def stops(tool: BaseTool, state: str, says: str = "", *, interrupts: bool = Fals
     return Hostile(tool, Fate(state), ends=True, says=says, stops=True, interrupts=interrupts)
 
 
+def ends_by_the_last_cancel(tool: BaseTool, seconds: float) -> Hostile:
+    """It does not stop within its grace, but does when it is cancelled for the last time: nothing of it runs on."""
+    return Hostile(tool, Fate("cut", seconds), Fate("cut"))
+
+
 def abandoned(tool: BaseTool, seconds: float) -> Hostile:
     """It does not stop: it is left after that many seconds, or at once by FORCE, and named."""
     orphans = (tool.name,)

@@ -162,7 +162,7 @@ RUNNING_TOOLS: list[Hostile] = [
     abandoned(joins_its_own_run, 1),
     ends(drops_a_handle, "finished", "dropped"),
     ends(leaves_a_run_open, "finished", "left open"),
-    Hostile(is_cut_in_a_run_of_its_own, Fate("cut"), Fate("cut", 0, ("is_cut_in_a_run_of_its_own",))),
+    Hostile(is_cut_in_a_run_of_its_own, Fate("cut")),
     abandoned(holds_a_run_open, 1),
     ends(detaches_a_run, "finished", "detached"),
     ends(cancels_an_unborn_run, "finished", "unborn"),

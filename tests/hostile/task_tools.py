@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 from safepoint import ToolContext, tool
 from safepoint.testing import pass_time
-from tests.hostile.row import Fate, Hostile, abandoned, ends
+from tests.hostile.row import Fate, Hostile, abandoned, ends, ends_by_the_last_cancel
 from tests.hostile.visit import World
 
 HALF = 0.5
@@ -238,27 +238,27 @@ async def swallows_with_a_long_grace(ctx: ToolContext[World]) -> str:
 
 
 TASK_TOOLS: list[Hostile] = [
-    abandoned(swallows_once, 1),
+    ends_by_the_last_cancel(swallows_once, 1),
     abandoned(swallows_always, 1),
-    abandoned(swallows_and_works_on, 1),
+    Hostile(swallows_and_works_on, Fate("cut", 1, ("swallows_and_works_on",)), Fate("cut")),
     abandoned(uncancels_itself, 1),
     Hostile(returns_when_cut, Fate("finished"), says="saved in time"),
     Hostile(
         cleans_up_and_returns,
         Fate("finished", HALF),
-        Fate("cut", 0, ("cleans_up_and_returns",)),
+        Fate("cut"),
     ),
-    Hostile(cleans_up_and_leaves, Fate("cut", HALF), Fate("cut", 0, ("cleans_up_and_leaves",))),
-    abandoned(awaits_in_finally, 1),
+    Hostile(cleans_up_and_leaves, Fate("cut", HALF), Fate("cut")),
+    ends_by_the_last_cancel(awaits_in_finally, 1),
     abandoned(awaits_in_every_finally, 1),
     Hostile(holds_a_lock, Fate("cut")),
     ends(leaves_a_generator_open, "finished", "first: 1"),
-    Hostile(is_cut_inside_a_generator, Fate("cut"), Fate("cut", 0, ("is_cut_inside_a_generator",))),
+    Hostile(is_cut_inside_a_generator, Fate("cut")),
     ends(cancels_its_own_task, "failed", "nobody had asked"),
     ends(cancels_its_own_task_and_returns, "finished", "done all the same"),
     ends(leaves_tasks_behind, "finished", "gone"),
     ends(breaks_its_task_group, "failed", "one of the group"),
-    Hostile(is_cut_in_a_task_group, Fate("cut"), Fate("cut", 0, ("is_cut_in_a_task_group",))),
+    Hostile(is_cut_in_a_task_group, Fate("cut")),
     Hostile(changes_its_context, Fate("cut")),
     ends(closes_the_loop, "failed", "running event loop"),
     Hostile(finishes, Fate("finished", 2), Fate("cut"), says=""),

@@ -19,7 +19,6 @@ from tests.hostile.task_tools import (
     mood,
     shared_lock,
     swallows_always,
-    swallows_once,
     uncancels_itself,
 )
 from tests.hostile.thread_tools import blocks, spins
@@ -262,7 +261,6 @@ def test_an_orphan_leaves_at_its_next_safe_point() -> None:
 
 def test_a_batch_of_nothing_but_orphans_takes_no_longer_than_one() -> None:
     stubborn: list[BaseTool] = [
-        swallows_once,
         swallows_always,
         awaits_in_every_finally,
         uncancels_itself,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 
-from safepoint import Agent, Ladder, tool
+from safepoint import Agent, Ladder, SafePoint, tool
+from safepoint._core.pace import MOST_AT_ONCE
 from safepoint._core.supervisor import wind_down
 from safepoint.agent.journal import Ended
-from safepoint.agent.model import Chunk, ModelRequest
+from safepoint.agent.model import Chunk, Finish, ModelRequest, TextDelta
 from safepoint.errors import RunFailed, StoreError
 from safepoint.sessions import MemoryStore, Session, Store
 from safepoint.sessions.store import Change
@@ -36,6 +37,37 @@ class SlowToClose(Player):
 
 async def model_that_is_slow_to_close() -> None:
     await Agent("slow", model=SlowToClose("slow")).run("go")
+
+
+class NeverWaits(Player):
+    """A model that has its whole reply at hand, and more of it than is read without a pause."""
+
+    def stream(self, request: ModelRequest, /) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
+        return self._cached()
+
+    @asynccontextmanager
+    async def _cached(self) -> AsyncGenerator[AsyncIterator[Chunk]]:
+        async def chunks() -> AsyncGenerator[Chunk]:
+            for number in range(3 * MOST_AT_ONCE):
+                yield TextDelta(f"{number} ")
+            yield Finish("end_turn")
+
+        async with aclosing(chunks()) as cached:
+            yield cached
+
+
+async def model_that_never_waits() -> None:
+    await Agent("cached", model=NeverWaits("cached")).run("go")
+
+
+async def long_backlog_of_events() -> None:
+    """A reader that comes late has more to read than is read without a pause."""
+    async with agent(say("done")).start("go") as run:
+        for _ in range(MOST_AT_ONCE):
+            run.cancel(SafePoint.named("elsewhere"))
+        await run.wait()
+        async for _ in run.events():
+            pass
 
 
 async def late_result_is_stored(store: Store) -> None:

@@ -458,6 +458,68 @@ def test_a_store_that_raises_an_error_of_its_own_ends_the_run_like_any_other(num
     run_virtual(main)
 
 
+RAISED: list[type[BaseException]] = [asyncio.CancelledError, SystemExit, OSError]
+
+
+@pytest.mark.parametrize("error", RAISED)
+@pytest.mark.parametrize("shape", ["alone", "composite", "sub-agents"])
+def test_whatever_a_write_raises_the_run_fails_there_and_nothing_builds_on_it(
+    shape: str, error: type[BaseException]
+) -> None:
+    """Each write of the run in turn. A CancelledError that nobody asked for comes from the store's driver."""
+
+    async def failed_at(number: int) -> bool:
+        called = list[str]()
+
+        @tool
+        async def look() -> str:
+            """Look."""
+            called.append("look")
+            return "dust"
+
+        def breaks(name: str, times: int) -> None:
+            if (name, times) == ("append", number):
+                called.append("broken")
+                raise error
+
+        store = Wrapped(MemoryStore(), breaks)
+        session = await Session.create(store, "s")
+        worker = Agent("worker", model=StepModel(call("look"), call("look"), say("done")), tools=[look])
+        other = Agent("other", model=StepModel(say("done")))
+        async with (worker if shape == "alone" else around(shape, worker, other)).start("go", session=session) as run:
+            pass
+        if "broken" not in called:
+            return False
+        # Side by side another run may have begun its call, whose own facts are kept.
+        assert shape != "alone" or called[-1] == "broken", f"write {number}: a tool ran after it"
+        assert run.result.stop_reason in ("error", "end_turn")
+        raised = run.result.error if run.result.stop_reason == "error" else run.result.save_error
+        assert isinstance(raised, StoreError), f"write {number}: {raised!r}"
+        check_history(run.result.messages)
+        return True
+
+    assert any(not run_virtual(partial(failed_at, number)) for number in range(1, 60)), "every write was tried"
+
+
+@pytest.mark.parametrize("name", ["claim", "load"])
+def test_a_session_that_cannot_be_taken_because_its_driver_was_cancelled_fails_the_run(name: str) -> None:
+    async def main() -> None:
+        def breaks(called: str, times: int) -> None:
+            if called == name:
+                raise asyncio.CancelledError
+
+        store = Wrapped(MemoryStore())
+        await Session.create(store, "s")
+        session = await Session.load(store, "s")
+        store.before = breaks
+        with pytest.raises(StoreError, match="raised CancelledError"):
+            await worker([]).run("work", session=session)
+        store.before = lambda called, times: None
+        assert (await worker([]).run("work", session=session)).text == "done"
+
+    run_virtual(main)
+
+
 @pytest.mark.parametrize("first", ["store", "stop"])
 @pytest.mark.parametrize("shape", ["composite", "sub-agents"])
 def test_a_store_that_hangs_holds_a_run_with_runs_inside_no_longer_than_any_other(shape: str, first: str) -> None:

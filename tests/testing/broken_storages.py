@@ -206,6 +206,24 @@ class KeepsTheFirst(MemoryStorage):
                 return await super().commit(*statements)
 
 
+class ForgetsTheLastChange(MemoryStorage):
+    async def commit(self, *statements: Statement[Any]) -> Results:  # Any: of every result
+        match statements:
+            case (op.ChangeLoop(id, epoch, changes),) if len(changes) > 1:
+                return await super().commit(op.ChangeLoop(id, epoch, changes[:-1]))
+            case _:
+                return await super().commit(*statements)
+
+
+class TakesChangesOfAnyEpoch(MemoryStorage):
+    async def commit(self, *statements: Statement[Any]) -> Results:  # Any: of every result
+        match statements:
+            case (op.ChangeLoop(id, _, changes),):
+                return await super().commit(op.ChangeLoop(id, self._tables.loop_claims[id][1], changes))
+            case _:
+                return await super().commit(*statements)
+
+
 class ReleasesLoopsForAnybody(MemoryStorage):
     async def commit(self, *statements: Statement[Any]) -> Results:  # Any: of every result
         match statements:
@@ -244,6 +262,8 @@ BROKEN: dict[str, type[MemoryStorage]] = {
     "shared values are copies": HandsOutItsOwn,
     "notes of a session come in order and go with it": SortsNotes,
     "the record of a loop is replaced whole": KeepsTheFirst,
+    "a change of a loop is written, in its order": ForgetsTheLastChange,
+    "a loop that was replaced cannot write": TakesChangesOfAnyEpoch,
     "a loop has one claimant at a time": ReleasesLoopsForAnybody,
     "a commit wakes those who wait for its run or session": NeverWakes,
 }

@@ -121,7 +121,7 @@ async def in_a_session() -> None:
 def test_a_store_error_strikes_wherever_a_session_waits_for_its_store(error: Exception) -> None:
     report = check(in_a_session, store_error(error))
     report.raise_for_failures()
-    assert report.injections > 40
+    assert report.injections >= 40
     assert {case.line for case in report.cases if case.file.endswith("parts.py")} == {
         case.line for case in report.cases
     }

@@ -3,18 +3,21 @@
 The list is the only thing that other threads and signal handlers write. `list.append` is atomic, so an ask takes no
 lock, and every question of timing ("was it in time?", "was it taken back before anybody acted?") has one answer: the
 order of the entries. Nothing is ever removed or changed.
+
+Each entry is read once and costs the same however many came before it. Two threads may read the same entry: they note
+the same facts. Each fact is noted with the index of its entry, and only facts of earlier entries count for a later one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
-from functools import reduce
 from typing import NamedTuple, TypeAlias
 
-from safepoint._core.asks import Ask, Request, alone, fold, join
+from safepoint._core.asks import Ask, Folded, Request, join
 from safepoint._core.points import Level, SafePoint
+from safepoint._core.sequence import Amount, AskSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class Withdrawn:
 
 @dataclass(frozen=True, slots=True)
 class ActedOn:
-    ask_id: str
+    ask_ids: frozenset[str]
 
 
 class Mark(Enum):
@@ -37,81 +40,228 @@ class Mark(Enum):
 Entry: TypeAlias = Ask | Withdrawn | ActedOn | Mark
 
 
-class Standing(NamedTuple):
-    """What the log amounts to: the asks that stand, those that came after the answer, and what was acted on.
+_NONE = AskSequence()
+_NO_IDS: frozenset[str] = frozenset()
+
+
+class _Place(NamedTuple):
+    """Where an ask stands: its entry, and its place in the sequence of those in time, or of the late ones."""
+
+    entry: int
+    place: int
+    late: bool
+
+
+class _Facts:
+    """What is known of each ask, by its id, with the index of the entry that says so. Facts are only ever added."""
+
+    __slots__ = ("acted", "asked", "refused", "safe", "withdrawn")
+
+    def __init__(self) -> None:
+        self.asked: dict[str, _Place] = {}
+        self.acted: dict[str, int] = {}
+        self.withdrawn: dict[str, int] = {}
+        self.refused: dict[str, int] = {}
+        # The safe-point asks that came in time.
+        self.safe: set[str] = set()
+
+
+class Standing:
+    """What the first `length` entries of a log amount to. Immutable.
 
     `request` is the fold of the asks that stand; `pressing` has the late ones too, which do not change the answer any
-    more but cut what follows it. A tuple and no dataclass, because one is made for every entry of every log.
+    more but cut what follows it.
     """
 
-    asks: tuple[Ask, ...] = ()
-    late: tuple[Ask, ...] = ()
-    acted: frozenset[str] = frozenset()
-    withdrawn: frozenset[str] = frozenset()
-    refused: frozenset[str] = frozenset()
-    answered: bool = False
-    sealed: bool = False
-    request: Request | None = None
-    pressing: Request | None = None
+    __slots__ = (
+        "_asks",
+        "_facts",
+        "_late",
+        "answered",
+        "engaged",
+        "length",
+        "pressing",
+        "request",
+        "sealed",
+    )
+
+    def __init__(
+        self,
+        facts: _Facts,
+        length: int = 0,
+        asks: AskSequence = _NONE,
+        late: AskSequence = _NONE,
+        *,
+        before: Standing | None = None,
+    ) -> None:
+        self._facts = facts
+        self.length = length
+        self._asks = asks
+        self._late = late
+        self.answered: bool = before is not None and before.answered
+        self.sealed: bool = before is not None and before.sealed
+        # The safe-point asks for which some node has stopped: no new work starts for them anywhere.
+        self.engaged: frozenset[str] = before.engaged if before is not None else frozenset()
+        self.request: Request | None = before.request if before is not None else None
+        self.pressing: Request | None = before.pressing if before is not None else None
 
     def after(self, entry: Entry) -> Standing:
-        """What the log amounts to with one more entry. Pure."""
+        """What the log amounts to with one more entry."""
         match entry:
             case Ask():
                 return self._asked(entry)
             case Withdrawn(ask_id):
                 return self._taken_back(ask_id)
-            case ActedOn(ask_id):
-                return self._acted_on(ask_id)
+            case ActedOn(ask_ids):
+                return self._acted_on(ask_ids)
             case Mark.ANSWERED:
-                return self._replace(answered=True)
+                after = self._next()
+                after.answered = True
+                return after
             case Mark.SEALED:
-                return self._replace(sealed=True)
+                after = self._next()
+                after.sealed = True
+                return after
+
+    def _next(self, asks: AskSequence | None = None, late: AskSequence | None = None) -> Standing:
+        """The same with one entry more, and these asks."""
+        asks = self._asks if asks is None else asks
+        late = self._late if late is None else late
+        return Standing(self._facts, self.length + 1, asks, late, before=self)
 
     def _asked(self, ask: Ask) -> Standing:
+        late = self.answered
+        place = _Place(self.length, (self._late if late else self._asks).count, late)
         # Two threads may hand in one ask, each not knowing of the other: the first time counts, also if it was since
         # taken back.
-        if ask.id in self.withdrawn or any(ask.id == each.id for each in (*self.asks, *self.late)):
-            return self
+        if self._facts.asked.setdefault(ask.id, place).entry != self.length:
+            return self._next()
         if self.sealed:
-            return self._replace(refused=self.refused | {ask.id})
-        request = alone(ask)
-        pressing = join(self.pressing, request)
-        if self.answered:
-            return self._replace(late=(*self.late, ask), pressing=pressing)
-        return self._replace(asks=(*self.asks, ask), request=join(self.request, request), pressing=pressing)
+            self._facts.refused.setdefault(ask.id, self.length)
+            return self._next()
+        if late:
+            after = self._next(late=self._late.plus(ask))
+            after._press()
+        else:
+            after = self._next(self._asks.plus(ask))
+            if ask.at.level is Level.SAFE:
+                self._facts.safe.add(ask.id)
+            after._fold(Amount.of(ask) if self.request is None else Amount.of(self.request).plus(ask))
+        return after
 
     def _taken_back(self, ask_id: str) -> Standing:
-        asks, late = _without(self.asks, ask_id), _without(self.late, ask_id)
-        if self.sealed or ask_id in self.acted or (asks, late) == (self.asks, self.late):
-            return self
-        return self._folded(asks, late)._replace(withdrawn=self.withdrawn | {ask_id})
+        place = self._facts.asked.get(ask_id)
+        if place is None or place.entry >= self.length or self.sealed or self._knows(self._facts.acted, ask_id):
+            return self._next()
+        if self._facts.withdrawn.setdefault(ask_id, self.length) != self.length:
+            return self._next()
+        if place.late:
+            after = self._next(late=self._late.minus(place.place))
+            after._press()
+        else:
+            after = self._next(self._asks.minus(place.place))
+            after._fold(after._asks.amount())
+        return after
 
-    def _acted_on(self, ask_id: str) -> Standing:
-        if ask_id in self.withdrawn:
-            return self
-        after = self._replace(acted=self.acted | {ask_id})
+    def _acted_on(self, ask_ids: frozenset[str]) -> Standing:
+        facts, after = self._facts, self._next()
+        acted = ask_ids - facts.withdrawn.keys() if facts.withdrawn else ask_ids
+        facts.acted.update(dict.fromkeys(acted - facts.acted.keys() if facts.acted else acted, self.length))
+        engaged = self.engaged | (acted & facts.safe)
         # NOW and FORCE stay what they are: the request is the same object, and all that was made of it stays good.
-        is_safe = any(ask.id == ask_id and ask.at.level is Level.SAFE for ask in self.asks)
-        return after._folded(self.asks, self.late) if is_safe else after
+        if engaged != self.engaged:
+            after.engaged = engaged
+            after._fold(after._asks.amount())
+        return after
 
-    def _folded(self, asks: tuple[Ask, ...], late: tuple[Ask, ...]) -> Standing:
-        request = fold([_engaged(ask) if ask.id in self.acted else ask for ask in asks] if self.acted else asks)
-        return self._replace(asks=asks, late=late, request=request, pressing=join(request, fold(late)))
+    def _fold(self, amount: Amount | None) -> None:
+        """Work out the requests anew, while this is being made."""
+        if amount is None:
+            self.request = None
+        else:
+            at = SafePoint.ANY if self.engaged and amount.at.level is Level.SAFE else amount.at
+            recursive = amount.recursive
+            self.request = Folded(at, amount.deadline, self._asks, recursive=recursive, engaged=self.engaged)
+        self._press()
 
+    def _press(self) -> None:
+        late = self._late.amount()
+        if late is None:
+            self.pressing = self.request
+        else:
+            behind = Folded(late.at, late.deadline, self._late, recursive=late.recursive)
+            self.pressing = join(self.request, behind)
 
-def _without(asks: tuple[Ask, ...], ask_id: str) -> tuple[Ask, ...]:
-    return tuple(ask for ask in asks if ask.id != ask_id)
+    def _knows(self, facts: dict[str, int], ask_id: str) -> bool:
+        index = facts.get(ask_id)
+        return index is not None and index < self.length
 
+    # -- looking -------------------------------------------------------------------------------------------------------
 
-def _engaged(ask: Ask) -> Ask:
-    """Once any node has stopped for an ask, no new work starts for it anywhere: every boundary is its safe point."""
-    return replace(ask, at=SafePoint.ANY) if ask.at.level is Level.SAFE else ask
+    @property
+    def asks(self) -> tuple[Ask, ...]:
+        """The asks that stand, as they were made."""
+        return self._asks.asks()
+
+    @property
+    def late(self) -> tuple[Ask, ...]:
+        """Those that came after the answer."""
+        return self._late.asks()
+
+    @property
+    def has_late(self) -> bool:
+        return self.pressing is not self.request
+
+    @property
+    def acted(self) -> frozenset[str]:
+        return self._all_known(self._facts.acted)
+
+    @property
+    def withdrawn(self) -> frozenset[str]:
+        return self._all_known(self._facts.withdrawn)
+
+    @property
+    def refused(self) -> frozenset[str]:
+        return self._all_known(self._facts.refused)
+
+    def _all_known(self, facts: dict[str, int]) -> frozenset[str]:
+        return frozenset([ask_id for ask_id, index in tuple(facts.items()) if index < self.length])
+
+    def was_acted_on(self, ask_id: str) -> bool:
+        return self._knows(self._facts.acted, ask_id)
+
+    def was_withdrawn(self, ask_id: str) -> bool:
+        return self._knows(self._facts.withdrawn, ask_id)
+
+    def was_refused(self, ask_id: str) -> bool:
+        return self._knows(self._facts.refused, ask_id)
+
+    def is_first(self, ask: Ask, index: int) -> bool:
+        """Is the entry at that index this ask's first, and does it stand?"""
+        place = self._facts.asked.get(ask.id)
+        first = place is not None and place.entry == index
+        return first and not self.was_withdrawn(ask.id) and not self.was_refused(ask.id)
+
+    def not_acted_on(self, ask_ids: frozenset[str]) -> frozenset[str]:
+        acted = self._facts.acted
+        return ask_ids - acted.keys() if acted else ask_ids
+
+    def open_among(self, ask_ids: frozenset[str]) -> frozenset[str]:
+        """Which of them stand here, and can still be taken back."""
+        facts = self._facts
+        left = self.not_acted_on(ask_ids) & facts.asked.keys() if facts.asked else _NO_IDS
+        for settled in (facts.withdrawn, facts.refused):
+            if left and settled:
+                left -= settled.keys()
+        return left
 
 
 def replay(entries: Iterable[Entry]) -> Standing:
-    """Read a log from its first entry. Pure; the same entries always amount to the same."""
-    return reduce(Standing.after, entries, Standing())
+    """Read a log from its first entry. The same entries always amount to the same."""
+    log = AskLog()
+    for entry in entries:
+        log.append(entry)
+    return log.standing()
 
 
 class AskLog:
@@ -121,17 +271,38 @@ class AskLog:
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
-        # One tuple, replaced whole: a reader in another thread sees a length and the reading that belongs to it.
-        self._reading: tuple[int, Standing] = (0, Standing())
+        # Replaced whole: a reader in another thread sees a length and the reading that belongs to it.
+        self._reading = Standing(_Facts())
 
     def append(self, entry: Entry) -> None:
         self._entries.append(entry)
 
     def standing(self) -> Standing:
         """What the log amounts to now. Safe in any thread."""
-        length, standing = self._reading
-        if length < len(self._entries):
-            new = self._entries[length:]
-            standing = reduce(Standing.after, new, standing)
-            self._reading = (length + len(new), standing)
+        standing = self._reading
+        while standing.length < len(self._entries):
+            standing = standing.after(self._entries[standing.length])
+        self._reading = standing
         return standing
+
+    def asks_from(self, index: int, *, most: int) -> tuple[list[Ask], int]:
+        """The asks that stand among the entries from that one on, and the entry to go on from next time.
+
+        `most`: how many asks are taken at once.
+        """
+        standing, found = self.standing(), list[Ask]()
+        while index < standing.length and len(found) < most:
+            entry = self._entries[index]
+            if isinstance(entry, Ask) and standing.is_first(entry, index):
+                found.append(entry)
+            index += 1
+        return found, index
+
+    def first_ask(self, level: Level, index: int) -> Ask | None:
+        """The first ask at that level that stands, among the entries from that one on."""
+        standing = self.standing()
+        for number in range(index, standing.length):
+            entry = self._entries[number]
+            if isinstance(entry, Ask) and entry.at.level is level and standing.is_first(entry, number):
+                return entry
+        return None

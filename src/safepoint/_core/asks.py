@@ -3,18 +3,22 @@
 The effective request is a fold over the asks that stand: the strongest level wins, safe points are joined, the
 earliest deadline counts, recursion sticks, and the headline reason is the one with the strongest source. The fold is
 commutative and asks can only make it stronger, so the order in which threads happen to ask never matters.
+
+A request knows at once how hard it pushes and where it takes effect. The list of its asks is made when it is first
+read, which a node does when it stops: ten thousand asks that wait for one tool cost no list each.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from typing import Protocol
 
 from safepoint._core.points import Level, SafePoint, check_point
-from safepoint._core.reasons import Reason, Source, as_reason
+from safepoint._core.reasons import Reason, Source, as_reason, from_parent, headline
 
 _numbers = itertools.count(1)
 
@@ -34,12 +38,19 @@ class Ask:
     asked_at: float = 0.0
     id: str = field(default_factory=_new_id)
 
+    def hits(self, place: str | None, now: float) -> bool:
+        """Would a node that stands at this place stop for this ask alone?"""
+        at = self.at
+        if at.level >= Level.NOW or (place is not None and at.covers(place)):
+            return True
+        return self.deadline is not None and now >= self.deadline
+
     def handed_down(self, level: Level) -> Ask:
         """The same ask as a child sees it: the parent is its source, and NOW stays NOW for all that is below."""
         at = self.at if level <= Level.SAFE else (SafePoint.FORCE if level is Level.FORCE else SafePoint.NOW)
         if at is self.at and self.reason.source is Source.PARENT:
             return self  # two levels down it looks as it does one level down
-        why = Reason(self.reason.text, Source.PARENT, self.reason.by)
+        (why,) = from_parent([self.reason])
         return Ask(at, why, self.deadline, self.recursive, self.asked_at, self.id)
 
 
@@ -68,24 +79,71 @@ def is_seconds(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
-@dataclass(frozen=True, slots=True)
 class Request:
-    """The fold: what the asks that stand amount to together."""
+    """The fold: what the asks that stand amount to together. Immutable, and safe to read in any thread."""
 
-    at: SafePoint
-    deadline: float | None
-    recursive: bool
-    asks: tuple[Ask, ...]
+    __slots__ = ("_asks", "_by_id", "_reason", "_reasons", "at")
+
+    def __init__(self, at: SafePoint) -> None:
+        self.at = at
+        # Worked out when they are first read. Two threads may both do so; they come to the same.
+        self._asks: tuple[Ask, ...] | None = None
+        self._by_id: Mapping[str, Ask] | None = None
+        self._reason: Reason | None = None
+        self._reasons: tuple[Reason, ...] | None = None
+
+    def _make_asks(self) -> tuple[Ask, ...]:
+        raise NotImplementedError
+
+    def _make_reasons(self) -> tuple[Reason, ...]:
+        return tuple([ask.reason for ask in self.asks])
+
+    @property
+    def asks(self) -> tuple[Ask, ...]:
+        asks = self._asks
+        if asks is None:
+            asks = self._asks = self._make_asks()
+        return asks
+
+    @property
+    def deadline(self) -> float | None:
+        return reduce(earlier, [ask.deadline for ask in self.asks])
+
+    @property
+    def recursive(self) -> bool:
+        return any(ask.recursive for ask in self.asks)
 
     @property
     def ids(self) -> frozenset[str]:
-        return frozenset(ask.id for ask in self.asks)
+        return frozenset([ask.id for ask in self.asks])
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """Of all asks, in their order."""
+        reasons = self._reasons
+        if reasons is None:
+            reasons = self._reasons = self._make_reasons()
+        return reasons
 
     @property
     def reason(self) -> Reason:
-        if len(self.asks) == 1:
-            return self.asks[0].reason
-        return max((ask.reason for ask in self.asks), key=lambda reason: reason.strength)
+        """The headline: of the reasons with the strongest source, the first."""
+        reason = self._reason
+        if reason is None:
+            reason = self._reason = headline(self.reasons)
+        return reason
+
+    @property
+    def asked_at(self) -> float:
+        """When the first of them was made, by the time of day."""
+        return min([ask.asked_at for ask in self.asks])
+
+    def find(self, ask_id: str) -> Ask | None:
+        """The ask with that id, as it stands here."""
+        by_id = self._by_id
+        if by_id is None:
+            by_id = self._by_id = {ask.id: ask for ask in self.asks}
+        return by_id.get(ask_id)
 
     def expired(self, now: float) -> bool:
         """The deadline, and nothing else, turns this safe-point request into NOW."""
@@ -95,59 +153,287 @@ class Request:
         return Level.NOW if self.expired(now) else self.at.level
 
     def mildest(self) -> Level:
-        return self.at.level if len(self.asks) == 1 else min([ask.at.level for ask in self.asks])
+        return min([ask.at.level for ask in self.asks])
 
     def hits(self, place: str | None, now: float) -> bool:
         """Would a node that stands at this place stop here? None is no safe point: only NOW and FORCE count there."""
         return self.at.level >= Level.NOW or (place is not None and self.at.covers(place)) or self.expired(now)
 
-    def hitting(self, place: str | None, now: float) -> tuple[Ask, ...]:
-        """The asks that would stop it there, each by itself; none if they do not even together."""
-        if len(self.asks) == 1:
-            return self.asks if self.hits(place, now) else ()
-        return tuple(ask for ask in self.asks if alone(ask).hits(place, now))
+    def hitting(self, place: str | None, now: float) -> frozenset[str]:
+        """The ids of the asks that would stop it there, each by itself; none if they do not even together."""
+        if not self.hits(place, now):
+            return frozenset()
+        return frozenset([ask.id for ask in self.asks if ask.hits(place, now)])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Request) and self._gist() == other._gist()
+
+    def __hash__(self) -> int:
+        return hash(self._gist())
+
+    def _gist(self) -> tuple[object, ...]:
+        return self.at, self.deadline, self.recursive, self.asks
+
+    def __repr__(self) -> str:
+        return f"Request({self.at!r}, deadline={self.deadline}, recursive={self.recursive}, asks={self.asks!r})"
+
+
+class Listed(Protocol):
+    """Asks that are listed when they are first read. `alike`: known to be for the same place, without a deadline."""
+
+    @property
+    def alike(self) -> bool: ...
+
+    def asks(self) -> tuple[Ask, ...]: ...
+
+    def ids(self) -> frozenset[str]: ...
+
+
+class _List:
+    """Asks that are listed already."""
+
+    __slots__ = ("_asks",)
+
+    alike = False
+
+    def __init__(self, asks: tuple[Ask, ...]) -> None:
+        self._asks = asks
+
+    def asks(self) -> tuple[Ask, ...]:
+        return self._asks
+
+    def ids(self) -> frozenset[str]:
+        return frozenset([ask.id for ask in self._asks])
+
+
+class Folded(Request):
+    """Of asks that are listed when they are first read; what they amount to is known.
+
+    `engaged`: the ids of safe-point asks for which some node has stopped. No new work starts for these anywhere: every
+    boundary is their safe point.
+    """
+
+    __slots__ = ("_deadline", "_engaged", "_last_hitting", "_listed", "_recursive")
+
+    def __init__(
+        self,
+        at: SafePoint,
+        deadline: float | None,
+        listed: Listed,
+        *,
+        recursive: bool,
+        engaged: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__(at)
+        self._deadline = deadline
+        self._listed = listed
+        self._recursive = recursive
+        self._engaged = engaged
+        # Read again and again while a tree of nodes stops. Without a deadline the time makes no difference.
+        self._last_hitting: tuple[str | None, frozenset[str]] | None = None
+
+    def _make_asks(self) -> tuple[Ask, ...]:
+        engaged = self._engaged
+        if not engaged:
+            return self._listed.asks()
+        return tuple([replace(ask, at=SafePoint.ANY) if ask.id in engaged else ask for ask in self._listed.asks()])
+
+    @property
+    def deadline(self) -> float | None:
+        return self._deadline
+
+    @property
+    def recursive(self) -> bool:
+        return self._recursive
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return self._listed.ids()
+
+    def _make_reasons(self) -> tuple[Reason, ...]:
+        return tuple([ask.reason for ask in self._listed.asks()])
+
+    @property
+    def asked_at(self) -> float:
+        return min([ask.asked_at for ask in self._listed.asks()])
+
+    def mildest(self) -> Level:
+        return min([ask.at.level for ask in self._listed.asks()])
+
+    def hitting(self, place: str | None, now: float) -> frozenset[str]:
+        if not self.hits(place, now):
+            return frozenset()
+        last = self._last_hitting
+        if last is not None and last[0] == place and self._deadline is None:
+            return last[1]
+        # Thousands of asks are most likely all for the same: then they hit together.
+        if self._listed.alike:
+            hitting = self.ids
+        else:
+            hitting = frozenset([ask.id for ask in self._listed.asks() if ask.hits(place, now)])
+        if self._engaged and place is not None and SafePoint.ANY.covers(place):
+            hitting |= self._engaged
+        self._last_hitting = (place, hitting)
+        return hitting
+
+
+class _HandedMild(Request):
+    """A safe-point request as a child takes it: the same, and the parent is its source."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Request) -> None:
+        super().__init__(of.at)
+        self.of = of
+
+    def _make_asks(self) -> tuple[Ask, ...]:
+        return tuple([ask.handed_down(Level.SAFE) for ask in self.of.asks])
+
+    @property
+    def deadline(self) -> float | None:
+        return self.of.deadline
+
+    @property
+    def recursive(self) -> bool:
+        return self.of.recursive
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return self.of.ids
+
+    def _make_reasons(self) -> tuple[Reason, ...]:
+        return from_parent(self.of.reasons)
+
+    @property
+    def asked_at(self) -> float:
+        return self.of.asked_at
+
+    def mildest(self) -> Level:
+        return self.of.mildest()
+
+    def hitting(self, place: str | None, now: float) -> frozenset[str]:
+        return self.of.hitting(place, now)
+
+
+class _HandedHard(Request):
+    """NOW or FORCE as a child takes it.
+
+    A mild ask that stands beside NOW is not what stops the child: it is not acted on there, and stays mild.
+    """
+
+    __slots__ = ("_hard", "_level", "_now", "of")
+
+    def __init__(self, of: Request, level: Level, now: float) -> None:
+        super().__init__(SafePoint.FORCE if level is Level.FORCE else SafePoint.NOW)
+        self.of = of
+        self._level = level
+        self._now = now
+        self._hard: tuple[Ask, ...] | None = None
+
+    def _pushing(self) -> tuple[Ask, ...]:
+        """The asks of the parent that push."""
+        hard = self._hard
+        if hard is None:
+            hard = self._hard = tuple([ask for ask in self.of.asks if ask.hits(None, self._now)])
+        return hard
+
+    def _make_asks(self) -> tuple[Ask, ...]:
+        return tuple([ask.handed_down(self._level) for ask in self._pushing()])
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return self.of.hitting(None, self._now)
+
+    def _make_reasons(self) -> tuple[Reason, ...]:
+        return from_parent([ask.reason for ask in self._pushing()])
+
+    @property
+    def asked_at(self) -> float:
+        return min([ask.asked_at for ask in self._pushing()])
+
+    def mildest(self) -> Level:
+        return self._level
+
+    def hitting(self, place: str | None, now: float) -> frozenset[str]:
+        return self.ids
+
+
+class _Joined(Request):
+    """A node's own request and what its parent hands down."""
+
+    __slots__ = ("_one", "_other")
+
+    def __init__(self, one: Request, other: Request) -> None:
+        super().__init__(stronger_at(one.at, other.at))
+        self._one = one
+        self._other = other
+
+    def _make_asks(self) -> tuple[Ask, ...]:
+        return _distinct((*self._one.asks, *self._other.asks))
+
+    @property
+    def deadline(self) -> float | None:
+        return earlier(self._one.deadline, self._other.deadline)
+
+    @property
+    def recursive(self) -> bool:
+        return self._one.recursive or self._other.recursive
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return self._one.ids | self._other.ids
+
+    def hitting(self, place: str | None, now: float) -> frozenset[str]:
+        return self._one.hitting(place, now) | self._other.hitting(place, now)
+
+
+def hand_down(request: Request, level: Level, now: float) -> Request:
+    """The request as a child takes it from a parent for which it is at this level."""
+    if isinstance(request, _HandedHard):
+        return request  # two levels down it looks as it does one level down
+    of = request.of if isinstance(request, _HandedMild) else request
+    return _HandedMild(of) if level <= Level.SAFE else _HandedHard(of, level, now)
 
 
 def join(one: Request | None, other: Request | None) -> Request | None:
     """The fold of all asks of both."""
     if one is None or other is None:
         return one or other
-    if not one.ids.isdisjoint(other.ids):
-        return fold((*one.asks, *other.asks))
-    # Nothing in common: what each amounts to is known, and a thousand asks need not be looked at again.
-    deadlines = [each.deadline for each in (one, other) if each.deadline is not None]
-    at = _stronger_at(one.at, other.at)
-    return Request(at, min(deadlines, default=None), one.recursive or other.recursive, (*one.asks, *other.asks))
+    return _Joined(one, other)
 
 
 def fold(asks: Iterable[Ask]) -> Request | None:
     """The one request that several asks amount to; None if none stands. An ask seen twice counts once."""
+    distinct = _distinct(asks)
+    if not distinct:
+        return None
+    deadline = reduce(earlier, [ask.deadline for ask in distinct])
+    at, recursive = reduce(stronger_at, [ask.at for ask in distinct]), any(ask.recursive for ask in distinct)
+    return Folded(at, deadline, _List(distinct), recursive=recursive)
+
+
+def _distinct(asks: Iterable[Ask]) -> tuple[Ask, ...]:
     by_id: dict[str, Ask] = {}
     for ask in asks:
         by_id[ask.id] = _stronger(by_id[ask.id], ask) if ask.id in by_id else ask
-    distinct = tuple(by_id.values())
-    if not distinct:
-        return None
-    if len(distinct) == 1:
-        return alone(distinct[0])
-    at = reduce(_stronger_at, (ask.at for ask in distinct))
-    deadlines = [ask.deadline for ask in distinct if ask.deadline is not None]
-    return Request(at, min(deadlines, default=None), any(ask.recursive for ask in distinct), distinct)
+    return tuple(by_id.values())
 
 
-def alone(ask: Ask) -> Request:
-    """What one ask amounts to by itself."""
-    return Request(ask.at, ask.deadline, ask.recursive, (ask,))
-
-
-def _stronger_at(one: SafePoint, other: SafePoint) -> SafePoint:
+def stronger_at(one: SafePoint, other: SafePoint) -> SafePoint:
+    """Where asks for either take effect together."""
     if one.level is Level.SAFE and other.level is Level.SAFE:
-        return one if one == other else one | other
+        return one if other.places <= one.places else one | other
     return one if one.level >= other.level else other
+
+
+def earlier(one: float | None, other: float | None) -> float | None:
+    """Of two deadlines the one that comes first; None is no deadline."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
 
 
 def _stronger(one: Ask, other: Ask) -> Ask:
     """The same ask on two ways: made of this node itself, and handed down to it."""
-    request = fold([one, replace(other, id=f"{one.id} handed down")])
-    assert request is not None
-    return replace(one, at=request.at, reason=request.reason)
+    reason = max((one.reason, other.reason), key=lambda reason: reason.strength)
+    return replace(one, at=stronger_at(one.at, other.at), reason=reason)

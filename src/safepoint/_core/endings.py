@@ -34,27 +34,25 @@ class Stop(NamedTuple):
 
     def recorded(self, stopped_at: float) -> Cancellation:
         """What is told of this stop once it has come true, at that time of day."""
-        asks = self.request.asks
         return Cancellation(
             self.reason,
-            tuple([ask.reason for ask in asks]),
+            self.request.reasons,
             self.place,
             self.level,
             self.escalated,
             self.timed_out,
-            min([ask.asked_at for ask in asks]),
+            self.request.asked_at,
             stopped_at,
         )
 
     def took_part(self, ask: Ask) -> bool:
         """Did this ask help to bring the stop about?"""
-        for standing in self.request.asks:
-            if standing.id != ask.id:
-                continue
-            if standing.at.level >= Level.NOW:
-                return standing.at.level is self.level or (self.place == "now" and not self.timed_out)
-            return standing.at.covers(self.place) or (self.timed_out and standing.deadline == self.request.deadline)
-        return False
+        standing = self.request.find(ask.id)
+        if standing is None:
+            return False
+        if standing.at.level >= Level.NOW:
+            return standing.at.level is self.level or (self.place == "now" and not self.timed_out)
+        return standing.at.covers(self.place) or (self.timed_out and standing.deadline == self.request.deadline)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -20,16 +21,23 @@ class Latch:
 
     def __init__(self) -> None:
         self.is_set = False
-        self._waiters: list[Callable[[], object]] = []
+        self._waiters: deque[Callable[[], object]] = deque()
 
     def set(self) -> None:
+        """Everybody is told, also if telling one of them raises; then that is raised."""
         self.is_set = True
+        failed: BaseException | None = None
         while self._waiters:
             try:
-                call = self._waiters.pop(0)
+                call = self._waiters.popleft()
             except IndexError:  # another thread has emptied the list with us
-                return
-            call()
+                break
+            try:
+                call()
+            except BaseException as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def when_set(self, call: Callable[[], object]) -> None:
         """Call it once the latch is set, in the thread that sets it; at once if that has happened."""

@@ -20,7 +20,7 @@ _running: set[Orphan] = set()
 
 
 class Orphan:
-    """One abandoned piece of work. `still_running`, `age`, `stack` and `result` are read live."""
+    """One abandoned piece of work. `still_running`, `returned`, `result`, `age` and `stack` are read live."""
 
     def __init__(self, name: str, path: str, *, clock: Clock, task: asyncio.Task[None]) -> None:
         self.name = name
@@ -32,6 +32,7 @@ class Orphan:
         self._task = task
         self._since = clock.now()
         self._done = False
+        self._returned = False
         self._result: object = None
         self._on_late: Callable[[Orphan], None] | None = None
         _running.add(self)
@@ -46,9 +47,19 @@ class Orphan:
         return self._clock.now() - self._since
 
     @property
+    def returned(self) -> bool:
+        """Whether it returned in the end. One that was cancelled or raised brings no result."""
+        return self._returned
+
+    @property
     def result(self) -> object:
         """What it returned in the end, if it did; it never reaches the ended run."""
         return self._result
+
+    @property
+    def matters(self) -> bool:
+        """Whether there is anything to tell of it: it still runs, or has brought a result."""
+        return not self._done or self._returned
 
     def stack(self) -> str:
         """Where it is right now; empty once it has ended."""
@@ -58,8 +69,14 @@ class Orphan:
             return thread_stack(self.thread.ident or 0)
         return task_stack(self._task)
 
-    def finished_late(self, result: object, error: BaseException | None) -> None:
-        self._done, self._result, self.error = True, result, error
+    def returned_late(self, result: object) -> None:
+        """It has returned this after all."""
+        self._returned, self._result = True, result
+        self.ended_late(None)
+
+    def ended_late(self, error: BaseException | None) -> None:
+        """It has ended, and if it did not return, then by this error or by its cancellation."""
+        self._done, self.error = True, error
         _running.discard(self)
         self._tell_late()
 

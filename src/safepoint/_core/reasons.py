@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -45,6 +46,28 @@ class Reason:
     @property
     def strength(self) -> int:
         return _STRENGTH[self.source]
+
+
+def headline(reasons: Sequence[Reason]) -> Reason:
+    """Of those with the strongest source the first."""
+    return max(_different(reasons).values(), key=lambda reason: reason.strength)
+
+
+def from_parent(reasons: Sequence[Reason]) -> tuple[Reason, ...]:
+    """The same reasons as a child sees them: the parent is their source."""
+    made = {key: _handed_down(reason) for key, reason in _different(reasons).items()}
+    if len(made) == 1:
+        return tuple(made.values()) * len(reasons)
+    return tuple([made[id(reason)] for reason in reasons])
+
+
+def _different(reasons: Sequence[Reason]) -> dict[int, Reason]:
+    """Each object once, in order: of thousands of asks most have the same reason."""
+    return dict(zip(map(id, reasons), reasons, strict=True))
+
+
+def _handed_down(reason: Reason) -> Reason:
+    return reason if reason.source is Source.PARENT else Reason(reason.text, Source.PARENT, reason.by)
 
 
 _NO_REASON = Reason()

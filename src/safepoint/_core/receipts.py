@@ -42,7 +42,7 @@ class Receipt:
         self.asked = ask
         self.node = node
         # A node on a closed loop that never sealed will never look at its log again: that counts as ended.
-        self.accepted = reachable and ask.id not in node.log.standing().refused
+        self.accepted = reachable and not node.log.standing().was_refused(ask.id)
         self._settled = Latch()
         self._told_of_the_end = False
 
@@ -82,7 +82,7 @@ class Receipt:
     @property
     def acted_on(self) -> bool:
         """Has a node acted on this ask? Then it can't be taken back."""
-        return self.asked.id in self.node.log.standing().acted
+        return self.node.log.standing().was_acted_on(self.asked.id)
 
     @property
     def stopped_at(self) -> float:
@@ -157,7 +157,7 @@ class Receipt:
         return True
 
     def _withdrawn(self) -> bool:
-        return self.asked.id in self.node.log.standing().withdrawn
+        return self.node.log.standing().was_withdrawn(self.asked.id)
 
     def _ending(self) -> Ending:
         ending = self.node.ending

@@ -32,7 +32,10 @@ async def in_thread(work: Work[T], call: Callable[[], T], clock: Clock) -> T:
             loop.call_soon_threadsafe(_settle, future, value, error)
         except RuntimeError:  # the loop was closed while the thread ran on
             if work.orphan is not None:
-                work.orphan.finished_late(value, error)
+                if error is None:
+                    work.orphan.returned_late(value)
+                else:
+                    work.orphan.ended_late(error)
         finally:
             outside.done()
 

@@ -4,7 +4,11 @@
                       └─────────seal (ended by itself)─────────▲
 
 A node never stores a request: it reads its own log, takes what its parent hands down, and folds. So a late ask, a
-withdrawal or a deadline needs no bookkeeping, only a wake-up, and the log's order is the only truth.
+withdrawal or a deadline needs no bookkeeping, only a wake-up, and the log's order is the only truth. Asks that come
+before the loop has woken share one wake-up.
+
+One decision has one time: the methods that others call read the clock once, and those that decide are given `now`. A
+deadline that strikes in the middle of a decision is found by the next one, whole.
 
 What a parent hands down: NOW and FORCE always (children are their parent's work). A safe-point request goes from a run
 to its own tool calls, where named points are judged; from there to a sub-agent's run only if it is recursive, as from a
@@ -16,10 +20,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from enum import StrEnum
+from functools import partial
 from typing import Literal, TypeAlias
 
 from safepoint._core.asklog import ActedOn, AskLog, Mark
-from safepoint._core.asks import Ask, Request, fold, join, make_ask
+from safepoint._core.asks import Ask, Request, hand_down, join, make_ask
 from safepoint._core.clock import Clock, current_clock
 from safepoint._core.endings import Ending, Stop
 from safepoint._core.latch import Latch
@@ -63,6 +68,15 @@ _NOT_LIVE = frozenset({NodeState.NEW, NodeState.SEALED, NodeState.ENDED})
 _HARD = {Level.NOW: "now", Level.FORCE: "force"}
 
 
+class _WakeUp:
+    """The loop was asked to look at the log; `over` once it looks, so that the next ask wakes it again."""
+
+    __slots__ = ("over",)
+
+    def __init__(self) -> None:
+        self.over = False
+
+
 class Node:
     """One stoppable thing. Everything but `cancel` and what a receipt reads happens in the loop's own thread."""
 
@@ -89,7 +103,8 @@ class Node:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         # One tuple, replaced whole, because other threads read it too.
-        self._last_handed: tuple[tuple[Ask, ...], Level, Request | None] = ((), Level.NONE, None)
+        self._last_handed: tuple[Request | None, Level, Request | None] = (None, Level.NONE, None)
+        self._wake_up: _WakeUp | None = None
         # Asks that came while it ended, and that mean what its end has begun: there is a receipt for each.
         self.handed_on: dict[str, Receipt] = {}
         # Whoever drives this node; the core never looks inside.
@@ -118,7 +133,20 @@ class Node:
 
     def wake(self) -> bool:
         """Have the loop look at the log. False if that loop is closed and will never look again."""
-        return self._loop is None or self.call_soon(self.evaluate)  # before the start: the log is read then
+        if self._loop is None:
+            return True  # the log is read at the start
+        pending = self._wake_up
+        if pending is not None and not pending.over:  # it will find this ask too, unless it never comes
+            return not self._loop.is_closed()
+        pending = _WakeUp()
+        woken = self.call_soon(partial(self._woken, pending))
+        # Kept only now: if an exception of a signal handler comes in between, the next ask wakes the loop once more.
+        self._wake_up = pending
+        return woken
+
+    def _woken(self, wake_up: _WakeUp) -> None:
+        wake_up.over = True  # before the log is read: an ask that comes from now on wakes the loop again
+        self.evaluate()
 
     def call_soon(self, call: Callable[[], object]) -> bool:
         """Call it in the loop's thread. False if that loop is gone."""
@@ -129,49 +157,43 @@ class Node:
 
     def request(self) -> Request | None:
         """The fold of all asks that stand for this node, its own and those handed down."""
-        return self._with_inherited(self.log.standing().request)
+        return self.request_at(self.clock.now())
 
-    def _pressing(self) -> Request | None:
+    def request_at(self, now: float) -> Request | None:
+        """As `request`, for a decision that has read the clock."""
+        return join(self.log.standing().request, self._inherited(now))
+
+    def _pressing(self, now: float) -> Request | None:
         """As `request`, with the asks that came after the answer: they no longer change it, but cut what follows it."""
-        return self._with_inherited(self.log.standing().pressing)
+        return join(self.log.standing().pressing, self._inherited(now))
 
-    def _with_inherited(self, own: Request | None) -> Request | None:
-        return own if self.parent is None else join(own, self.parent.hands_down(self))
+    def _inherited(self, now: float) -> Request | None:
+        parent = self.parent
+        return parent._handed_to(self, parent._pressing(now), now) if parent is not None else None
 
-    def _inherited(self) -> Request | None:
-        return self.parent.hands_down(self) if self.parent is not None else None
-
-    def hands_down(self, child: Node) -> Request | None:
+    def _handed_to(self, child: Node, request: Request | None, now: float) -> Request | None:
         """What stands for this node, as that child is to take it."""
-        return self._handed_to(child, self._pressing())
-
-    def _handed_to(self, child: Node, request: Request | None) -> Request | None:
         if request is None:
             return None
-        now = self.clock.now()
         level = request.level(now)
-        # A mild ask that stands beside NOW is not what stops the child: it is not acted on there, and stays mild.
-        asks = request.hitting(None, now) if level >= Level.NOW else self._let_through(request, child)
-        return self._handed(request, asks, level)
-
-    def _let_through(self, request: Request, child: Node) -> tuple[Ask, ...]:
-        """Which asks of a safe-point request go on to that child."""
-        if self._passing is Passing.NOTHING or (self._passing is Passing.TO_CALLS and child.kind != "tool_call"):
-            return ()
-        if self._passing is Passing.TO_CALLS or request.recursive:
-            return request.asks
-        # A sub-agent's tool call is the sub-agent: what was asked of the call itself goes on to the run inside.
-        own = self.log.standing().request if self.kind == "tool_call" else None
-        return own.asks if own is not None else ()
-
-    def _handed(self, request: Request, asks: tuple[Ask, ...], level: Level) -> Request | None:
-        """Folded once for all children: while these very asks stand at this level, it is the same request."""
-        last_asks, last_level, handed = self._last_handed
-        if asks is not last_asks or level is not last_level:
-            lowered = tuple([ask.handed_down(level) for ask in asks])
-            handed = request if lowered == request.asks else fold(lowered)
-            self._last_handed = (asks, level, handed)
+        passed = request if level >= Level.NOW else self._let_through(request, child)
+        if passed is None:
+            return None
+        # Made once for all children: as long as this very request stands at this level, it is the same.
+        last_passed, last_level, handed = self._last_handed
+        if passed is not last_passed or level is not last_level or handed is None:
+            handed = hand_down(passed, level, now)
+            self._last_handed = (passed, level, handed)
         return handed
+
+    def _let_through(self, request: Request, child: Node) -> Request | None:
+        """What of a safe-point request goes on to that child."""
+        if self._passing is Passing.NOTHING or (self._passing is Passing.TO_CALLS and child.kind != "tool_call"):
+            return None
+        if self._passing is Passing.TO_CALLS or request.recursive:
+            return request
+        # A sub-agent's tool call is the sub-agent: what was asked of the call itself goes on to the run inside.
+        return self.log.standing().request if self.kind == "tool_call" else None
 
     # -- deciding: plain functions in the loop's thread ----------------------------------------------------------------
 
@@ -187,61 +209,70 @@ class Node:
 
     def evaluate(self) -> None:
         """Look at the log: push work that NOW or FORCE concerns, arm the deadline, tell the children."""
-        self._evaluate(self._inherited(), acted_on=False)
+        now = self.clock.now()
+        self._evaluate(self._inherited(now), now, acted_on=False)
 
-    def _evaluate(self, inherited: Request | None, *, acted_on: bool) -> None:
+    def _evaluate(self, inherited: Request | None, now: float, *, acted_on: bool) -> None:
         """`acted_on`: the parent has acted on what it hands down, so nobody can take that back any more."""
         if self.state in _NOT_LIVE:
             return
         own = self.log.standing().pressing
         pressing, hard = join(own, inherited), None
-        if self._level(pressing) > self.pushed:
-            hard = pressing if acted_on and own is None else self._settled(pressing, self._pressing, None)
-        self._arm(own)
+        if _level(pressing, now) > self.pushed:
+            hard = pressing if acted_on and own is None else self._settled(pressing, self._pressing, None, now)
+        self._arm(own, now)
         self.on_change()  # the ask is told before anything that it brings about
-        level = self._level(hard)
+        level = _level(hard, now)
         if hard is not None and level > self.pushed:
             self.pushed = level
-            if self.log.standing().late:  # they press, but they are no part of the stop
-                self._commit(None)
+            if self.log.standing().has_late:  # they press, but they are no part of the stop
+                self._commit(None, now)
             else:
-                self._stop_for(hard, None)
+                self._stop_for(hard, None, now)
             self.on_push(level)
         for child in tuple(self.children):
             if child._loop is self._loop:
-                child._evaluate(self._handed_to(child, hard or self._pressing()), acted_on=hard is not None)
+                handed = self._handed_to(child, hard or self._pressing(now), now)
+                child._evaluate(handed, now, acted_on=hard is not None)
             else:
                 child.wake()  # a run that a thread tool started, on a loop of its own
 
     def judge(self, place: str) -> Stop | None:
         """The node stands at this place: does it stop here? If so it is stopping from now on."""
         if self.stop is None:
-            self._commit(place)
+            self._commit(place, self.clock.now())
         return self.stop
 
     def judge_now(self) -> Stop | None:
         """No safe point here: only NOW and FORCE, perhaps recorded a moment ago and not yet told, stop the node."""
         if self.stop is None:
-            self._commit(None)
+            self._commit(None, self.clock.now())
         return self.stop
 
     def may_start(self) -> bool:
         """May a piece of its work start? Not once NOW or FORCE is recorded, also if that was after the answer."""
-        if self.judge_now() is not None:
-            return False
-        return self._settled(self._pressing(), self._pressing, None) is None
+        now = self.clock.now()
+        if self.stop is None:
+            self._commit(None, now)
+        return self.stop is None and self._settled(self._pressing(now), self._pressing, None, now) is None
 
     def pause(self) -> Stop | None:
         """The node waits for a person: it ends by itself here, unless any ask at all stands. Then the ask wins."""
-        request = self.request()
-        if request is not None:
-            self.judge(min(request.at.places))  # whichever it is, but the same one every time
-        return self.answer()
+        now = self.clock.now()
+        request = self.request_at(now)
+        if request is not None and self.stop is None:
+            self._commit(min(request.at.places), now)  # whichever it is, but the same one every time
+        return self._answer(now)
 
     def answer(self) -> Stop | None:
         """The node's own result is complete. It counts unless NOW was recorded before it."""
+        return self._answer(self.clock.now())
+
+    def _answer(self, now: float) -> Stop | None:
         self.log.append(Mark.ANSWERED)
-        self.answered = self.judge_now() is None
+        if self.stop is None:
+            self._commit(None, now)
+        self.answered = self.stop is None
         return self.stop
 
     def seal(self) -> None:
@@ -255,9 +286,9 @@ class Node:
         """All of it is recorded: let everybody who waits know."""
         self._move(NodeState.ENDED)
         self.ending = ending
-        if self.parent is not None:
-            self.parent.children.remove(self)
         self.on_push, self.on_change = _ignore, _nothing
+        if self.parent is not None and self in self.parent.children:
+            self.parent.children.remove(self)
         self.ended.set()
 
     def part_with(self, child: Node) -> None:
@@ -266,15 +297,14 @@ class Node:
             self.children.remove(child)
             child.parent = None
 
-    def _commit(self, place: str | None) -> None:
-        request = self.request() if not self.answered else None
-        if (hit := self._settled(request, self.request, place)) is not None:
-            self._stop_for(hit, place)
+    def _commit(self, place: str | None, now: float) -> None:
+        request = self.request_at(now) if not self.answered else None
+        if (hit := self._settled(request, self.request_at, place, now)) is not None:
+            self._stop_for(hit, place, now)
 
-    def _stop_for(self, request: Request, place: str | None) -> None:
+    def _stop_for(self, request: Request, place: str | None, now: float) -> None:
         if self.answered:
             return
-        now = self.clock.now()
         level = request.level(now)
         if self.stop is None:
             where = place if place is not None and level is Level.SAFE else _HARD[level]
@@ -284,50 +314,45 @@ class Node:
             timed_out = self.stop.timed_out or request.expired(now)
             self.stop = self.stop._replace(request=request, level=level, timed_out=timed_out)
 
-    def _level(self, request: Request | None) -> Level:
-        return request.level(self.clock.now()) if request is not None else Level.NONE
-
     def _settled(
-        self, request: Request | None, read: Callable[[], Request | None], place: str | None
+        self, request: Request | None, read: Callable[[float], Request | None], place: str | None, now: float
     ) -> Request | None:
         """The request, as read, if it hits this place, marked as acted on; None if it does not, or was taken back."""
         # A withdrawal may slip in from another thread between reading and marking: mark, then read again.
-        while request is not None and (asks := request.hitting(place, self.clock.now())):
-            if self._mark_acted({ask.id for ask in asks}):
+        while request is not None and (ids := request.hitting(place, now)):
+            if self._mark_acted(ids):
                 return request
-            again = read()
-            if again is not None and again.ids == request.ids:
+            again = read(now)
+            if again is request or (again is not None and again.ids == request.ids):
                 return request
             request = again
         return None
 
-    def _mark_acted(self, ids: set[str]) -> bool:
+    def _mark_acted(self, ids: frozenset[str]) -> bool:
         """Mark each ask in the log it lives in: it can't be taken back, and nothing new starts for it anywhere.
 
         True if all of them were marked already, so that none can have been taken back since it was read.
         """
-        unmarked = set(ids)
+        left = ids
         node: Node | None = self
         while node is not None:
             standing = node.log.standing()
-            if standing.pressing is not None:
-                unmarked -= standing.acted
-                own = standing.pressing.asks
-                fresh = [ask.id for ask in own if ask.id in ids and ask.id not in standing.acted]
-                for ask_id in fresh:
-                    node.log.append(ActedOn(ask_id))
-                if fresh and node is not self:
+            left = standing.not_acted_on(left)
+            fresh = standing.open_among(ids)
+            if fresh:
+                node.log.append(ActedOn(fresh))
+                if node is not self:
                     node.wake()
             node = node.parent
-        return not unmarked
+        return not left
 
-    def _arm(self, request: Request | None) -> None:
+    def _arm(self, request: Request | None, now: float) -> None:
         """One timer, for the earliest deadline of this node's own asks; children hear of it from here."""
         if self._timer is not None:
             self._timer.cancel()
         if request is None or request.deadline is None or request.at.level is not Level.SAFE:
             return
-        if not request.expired(self.clock.now()):
+        if not request.expired(now):
             self._timer = self.clock.call_at(request.deadline, self.evaluate)
 
     def _move(self, state: NodeState) -> None:
@@ -376,6 +401,10 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.path} {self.state}>"
+
+
+def _level(request: Request | None, now: float) -> Level:
+    return request.level(now) if request is not None else Level.NONE
 
 
 def _ignore(_level: Level) -> None:

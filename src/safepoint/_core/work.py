@@ -27,6 +27,9 @@ from safepoint._core.clock import Clock
 from safepoint._core.ladder import Killable, Ladder, Manner, Plan, Rung, WorkKind, plan
 from safepoint._core.orphans import Orphan, disown
 
+# For a task whose last cancellation goes through tasks of its own, which need a turn each.
+LAST_TURNS = 4
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -101,6 +104,8 @@ class Work(Generic[T]):
         self._rest: Plan = ()
         self._forced = False
         self._timer: asyncio.TimerHandle | None = None
+        # How often the loop may still turn before a task that was cancelled for the last time is abandoned.
+        self._turns_left = 0
         self._limit: asyncio.TimerHandle | None = None
         # When each critical section that is open now must be over.
         self._shields: list[float] = []
@@ -130,7 +135,7 @@ class Work(Generic[T]):
                 raise  # the loop is gone and the interpreter is tidying up: there is nobody left to tell
             self._settle_error(error)
         else:
-            self._settle(Done(value), value=value)
+            self._settle(Done(value))
 
     def _steps_now(self) -> bool:
         """Is it the loop that runs this task, and not a collector that closes it?"""
@@ -150,15 +155,15 @@ class Work(Generic[T]):
         """Begin to climb, or climb faster. Never waits."""
         if self.ended or self._forced or (self.state is WorkState.STOPPING and not force):
             return
-        seconds = self._ladder.kill if force else self._ladder.cap
-        self.last_moment = min(self.last_moment, self._clock.now() + seconds)
+        now, seconds = self._clock.now(), self._ladder.kill if force else self._ladder.cap
+        self.last_moment = min(self.last_moment, now + seconds)
         self._forced = force
         self.state = WorkState.STOPPING
         self._rest = plan(self.manner, self._ladder, force=force)
         if self._shields and not force:
-            self._enter(Rung.SHIELDED, max(self._shields))
+            self._enter(Rung.SHIELDED, max(self._shields), now)
         else:
-            self._climb()
+            self._climb(now)
 
     def stop_at(self, when: float, *, force: bool = False) -> None:
         """Stop by itself at that time, if it still runs then; of two times the earlier counts."""
@@ -181,20 +186,23 @@ class Work(Generic[T]):
         if self._shields:
             self._arm(max(self._shields))
             return False
-        self._climb()
+        self._climb(self._clock.now())
         return True
 
-    def _climb(self) -> None:
+    def _time_is_up(self) -> None:
+        self._climb(self._clock.now())
+
+    def _climb(self, now: float) -> None:
         climb, *rest = self._rest
         # A section that began while the work was left to finish is not cut either.
-        if self.rung is Rung.FINISH and not self._forced and any(until > self._clock.now() for until in self._shields):
-            self._enter(Rung.SHIELDED, max(self._shields))
+        if self.rung is Rung.FINISH and not self._forced and any(until > now for until in self._shields):
+            self._enter(Rung.SHIELDED, max(self._shields), now)
             return
         self._rest = tuple(rest)
         if climb.rung is Rung.ABANDON:
-            self._abandon()
+            self._give_up(now)
             return
-        self._enter(climb.rung, self._clock.now() + climb.seconds)
+        self._enter(climb.rung, now + climb.seconds, now)
         if climb.rung is Rung.CANCEL:
             self._cancel_task()
         elif climb.rung is Rung.FLAG:
@@ -202,15 +210,15 @@ class Work(Generic[T]):
         elif climb.rung in (Rung.TERM, Rung.KILL):
             self._signal(climb.rung)
 
-    def _enter(self, rung: Rung, until: float) -> None:
-        self.rung, self.rung_since = rung, self._clock.now()
+    def _enter(self, rung: Rung, until: float, now: float) -> None:
+        self.rung, self.rung_since = rung, now
         self._arm(until)
         self.on_rung(rung)
 
     def _arm(self, until: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._clock.call_at(min(until, self.last_moment), self._climb)
+        self._timer = self._clock.call_at(min(until, self.last_moment), self._time_is_up)
 
     def _cancel_task(self) -> None:
         assert self.task is not None, "no work is stopped before it has a task"
@@ -224,6 +232,25 @@ class Work(Generic[T]):
         else:
             self.killable.kill()
 
+    def _give_up(self, now: float) -> None:
+        """Its grace is over, so nothing of its clean-up is owed any longer: cancel it once more.
+
+        Work that ends by this has stopped. It gets a few turns of the loop for that, and no time.
+        """
+        if self.manner.kind is not WorkKind.TASK:
+            self._abandon()
+            return
+        self._cancel_task()
+        self._turns_left = LAST_TURNS
+        self._timer = self._clock.call_at(now, self._turn)
+
+    def _turn(self) -> None:
+        if self._turns_left == 0:
+            self._abandon()
+            return
+        self._turns_left -= 1
+        self._timer = self._clock.call_at(self._clock.now(), self._turn)
+
     def _abandon(self) -> None:
         assert self.task is not None, "as above"
         if self.task.done():
@@ -234,8 +261,6 @@ class Work(Generic[T]):
         self.outcome = Abandoned(self.orphan)
         self.orphan.thread = self.thread
         disown(self.task)
-        if self.manner.kind is WorkKind.TASK:
-            self.task.cancel()  # once more: its grace is over, so nothing of its clean-up is owed any longer
         self.on_rung(Rung.ABANDON)
         self.on_end()
 
@@ -244,15 +269,18 @@ class Work(Generic[T]):
     def _settle_error(self, error: BaseException) -> None:
         asked = self.state in (WorkState.STOPPING, WorkState.ABANDONED)
         if not asked:
-            self._settle(Failed(error), error=error)
+            self._settle(Failed(error))
         elif isinstance(error, asyncio.CancelledError):
             self._settle(Cut())
         else:
-            self._settle(Cut(error), error=error)
+            self._settle(Cut(error))
 
-    def _settle(self, outcome: Outcome[T], *, value: object = None, error: BaseException | None = None) -> None:
+    def _settle(self, outcome: Outcome[T]) -> None:
         if self.orphan is not None:
-            self.orphan.finished_late(value, error)
+            if isinstance(outcome, Done):
+                self.orphan.returned_late(outcome.value)
+            else:
+                self.orphan.ended_late(outcome.error if isinstance(outcome, Failed | Cut) else None)
             return
         for timer in (self._timer, self._limit):
             if timer is not None:

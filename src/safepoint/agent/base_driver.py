@@ -10,6 +10,7 @@ on its stage, and waits there. So NOW interrupts the work and never the bookkeep
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -20,7 +21,7 @@ from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
 from safepoint._core.work import Done, Failed, NeverRan, Work
 from safepoint.agent.conversation import Conversation, ConversationMoved
-from safepoint.agent.ending import Closed, close
+from safepoint.agent.ending import Closed, close, close_anyway
 from safepoint.agent.events import RunEnded, RunStarted
 from safepoint.agent.incoming import Incoming
 from safepoint.agent.journal import Ended, Fact, Opened
@@ -33,6 +34,8 @@ from safepoint.agent.resume import Resume, continued, remembered_by_hooks
 from safepoint.agent.stage import Stage
 from safepoint.agent.steps import Begin, Close, Over, Settle
 from safepoint.errors import AskPerson, CheckpointError, StoreError
+
+_log = logging.getLogger("safepoint")
 
 OwnT = TypeVar("OwnT")
 # What every run does, beside steps of its own.
@@ -83,8 +86,7 @@ class BaseDriver(ABC, Generic[OwnT]):
 
     def works(self) -> Iterator[Work[object]]:
         """Whatever runs right now."""
-        if self.stage.work is not None:
-            yield self.stage.work
+        yield from self.stage.works()
 
     async def drive(self) -> None:
         """Run to the end. Cancellation: taken for the caller's; the run closes itself and returns."""
@@ -96,6 +98,14 @@ class BaseDriver(ABC, Generic[OwnT]):
             while not isinstance(step, Over):
                 step = await self._take(step)
             await self.stage.tell_the_end(self.result, stopped=self._node.stop is not None)
+        except GeneratorExit:
+            raise  # the loop is gone and the interpreter is tidying up: there is nobody left to tell
+        except BaseException as error:
+            if self.result is not None:
+                raise
+            self.end_anyway(error)
+            if isinstance(error, KeyboardInterrupt):  # it is meant for the whole process
+                raise
         finally:
             current_node.reset(token)
 
@@ -204,24 +214,30 @@ class BaseDriver(ABC, Generic[OwnT]):
             self.end_anyway(None if task.cancelled() else task.exception())
 
     def end_anyway(self, error: BaseException | None) -> None:
-        """The last resort, so that nobody waits for ever: the task is over and the run is not.
+        """The last resort, so that nobody waits for ever: nothing drives the run any more and it has not ended.
 
         `error` is what broke it; None if the task was cancelled before its first step.
         """
-        for work in tuple(self.works()):
-            work.stop(force=True)
-        if error is None:
-            self._record.emit(RunStarted, agent=self._record.agent.name)
-            self._node.cancel(reason=Reason("the task of the run was cancelled", Source.CALLER))
-        stopped = self._node.judge_now() is not None
-        closed = self._closed(Close(StopReason.CANCELLED if stopped else StopReason.ERROR, error=error))
-        # There is no task left in which its session could hear of it.
-        self._seal(closed if self._record.run.session is None else closed.unless_saved(NeverRan()))
+        try:
+            for work in tuple(self.works()):
+                work.stop(force=True)
+            if error is None:
+                self._record.emit(RunStarted, agent=self._record.agent.name)
+                self._node.cancel(reason=Reason("the task of the run was cancelled", Source.CALLER))
+            stopped = self._node.judge_now() is not None
+            closed = self._closed(Close(StopReason.CANCELLED if stopped else StopReason.ERROR, error=error))
+            # There is no task left in which its session could hear of it.
+            closed = closed if self._record.run.session is None else closed.unless_saved(NeverRan())
+        except BaseException as broken:  # this is the last net: whatever is wrong in the run, the run ends
+            _log.exception("%s could not be closed", self._node.path)
+            closed = close_anyway(self._record, error or broken).unless_saved(NeverRan())
+        self._seal(closed)
 
     async def _close(self, step: Close) -> Frame:
         """Close, save, seal, tell, and let everybody who waits know, in this order."""
         record = self._record
         await self.stage.quieten()
+        await self.stage.announce_all()
         closed = self._closed(step)
         if record.journal is not None and record.run.session is not None:
             ended = Ended.of(closed.result, record.started_at, self._node.clock.wall())
@@ -249,15 +265,15 @@ class BaseDriver(ABC, Generic[OwnT]):
         if result.stop_reason is StopReason.INTERRUPTED:
             run.await_person(result.checkpoint)  # before the seal: an ask that comes after it finds the pause
         self._node.seal()
-        self._record.emit(
-            RunEnded,
-            stop_reason=result.stop_reason,
-            usage=result.usage,
-            cancellation=result.cancellation,
-            error=result.error,
-        )
-        self._record.sealed = True
         try:
+            self._record.emit(
+                RunEnded,
+                stop_reason=result.stop_reason,
+                usage=result.usage,
+                cancellation=result.cancellation,
+                error=result.error,
+            )
+            self._record.sealed = True
             if run.session is not None:
                 run.session.left(run)
             run.clear_for_late_asks()

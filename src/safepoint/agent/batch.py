@@ -28,6 +28,8 @@ class Batch:
         # Those that are not over, each in one of the two; a call that nobody may start stays queued.
         self._queued = [call for call in self.calls if call.queued]
         self._running: list[Call] = []
+        # Whether this run has any of them to make. If not, the run before it has been at the end of this batch already.
+        self.is_made_here = bool(self._queued)
 
     def advance(self) -> bool:
         """Take every call as far as it can go; True once none is running."""

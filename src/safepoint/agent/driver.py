@@ -297,7 +297,7 @@ class Driver(BaseDriver[OwnStep]):
             return self._interrupted()
         answer = batch.answer() if self._node.stop is None else None
         goes_on = answer is None or (self._record.steering.waiting and not batch.hands_over)
-        if goes_on and (self._node.judge("after_tool") or self._node.judge("after_tools")):
+        if goes_on and self._stops_after(batch):
             return Close(StopReason.CANCELLED)
         messages = self._record.messages
         messages[-1:] = close_history(messages[-1:], batch=batch.closed(None))  # the reply with the calls is the last
@@ -310,6 +310,12 @@ class Driver(BaseDriver[OwnStep]):
             return CallModel()
         messages.append(Message("assistant", (Text(well_formed(answer)),)))
         return Settle(StopReason.END_TURN) if self._node.answer() is None else Close(StopReason.CANCELLED)
+
+    def _stops_after(self, batch: Batch) -> bool:
+        """A run that goes on from the end of a batch has not come there by its own work: it stops at the next one."""
+        if not batch.is_made_here:
+            return self._node.judge_now() is not None
+        return (self._node.judge("after_tool") or self._node.judge("after_tools")) is not None
 
     # -- what is left --------------------------------------------------------------------------------------------------
 

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from safepoint._core.endings import Cancellation, Ending
+from safepoint._core.orphans import Orphan
 from safepoint._core.reasons import Source
 from safepoint._core.work import Done, Failed, Outcome
 from safepoint.agent.checkpoint import Checkpoint, OpenCall
-from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.ledger import LedgerEntry, closed_call
 from safepoint.agent.record import Record
 from safepoint.agent.remains import Remains
 from safepoint.agent.result import NO_VALUE, RunResult, StopReason
 from safepoint.agent.steering import joined
 from safepoint.agent.steps import Close
+from safepoint.agent.usage import NO_USAGE
 from safepoint.errors import StoreError
+from safepoint.history.check import check_history
 from safepoint.history.closing import WAITS, Draft, close_history, notice_text, quoted, remark
-from safepoint.history.parts import Message
+from safepoint.history.parts import Message, Notice, Text
+from safepoint.history.states import LedgerState
 from safepoint.tools.rendering import render_error
+
+T = TypeVar("T")
+
+_log = logging.getLogger("safepoint")
 
 
 class Closed(NamedTuple):
@@ -64,6 +73,50 @@ def close(record: Record, step: Close, remains: Remains, value_of: Callable[[str
     )
     cancelled = cancellation is not None
     return Closed(result, Ending(cancelled, now, remains.touched, remains.queued, orphans, record.usage))
+
+
+def close_anyway(record: Record, error: BaseException) -> Closed:
+    """What is certain of a run that could not be closed: it has failed, by this error. It can't be continued.
+
+    Nothing here may raise, whatever was done to the run from inside.
+    """
+    ledger = tuple(_attempt(lambda: [_over(entry) for entry in record.ledger], list[LedgerEntry]()))
+    orphans = tuple(_attempt(lambda: list(record.orphans), list[Orphan]()))
+    usage = _attempt(lambda: record.usage + NO_USAGE, NO_USAGE)
+    messages = _certain_messages(record, ledger, error)
+    result = RunResult(
+        record.node.id, StopReason.ERROR, _last_words(messages), messages, ledger, usage, orphans=orphans, error=error
+    )
+    return Closed(result, Ending(False, record.node.clock.wall(), orphans=orphans, usage=usage))
+
+
+def _attempt(make: Callable[[], T], otherwise: T) -> T:
+    try:
+        return make()
+    except Exception:
+        _log.exception("a part of a run that could not be closed is lost")
+        return otherwise
+
+
+def _over(entry: LedgerEntry) -> LedgerEntry:
+    """Nobody knows what has become of a call that was running."""
+    return replace(entry, state=LedgerState.CUT) if entry.state is LedgerState.RUNNING else entry
+
+
+def _certain_messages(record: Record, ledger: Sequence[LedgerEntry], error: BaseException) -> list[Message]:
+    """The conversation, closed by the ledger; if that is no conversation any more, what the run has begun with."""
+    notice = remark(f"This run failed before it was done: {quoted(render_error(error))}.")
+    known = {entry.call_id: entry for entry in ledger}
+    for said in (record.messages, record.opening):
+        try:
+            calls = [closed_call(call, known[call.id], None) for call in said[-1].tool_calls if call.id in known]
+            messages = list(close_history(said, batch=calls, notice=notice))
+            check_history(messages)
+        except Exception as broken:
+            _log.error("%s left a conversation that can't be closed: %s", record.node.path, render_error(broken))
+        else:
+            return messages
+    return [Message("user", (Text("(what was asked is lost)"),)), Message("assistant", (Notice(notice),))]
 
 
 def _closed_messages(record: Record, step: Close, remains: Remains, cancellation: Cancellation | None) -> list[Message]:

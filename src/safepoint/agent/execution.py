@@ -82,6 +82,8 @@ class Execution:
             child=restored.child if restored is not None else None,
             inside=self._inside,
         )
+        # Ours as well: a tool can do what it likes to the context that it is given.
+        self.memory: CallMemory = self._context.memory
         self._hooks = CallHooks(record, self._context, self._being_stopped)
         # What a person is asked, and a sub-agent's own checkpoint: both for the checkpoint of this run.
         self.question: Question | None = None
@@ -108,10 +110,6 @@ class Execution:
         self.work.may_start = lambda: self.node.judge_now() is None
         self._context.bind(self.work, self._tell, self._remember)
         self.node.on_push = self._push
-
-    @property
-    def memory(self) -> CallMemory:
-        return self._context.memory
 
     @property
     def under_way(self) -> Work[object] | None:
@@ -284,7 +282,7 @@ class Execution:
         outcome = self.work.outcome
         self._record.heed(outcome)
         if isinstance(outcome, Abandoned):
-            self._record.orphans.append(outcome.orphan)
+            self._record.name_orphan(outcome.orphan)
         if self._entry.state is not LedgerState.RUNNING:  # recorded in its own task, or never ran a line
             if isinstance(outcome, Failed):
                 self._hook_left(outcome.error)
@@ -306,8 +304,8 @@ class Execution:
             case Cut(error):
                 self._settle(LedgerState.CUT, error=None if error is None else render_error(error))
                 self._begin_undo()
-            case Abandoned():
-                self._settle(LedgerState.CUT, still_running=True)
+            case Abandoned(orphan):
+                self._settle(LedgerState.CUT, still_running=orphan.still_running)
             case Done() | NeverRan() | None:
                 raise InternalError(f"the call {self._call.id} ended with {outcome} and no record")
 
@@ -359,7 +357,7 @@ class Execution:
             case Failed(error):
                 self._record.ledger.note(self._call.id, error=f"its undo failed: {render_error(error)}")
             case Abandoned(orphan):
-                self._record.orphans.append(orphan)
+                self._record.name_orphan(orphan)
                 self._record.ledger.note(self._call.id, error="its undo did not end in time")
             case _:
                 self._record.ledger.note(self._call.id, error="its undo was cut")
@@ -368,25 +366,26 @@ class Execution:
     def _leave(self) -> None:
         """The call is over once every run that the tool started inside itself has ended, or has had its time."""
         clock = self._record.supervisor.clock
+        now = clock.now()
         if self.node.children and self._leave_by is None:
-            self._arm_leaving(min(clock.now() + self.ladder.cap, self.work.last_moment))
+            self._arm_leaving(min(now + self.ladder.cap, self.work.last_moment))
             for child in tuple(self.node.children):
                 child.cancel(reason=Reason("the tool that started it has ended", Source.PARENT))
                 child.ended.when_set(lambda: self.node.call_soon(self._record.bell.ring))
         if self._leave_by is not None:
-            if self.node.children and clock.now() < self._leave_by.when():
+            if self.node.children and now < self._leave_by.when():
                 return
             self._leave_by.cancel()
             for child in tuple(self.node.children):
                 self._record.leave(child)
         self.phase = Phase.OVER
         self.node.seal()
-        now, cancelled = clock.wall(), self._entry.state in _CANCELLED
-        cut = self.node.stop.recorded(now) if self.node.stop is not None and cancelled else None
+        wall, cancelled = clock.wall(), self._entry.state in _CANCELLED
+        cut = self.node.stop.recorded(wall) if self.node.stop is not None and cancelled else None
         self._record.emit(ToolCallEnded, path=self.node.path, entry=self._entry, cancellation=cut)
-        orphans = (self.work.orphan,) if self.work.orphan is not None else ()
+        orphans = (self.work.orphan,) if self.work.orphan is not None and self.work.orphan.matters else ()
         touched = (Touched(self.node.path, self._entry.name, self._entry.state),)
-        self.node.finish(Ending(cancelled, now, touched=touched, orphans=orphans))
+        self.node.finish(Ending(cancelled, wall, touched=touched, orphans=orphans))
 
     def _arm_leaving(self, when: float) -> None:
         if self._leave_by is not None:

@@ -30,21 +30,29 @@ class Holding:
 
 def holding(node: Node, drivers: Iterable[BaseDriver[Any]]) -> list[Holding]:  # Any: steps of every kind
     """Empty if the run was not asked to stop, or has ended."""
-    if node.ended.is_set or not _is_to_stop(node):
+    now = node.clock.now()
+    if node.ended.is_set or not _is_to_stop(node, now):
         return []
-    found = [_describe(work, node.clock.now()) for driver in drivers for work in driver.works()]
+    found = [_describe(work, now) for driver in drivers for work in driver.works()]
     blocked = node.blocked()
     if blocked is not None:
         found.append(Holding("event loop", node.path, None, blocked.seconds, None, blocked.stack))
-    return found
+    return found or [_itself(node, now)]
 
 
-def _is_to_stop(node: Node) -> bool:
+def _itself(node: Node, now: float) -> Holding:
+    """Nothing of its work runs: then the run itself has not come to its end."""
+    seconds = now - node.stop.at if node.stop is not None else 0.0
+    stack = task_stack(node.task) if node.task is not None else ""
+    return Holding(node.name, node.path, None, seconds, None, stack)
+
+
+def _is_to_stop(node: Node, now: float) -> bool:
     """A loop that is blocked has not even looked at the ask yet, and then it is the ask that counts."""
     if node.stop is not None:
         return True
-    request = node.request()
-    return request is not None and request.level(node.clock.now()) >= Level.NOW
+    request = node.request_at(now)
+    return request is not None and request.level(now) >= Level.NOW
 
 
 def _describe(work: Work[object], now: float) -> Holding:

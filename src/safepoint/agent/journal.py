@@ -17,7 +17,9 @@ A write that fails ends the run with that error; a write that hangs is cut by NO
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -26,8 +28,10 @@ from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.usage import Usage
+from safepoint.errors import SafepointError, StoreError
 from safepoint.history.parts import Message
 from safepoint.tools.memory import CallMemory
+from safepoint.tools.rendering import render_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,27 @@ class Inside:
 
 
 Fact: TypeAlias = Opened | Said | Called | Ended | Counted | Inside
+
+
+@contextmanager
+def as_store_errors() -> Generator[None]:
+    """Whatever a store raises inside the block has failed the write, so that nothing builds on what was not kept.
+
+    That includes a CancelledError of a driver. If the task itself was cancelled meanwhile, somebody has cut the write,
+    and the CancelledError goes on as it is. A KeyboardInterrupt is meant for the whole process.
+    """
+    task = asyncio.current_task()
+    cancels = task.cancelling() if task is not None else 0
+    try:
+        yield
+    except (SafepointError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except asyncio.CancelledError as error:
+        if task is None or task.cancelling() > cancels:
+            raise
+        raise StoreError("the session store failed: it raised CancelledError, and nobody had cancelled it") from error
+    except BaseException as error:
+        raise StoreError(f"the session store failed: {render_error(error)}") from error
 
 
 class Journal(Protocol):

@@ -1,13 +1,15 @@
 """Reading one model reply, as the body of its own task.
 
 Every chunk goes into `Incoming` the moment it arrives and is told as an event, so a cut at any await loses nothing that
-was received. Leaving the model's context manager closes the provider's connection.
+was received. Others on the loop have their turn also while a stream is read that never waits, and there it can be cut.
+Leaving the model's context manager closes the provider's connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 
+from safepoint._core.pace import Pace
 from safepoint.agent.events import ModelCallStarted, ReasoningStreamed, TextStreamed
 from safepoint.agent.incoming import Incoming
 from safepoint.agent.model import Model, ModelRequest, TextDelta, provider_names
@@ -31,7 +33,7 @@ async def receive(record: Record, model: Model, request: ModelRequest, incoming:
     )
     settings, loop = request.settings, asyncio.get_running_loop()
     patience = settings.timeout_first_token  # connecting is part of the wait for a token
-    limit = asyncio.timeout(patience)
+    limit, pace = asyncio.timeout(patience), Pace(loop)
     try:
         async with limit, model.stream(request) as chunks:
             async for chunk in chunks:
@@ -45,12 +47,16 @@ async def receive(record: Record, model: Model, request: ModelRequest, incoming:
                     meter.streaming(model.name, incoming.chars // CHARS_PER_TOKEN)
                 if limit.expired():  # a model that goes on when it is cut is silent all the same
                     raise TimeoutError
-                patience = settings.timeout_idle
-                limit.reschedule(None if patience is None else loop.time() + patience)
+                patience, now = settings.timeout_idle, loop.time()
+                limit.reschedule(None if patience is None else now + patience)
+                if pace.is_due(now):
+                    await asyncio.sleep(0)
     except TimeoutError as error:
         if not limit.expired():
             raise  # the provider's own
         raise ModelUnavailable(f"the model was silent for {patience} s") from error
+    finally:
+        pace.close()
     if incoming.finish is None:
         raise ModelMisbehaved(f"{model.name} ended its stream without a Finish: the reply was cut by the provider")
 

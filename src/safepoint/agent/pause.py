@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from safepoint._core.asks import Ask, Request, alone
+from safepoint._core.asks import Ask, Request, fold
 from safepoint._core.clock import current_clock
 from safepoint._core.endings import Ending
 from safepoint._core.latch import Latch
@@ -71,7 +71,7 @@ class PauseReceipt(Receipt):
 
     @property
     def effective(self) -> Request | None:
-        return alone(self.asked) if self.accepted else None
+        return fold([self.asked]) if self.accepted else None
 
     @property
     def contributed(self) -> bool:

@@ -6,6 +6,7 @@ callback ever runs between a fact and its record.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,13 +22,14 @@ from safepoint.agent.checkpoint import Checkpoint, OpenCall
 from safepoint.agent.conversation import Entered
 from safepoint.agent.events import Event, Place
 from safepoint.agent.inside import InnerJournal
-from safepoint.agent.journal import Counted, Ended, Fact, Journal, Opened, Said
+from safepoint.agent.journal import Counted, Ended, Fact, Journal, Opened, Said, as_store_errors
 from safepoint.agent.ledger import Ledger
 from safepoint.agent.steering import Steering, SteerOutcome, SteerReceipt, joined
 from safepoint.agent.stream import Hub
 from safepoint.agent.usage import NO_USAGE, Usage
 from safepoint.errors import StoreError
 from safepoint.history.parts import Message, common
+from safepoint.tools.rendering import render_error
 
 if TYPE_CHECKING:
     from safepoint.agent.base import BaseAgent
@@ -61,6 +63,8 @@ class Record:
         self.hooked: dict[str, OpenCall] = {}
         # Whole messages only. What is half done lives in the driver until it is recorded here.
         self.messages = messages
+        # What it began with, in case nothing else is left in the end.
+        self.opening = tuple(messages)
         # Where this run's part of the conversation begins.
         self.started_at = 0
         # The user's message that this run answers: what the model says after it are the run's own words.
@@ -158,9 +162,12 @@ class Record:
         if self.journal is None:
             return
         try:
-            await self.journal.write(*facts, *self._counts(*facts))
-        except StoreError as error:
-            self.broken = error
+            with as_store_errors():
+                await self.journal.write(*facts, *self._counts(*facts))
+        except asyncio.CancelledError:
+            raise  # cut: it is stopped, or is written once more
+        except BaseException as error:
+            self.broken = error if isinstance(error, StoreError) else StoreError(f"not written: {render_error(error)}")
             raise
 
     def _counts(self, *facts: Fact) -> list[Fact]:
@@ -198,13 +205,18 @@ class Record:
         if isinstance(error, KeyboardInterrupt):
             self.run.interrupt(error)
 
+    def name_orphan(self, orphan: Orphan) -> None:
+        """List what did not stop, unless it has ended since and left nothing."""
+        if orphan.matters:
+            self.orphans.append(orphan)
+
     def leave(self, child: Node) -> None:
         """A run below this one has had its time and goes on without it: name it, its result goes to the orphan."""
         if child.task is None:
             return  # it lives in the task of a call, which is named itself
         orphan = Orphan(child.name, child.path, clock=child.clock, task=child.task)
         self.orphans.append(orphan)
-        child.ended.when_set(lambda: orphan.finished_late(getattr(child.owner, "result", None), None))
+        child.ended.when_set(lambda: orphan.returned_late(getattr(child.owner, "result", None)))
 
     def meters(self) -> Iterator[Meter]:
         """The budgets that count what this run does: its own, and those of the composites that it is a part of."""

@@ -316,12 +316,7 @@ class Run(Generic[DepsT, OutT]):
     async def drive_inside(self) -> RunResult[OutT]:
         """Run in the calling task, as a sub-agent does. Cancellation: the run closes itself and returns."""
         driver, _ = self._prepare()
-        try:
-            await driver.drive()
-        except BaseException as error:
-            if driver.result is None:
-                driver.end_anyway(error)
-            raise
+        await driver.drive()
         return self.result
 
     def _prepare(self) -> tuple[BaseDriver[Any], Supervisor]:  # Any: as above

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import Context, copy_context
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from safepoint._core.asks import Ask
 from safepoint._core.ladder import Rung
 from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
@@ -30,6 +31,9 @@ from safepoint.tools.rendering import render_error
 
 T = TypeVar("T")
 
+# Asks that are told without a pause: each makes an event and may begin hooks, and nobody else on the loop shall wait.
+ANNOUNCED_AT_ONCE = 64
+
 _log = logging.getLogger("safepoint")
 
 
@@ -44,7 +48,9 @@ class Stage:
         self._owed: Work[object] | None = None
         # Hooks that hear of an ask. They run beside the work, hold nothing, and are waited for after the end.
         self._asides: list[Work[None]] = []
-        self._announced: set[str] = set()
+        # How far the log of asks was announced, and what was announced ahead of its turn.
+        self._announced = 0
+        self._announced_ahead: set[str] = set()
         # What else NOW and FORCE push: the children of a composite.
         self.push_more: Callable[[Level], object] = _nothing_for
         # Work is begun on behalf of the run, also where somebody else's ask or timer is what begins it.
@@ -56,6 +62,12 @@ class Stage:
         self._node.on_push = self._push
         self._node.on_change = self._changed
         self._changed()
+
+    def works(self) -> Iterator[Work[object]]:
+        """Whatever runs right now; hooks that only hear of an ask do not hold the run."""
+        for work in dict.fromkeys((self.work, self._owed)):
+            if work is not None and not work.ended:
+                yield work
 
     async def wait(self) -> None:
         """Until something changes. Cancellation: somebody's hand on our task; it counts as the caller's own."""
@@ -133,7 +145,7 @@ class Stage:
         while work.outcome is None:
             await self.wait()
         if isinstance(work.outcome, Abandoned):
-            self._record.orphans.append(work.outcome.orphan)
+            self._record.name_orphan(work.outcome.orphan)
         self._record.heed(work.outcome)
         return work.outcome
 
@@ -153,6 +165,7 @@ class Stage:
         return work
 
     def _push(self, level: Level) -> None:
+        self._announce_push(level)
         force = level is Level.FORCE
         if self.work is not None:
             self.work.stop(force=force and self.work is not self._owed)
@@ -170,13 +183,38 @@ class Stage:
 
     def _changed(self) -> None:
         """The node looked at its log: announce asks that are new. What an ask brings about wakes the run by itself."""
-        standing = self._node.log.standing()
-        for ask in (*standing.asks, *standing.late):
-            if ask.id not in self._announced:
-                self._announced.add(ask.id)
-                self._record.emit(CancelRequested, ask=ask)
-                if self.has_hooks("on_cancel_requested"):
-                    self._beside("on_cancel_requested", ask)
+        asks, self._announced = self._node.log.asks_from(self._announced, most=ANNOUNCED_AT_ONCE)
+        for ask in asks:
+            if ask.id not in self._announced_ahead:
+                self._announce(ask)
+        if self.is_announcing:
+            self._node.wake()
+
+    @property
+    def is_announcing(self) -> bool:
+        """Are there asks that were not announced yet?"""
+        return self._announced < self._node.log.standing().length
+
+    def _announce_push(self, level: Level) -> None:
+        """An ask is told before what it brings about, also if thousands wait before it."""
+        pushing = self._node.log.first_ask(level, self._announced)
+        if pushing is not None and pushing.id not in self._announced_ahead:
+            self._announced_ahead.add(pushing.id)
+            self._announce(pushing)
+
+    def _announce(self, ask: Ask) -> None:
+        self._record.emit(CancelRequested, ask=ask)
+        if self.has_hooks("on_cancel_requested"):
+            self._beside("on_cancel_requested", ask)
+
+    async def announce_all(self) -> None:
+        """Every ask that was made so far is told before the end is. Cancellation: as in `wait`."""
+        length = self._node.log.standing().length
+        self._changed()
+        while self._announced < length:
+            self._node.call_soon(self._record.bell.ring)
+            await self.wait()
+            self._changed()
 
     # -- hooks ---------------------------------------------------------------------------------------------------------
 

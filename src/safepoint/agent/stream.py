@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import TypeAlias
 
+from safepoint._core.pace import MOST_AT_ONCE
 from safepoint._core.tree import Node
 from safepoint.agent.events import Event, Lagged, ReasoningStreamed, RunEnded, TextStreamed, ToolOutputStreamed
 from safepoint.errors import UsageError
@@ -47,6 +48,7 @@ class Reader:
         self._lagged_at: Piece | None = None
         self._ended = ended
         self._waiter: asyncio.Future[None] | None = None
+        self._fetched = 0
 
     def speaks(self, event: Event) -> bool:
         """Is it about the run whose words are read here, or about one that speaks for it?"""
@@ -104,6 +106,9 @@ class Reader:
         """The next event. Cancellation: no event is lost, this reader can go on."""
         if not self._ended:
             self._hub.check_place()
+        self._fetched += 1
+        if self._fetched % MOST_AT_ONCE == 0:  # a long backlog is read without waiting, and others want their turn
+            await asyncio.sleep(0)
         while not self._buffer:
             self._flush()
             if self._buffer:

@@ -214,7 +214,7 @@ class ChildRun:
         outcome, record = self.work.outcome, self._record
         record.heed(outcome)
         if isinstance(outcome, Abandoned):
-            record.orphans.append(outcome.orphan)
+            record.name_orphan(outcome.orphan)
             if self.run is not None:
                 record.node.part_with(self.run.node)
         elif isinstance(outcome, Failed) and self.result is None and not isinstance(outcome.error, StoreError):
@@ -232,7 +232,8 @@ class ChildRun:
         """Nothing waits for it any longer: if it still runs, its outcome is not known."""
         self.over = True
         if self.entry.state is LedgerState.RUNNING:
-            self._settle(LedgerState.CUT, still_running=True)
+            orphan = self.work.orphan if self.work is not None else None
+            self._settle(LedgerState.CUT, still_running=orphan is None or orphan.still_running)
 
     # -- what is left --------------------------------------------------------------------------------------------------
 

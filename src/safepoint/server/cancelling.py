@@ -104,7 +104,7 @@ async def _until_settled(hosted: HostedRun, receipt: Receipt | None, request: Ca
 
 
 def _is_withdrawn(receipt: Receipt) -> bool:
-    return receipt.asked.id in receipt.node.log.standing().withdrawn
+    return receipt.node.log.standing().was_withdrawn(receipt.asked.id)
 
 
 async def withdraw(host: Host, hosted: HostedRun, ask_id: str) -> bool:

@@ -7,24 +7,20 @@ from there is: `child/call_1`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 from safepoint._core.orphans import Orphan
 from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.journal import Opened, Said
 from safepoint.agent.ledger import LedgerEntry
-from safepoint.errors import CutShort, StopTool
+from safepoint.agent.result import RunResult, StopReason
 from safepoint.history.closing import quoted
 from safepoint.history.parts import Message, Notice
 from safepoint.history.states import LedgerState
 from safepoint.storage.session_data import Change, LateResult, LateSet, Stored
 from safepoint.tools.content import content_of
-from safepoint.tools.rendering import render_error
-
-# How an abandoned call ends that heard of the stop in the end: it brings nothing.
-_STOPPED_AFTER_ALL = (asyncio.CancelledError, StopTool, CutShort)
 
 
 def ids_inside(checkpoint: Checkpoint | None, path: str, prefix: str = "") -> dict[str, str]:
@@ -47,12 +43,22 @@ def _inside(checkpoint: Checkpoint | None) -> list[tuple[str, Checkpoint]]:
 
 
 def late_result(orphan: Orphan, ids: Mapping[str, str]) -> LateResult | None:
-    """What it brought, if it is a tool call and has come back. `ids`: of calls in runs inside."""
+    """What it brought, if it is a tool call and has returned. `ids`: of calls in runs inside."""
     call_id = orphan.path.rpartition(f"/{orphan.name}:")[2]
-    if orphan.still_running or "/" in call_id or isinstance(orphan.error, _STOPPED_AFTER_ALL):
-        return None  # it still runs; or it is a hook or an undo; or it stopped after all, and brings nothing
-    content = f"it failed: {render_error(orphan.error)}" if orphan.error else content_of(orphan.result).text
-    return LateResult(ids.get(orphan.path, call_id), orphan.name, content)
+    if not orphan.returned or "/" in call_id:
+        return None  # it still runs, or was cancelled, or has failed; or it is a hook or an undo
+    content = _content(orphan.result)
+    return LateResult(ids.get(orphan.path, call_id), orphan.name, content) if content is not None else None
+
+
+def _content(value: object) -> str | None:
+    """What the model is told of it; None for a sub-agent that was stopped, waits for a person, or has failed."""
+    if not issubclass(type(value), RunResult):  # isinstance would ask the value for its class, and it may raise
+        return content_of(value).text
+    result = cast("RunResult[Any]", value)  # Any: of any output type
+    if result.cancellation is not None or result.stop_reason in (StopReason.INTERRUPTED, StopReason.ERROR):
+        return None
+    return content_of(result.text).text
 
 
 def late_change(stored: Stored, opened: Opened) -> list[Change]:

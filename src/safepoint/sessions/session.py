@@ -8,14 +8,13 @@ ends and gives the session back in another.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from safepoint._core.asks import make_ask
 from safepoint._core.clock import current_clock
@@ -28,16 +27,16 @@ from safepoint._core.tree import Node, Passing
 from safepoint.agent.conversation import ConversationMoved, Entered
 from safepoint.agent.journal import Ended, Fact, Opened, Said
 from safepoint.agent.pause import Clearing, PauseReceipt
-from safepoint.agent.resume import continued
-from safepoint.errors import SessionBusy, SessionNotFound, StoreCorrupt, StoreError, UsageError
+from safepoint.errors import SessionBusy, SessionNotFound, StoreCorrupt, StoreError
 from safepoint.history.check import check_history
 from safepoint.history.parts import Message
-from safepoint.sessions.clearing import pause_cleared, refuse_cleared, stands_at
+from safepoint.sessions.clearing import PauseClearer, refuse_cleared
 from safepoint.sessions.hold import Hold
 from safepoint.sessions.late import completed, ids_inside, late_change, late_result, with_late_notes
 from safepoint.sessions.pending_ends import REFUSED, PendingEnd, pending_ends
 from safepoint.sessions.recovery import NOT_ENDED, sealed
 from safepoint.sessions.rewinding import Rewound, last_turn_taken_back
+from safepoint.sessions.run_writes import RunWrites
 from safepoint.sessions.state import lasting, plain, rebased
 from safepoint.sessions.stores import storage_of
 from safepoint.storage.operations import AppendChanges, ClaimSession, CreateSession, Statement
@@ -58,34 +57,6 @@ from safepoint.storage.session_data import (
 if TYPE_CHECKING:
     from safepoint.agent.checkpoint import Checkpoint
     from safepoint.agent.run import Run
-
-
-_PATIENCE = 10.0  # for whoever has claimed the session to write what it does there
-_LOOK = 0.01
-
-
-class RunWrites(Protocol):
-    """What else is written with the beginning and with the end of a run, in the same units of work."""
-
-    def opening(self) -> Sequence[Statement[Any]]:  # Any: of every result
-        """May still change the state of the session."""
-        ...
-
-    def not_opened(self) -> None:
-        """The beginning was refused, or it is not known whether it is stored."""
-        ...
-
-    def opened(self, results: Sequence[Any] | None) -> None:  # Any: a result for each
-        """The beginning is stored. None: it is, but its results were lost with the wait for them."""
-        ...
-
-    def ending(self, ended: Ended, state: Mapping[str, Any]) -> Sequence[Statement[Any]]:  # Any: JSON values
-        """`state`: of the session, as it is stored with the end."""
-        ...
-
-    def ended(self) -> None:
-        """The end is stored."""
-        ...
 
 
 class Session:
@@ -116,8 +87,8 @@ class Session:
         self._writes: dict[str, RunWrites] = {}
         # How the live run began, in case it is not known whether that was written.
         self._opening: list[Change] = []
-        # The pause that is being cleared, if one is: whoever takes the session waits for that.
-        self._clearing: Clearing | None = None
+        load = partial(self._storage.sessions.load, id)
+        self._pauses = PauseClearer(id, load, lambda: self._stored, self._change_pause)
 
     # -- making, loading, ending ---------------------------------------------------------------------------------------
 
@@ -269,45 +240,13 @@ class Session:
 
     def clear_pause(self, checkpoint: Checkpoint, reason: Reason) -> Clearing | None:
         """Begin to clear a pause, or join who has begun; None if it was answered or cleared."""
-        if self._clearing is not None and self._clearing.checkpoint.id == checkpoint.id:
-            return self._clearing
-        if not checkpoint.questions or not stands_at(self._stored, checkpoint.id):
-            return None
-        clearing = Clearing(checkpoint, reason, _loop())
-        if not continued.clear(checkpoint.id, clearing.mark):
-            return None
-        self._clearing = clearing
-        Supervisor.current().spawn(self._clear(clearing), f"clearing of a pause of {self.id}", copy_context())
-        return clearing
+        return self._pauses.clear(checkpoint, reason)
 
-    async def _clear(self, clearing: Clearing) -> None:
-        """Cancellation: it is stored or it is not; in this process the pause is cleared."""
-        cleared, error = True, None
-        try:
-            cleared = await self._store_cleared(clearing)
-        except BaseException as failure:
-            error = failure
-        self._clearing = None
-        if not cleared:
-            continued.put_back(clearing.checkpoint.id)
-        clearing.end(cleared=cleared, error=error)
-        if error is not None and not isinstance(error, Exception):
-            raise error
-
-    async def _store_cleared(self, clearing: Clearing) -> bool:
-        """False if the questions were answered first, or a new message came. Cancellation: stored or not."""
-        until = asyncio.get_running_loop().time() + _PATIENCE
-        while True:
-            try:
-                self._refuse_live("cancel")
-                await self._change(lambda: pause_cleared(self._stored, clearing, current_clock().wall()))
-                return stands_at(self._stored, clearing.mark.successor)
-            except SessionBusy:
-                if not stands_at(await self._storage.sessions.load(self.id), clearing.checkpoint.id):
-                    return False
-                if asyncio.get_running_loop().time() >= until:
-                    raise
-            await asyncio.sleep(_LOOK)  # whoever has it is about to write what it does there
+    async def _change_pause(self, make: Callable[[Stored], list[Change]]) -> Stored:
+        """Cancellation: changed or not."""
+        self._refuse_live("cancel")
+        await self._change(lambda: make(self._stored))
+        return self._stored
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -353,8 +292,7 @@ class Session:
 
     async def enter(self, run: Run[Any, Any], continues: str | None) -> Entered:  # Any: a run of any agent
         """Take the session for a run. Raises `SessionBusy` if another run has it. Cancellation: it is not taken."""
-        if self._clearing is not None:
-            await self._clearing.wait()
+        await self._pauses.wait()
         taken = self.live not in (None, run)  # a run enters again if others wrote before it began
         if taken or self._changing:
             what = "a run" if taken else "a change"
@@ -653,13 +591,6 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session {self.id!r}, {len(self.messages)} messages>"
-
-
-def _loop() -> asyncio.AbstractEventLoop:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        raise UsageError("session.cancel() needs the event loop, to store it: call it inside asyncio.run(…)") from None
 
 
 def _call_ids(messages: tuple[Message, ...]) -> set[str]:

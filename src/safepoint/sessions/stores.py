@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Literal, cast
 from weakref import WeakValueDictionary
 
-from safepoint.agent.journal import Ended
-from safepoint.errors import SafepointError, StoreError, UsageError
+from safepoint.agent.journal import Ended, as_store_errors
+from safepoint.errors import UsageError
 from safepoint.storage import operations as op
 from safepoint.storage.lease import LEASE
 from safepoint.storage.memory import MemoryStorage
@@ -16,7 +16,6 @@ from safepoint.storage.operations import Statement
 from safepoint.storage.protocol import SessionCommits, Storage, Store
 from safepoint.storage.session_data import Change, LateResult, Stored
 from safepoint.storage.sqlite.storage import SqliteStorage
-from safepoint.tools.rendering import render_error
 
 _METHODS = ("create", "load", "claim", "release", "append", "add_late", "delete", "list_ids", "states")
 
@@ -134,22 +133,20 @@ class _Uncounted:
         await self._store.create(session_id, state)
 
     async def load(self, session_id: str) -> Stored:
-        stored = await self._store.load(session_id)
+        with as_store_errors():
+            stored = await self._store.load(session_id)
         return stored.claimed(stored.epoch)
 
     async def claim(self, session_id: str, claimant: str) -> int:
-        return await self._store.claim(session_id, claimant)
+        with as_store_errors():
+            return await self._store.claim(session_id, claimant)
 
     async def release(self, session_id: str, claimant: str) -> None:
         await self._store.release(session_id, claimant)
 
     async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
-        try:
+        with as_store_errors():
             await self._store.append(session_id, epoch, changes)
-        except SafepointError:
-            raise
-        except Exception as error:
-            raise StoreError(f"the session store failed: {render_error(error)}") from error
 
     async def add_late(self, session_id: str, late: LateResult) -> None:
         await self._store.add_late(session_id, late)
