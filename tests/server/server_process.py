@@ -35,7 +35,7 @@ class ServerProcess:
     """`with ServerProcess(folder) as server:`; it may be killed and started again on the same data.
 
     `env` adds to the environment, `options` to the command line; `data`: whether it is given a folder for that;
-    `command`: the module that serves. `tool_log`: what tools really did, a line each.
+    `command`: the module that serves; `inside`: a program that runs it. `tool_log`: what tools really did, a line each.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class ServerProcess:
         env: Mapping[str, str] | None = None,
         data: bool = True,
         command: Sequence[str] = ("safepoint", "serve"),
+        inside: Sequence[str] = (),
     ) -> None:
         self.folder = folder
         self.tool_log = folder / "tools.log"
@@ -55,6 +56,7 @@ class ServerProcess:
         self.port = free_port()
         self._apps = apps
         self._command = tuple(command)
+        self._inside = tuple(inside)
         self._options = (*(("--data", str(folder / "data")) if data else ()), *options)
         self._env = {"TOOL_LOG": str(self.tool_log), "PROMPT_LOG": str(self.prompt_log), **(env or {})}
         self.process: subprocess.Popen[bytes] | None = None
@@ -73,7 +75,16 @@ class ServerProcess:
     def start(self) -> None:
         """Returns when it answers."""
         where = [str(self._apps)] if self._apps is not None else []
-        command = [sys.executable, "-m", *self._command, *where, "--port", str(self.port), *self._options]
+        command = [
+            *self._inside,
+            sys.executable,
+            "-m",
+            *self._command,
+            *where,
+            "--port",
+            str(self.port),
+            *self._options,
+        ]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self._env})
         deadline = time.monotonic() + START
