@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -15,6 +17,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 
+from tests.signals import default_signals
 from tests.warm.process import Process, start_python
 
 APPS = Path(__file__).parent / "apps"
@@ -36,8 +39,8 @@ class ServerProcess:
     """`with ServerProcess(folder) as server:`; it may be killed and started again on the same data.
 
     `env` adds to the environment, `options` to the command line; `data`: whether it is given a folder for that;
-    `command`: the module that serves; `in_background`: SIGINT is ignored, as a script's `&` starts its commands.
-    `tool_log`: what tools really did, a line each.
+    `command`: the module that serves; `inside`: a program that runs it; `in_background`: SIGINT is ignored, as a
+    script's `&` starts its commands. `tool_log`: what tools really did, a line each.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class ServerProcess:
         env: Mapping[str, str] | None = None,
         data: bool = True,
         command: Sequence[str] = ("safepoint", "serve"),
+        inside: Sequence[str] = (),
         in_background: bool = False,
     ) -> None:
         self.folder = folder
@@ -58,6 +62,7 @@ class ServerProcess:
         self.port = free_port()
         self._apps = apps
         self._command = tuple(command)
+        self._inside = tuple(inside)
         self._in_background = in_background
         self._options = (*(("--data", str(folder / "data")) if data else ()), *options)
         self._env = {"TOOL_LOG": str(self.tool_log), "PROMPT_LOG": str(self.prompt_log), **(env or {})}
@@ -79,14 +84,7 @@ class ServerProcess:
         where = [str(self._apps)] if self._apps is not None else []
         command = [*self._command, *where, "--port", str(self.port), *self._options]
         with self.log.open("ab") as log:
-            self.process = start_python(
-                command,
-                module=True,
-                preload=SERVER_MODULES,
-                files=(None, log.fileno(), log.fileno()),
-                env={**os.environ, **self._env},
-                options=["in_background"] if self._in_background else [],
-            )
+            self.process = self._start(command, log.fileno())
         deadline = time.monotonic() + START
         while True:
             with suppress(OSError):
@@ -95,6 +93,21 @@ class ServerProcess:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(self.log.read_text()[-2000:])
             time.sleep(0.05)
+
+    def _start(self, command: list[str], log: int) -> Process:
+        env = {**os.environ, **self._env}
+        if self._inside:
+            whole = [*self._inside, sys.executable, "-m", *command]
+            with default_signals():
+                return subprocess.Popen(whole, stdout=log, stderr=log, env=env)
+        return start_python(
+            command,
+            module=True,
+            preload=SERVER_MODULES,
+            files=(None, log, log),
+            env=env,
+            options=["in_background"] if self._in_background else [],
+        )
 
     def kill(self) -> None:
         """SIGKILL, and wait."""
