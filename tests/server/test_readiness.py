@@ -12,7 +12,7 @@ import pytest
 
 from safepoint.errors import StoreError
 from safepoint.server import create_app
-from safepoint.sessions import MemoryStore
+from safepoint.storage.memory import MemoryStorage
 from tests.server.apps.worker.agent import agent
 from tests.server.guarded import Guarded
 from tests.server.in_process import ThreadServer
@@ -21,18 +21,18 @@ from tests.server.server_process import PATIENCE, Answer, ServerProcess
 FINE = {"ready": True, "draining": False, "store": "ok"}
 
 
-class Remote(MemoryStore):
-    """A store that can go away: it raises, or never answers."""
+class Remote(MemoryStorage):
+    """A storage that can go away: it raises, or never answers."""
 
     away: str | None = None
 
-    async def list_ids(self, prefix: str = "") -> list[str]:
+    async def check(self) -> None:
         """Cancellation: nothing has changed."""
         if self.away == "raises":
             raise StoreError("no route to /var/lib/secret.db")
         if self.away == "hangs":
             await asyncio.Event().wait()
-        return await super().list_ids(prefix)
+        await super().check()
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def store() -> Remote:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, store: Remote) -> Iterator[ServerProcess]:
     folder: Path = tmp_path_factory.mktemp("ready")
-    with ThreadServer(folder, lambda _: create_app({"worker": agent}, store=store)) as running:
+    with ThreadServer(folder, lambda _: create_app({"worker": agent}, storage=store)) as running:
         yield running
 
 

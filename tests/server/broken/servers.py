@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -53,11 +54,19 @@ def app_with(
 
 
 def first(app: FastAPI, router: APIRouter) -> FastAPI:
-    """Routes that answer before those of the app."""
-    before = len(app.router.routes)
-    app.include_router(router)
-    added = app.router.routes[before:]
-    app.router.routes[:] = [*added, *app.router.routes[:before]]
+    """Routes that answer before those of the app; put there after the start, which would refuse them."""
+    begin = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def begin_and_break(started: FastAPI) -> AsyncGenerator[object]:
+        async with begin(started) as state:
+            before = len(app.router.routes)
+            app.include_router(router)
+            added = app.router.routes[before:]
+            app.router.routes[:] = [*added, *app.router.routes[:before]]
+            yield state
+
+    app.router.lifespan_context = begin_and_break
     return app
 
 
