@@ -43,7 +43,7 @@ def test_the_benches_of_ours_keep_their_names(name: str) -> None:
 
 
 def test_an_unknown_bench_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(SystemExit, match=r"no benchmark nonsense: write compare, or some of cancel, compose"):
+    with pytest.raises(SystemExit, match=r"no benchmark nonsense: write compare, or some of asks, cancel, compose"):
         main(["nonsense"])
 
 

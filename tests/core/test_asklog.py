@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from safepoint._core.asklog import ActedOn, AskLog, Entry, Mark, Standing, Withdrawn, replay
-from safepoint._core.asks import Ask
-from safepoint._core.points import SafePoint
+from safepoint._core.asks import Ask, Request, fold, join
+from safepoint._core.points import Level, SafePoint
+from safepoint._core.reasons import Reason
 
 A, B = Ask(SafePoint.NOW, id="a"), Ask(SafePoint.ANY, id="b")
 ANSWERED, SEALED = Mark.ANSWERED, Mark.SEALED
@@ -82,9 +84,101 @@ def test_acting_on_now_changes_nothing_that_was_made_of_the_request() -> None:
     assert log.standing().pressing is before.pressing
 
 
-entries: st.SearchStrategy[list[Entry]] = st.lists(
-    st.sampled_from([A, B, Withdrawn("a"), Withdrawn("b"), ACTED_A, ACTED_B, ANSWERED, SEALED]), max_size=12
-)
+C = Ask(SafePoint.AFTER_TOOLS, Reason("lunch"), 50.0, True, id="c")
+D = Ask(SafePoint.named("page"), deadline=20.0, id="d")
+BOTH = ActedOn(frozenset("bc"))
+
+
+def acts_after_asks(log: list[Entry]) -> bool:
+    """What is marked as acted on was read before."""
+    asked = set[str]()
+    for entry in log:
+        if isinstance(entry, Ask):
+            asked.add(entry.id)
+        elif isinstance(entry, ActedOn) and not entry.ask_ids <= asked:
+            return False
+    return True
+
+
+some: list[Entry] = [A, B, C, D, *map(Withdrawn, "abcd"), ACTED_A, ACTED_B, BOTH, ANSWERED, SEALED]
+# Asks first, so that many logs have something to act on.
+entries: st.SearchStrategy[list[Entry]] = st.tuples(
+    st.lists(st.sampled_from([A, B, C, D])), st.lists(st.sampled_from(some), max_size=14)
+).map(lambda parts: [*parts[0], *parts[1]])
+true_entries = entries.filter(acts_after_asks)
+
+
+def expected(asks: Iterable[Ask], acted: frozenset[str]) -> Request | None:
+    """What asks amount to, folded at once: a safe-point ask for which somebody has stopped is for every place."""
+    safe = {ask.id for ask in (B, C, D)} & acted
+    return fold([replace(ask, at=SafePoint.ANY) if ask.id in safe else ask for ask in asks])
+
+
+@settings(deadline=None)
+@given(true_entries)
+def test_the_requests_are_the_folds_of_the_asks_that_stand(log: list[Entry]) -> None:
+    for count in range(len(log) + 1):
+        standing = replay(log[:count])
+        assert standing.request == expected(standing.asks, standing.acted)
+        assert standing.pressing == join(standing.request, fold(standing.late))
+        assert standing.has_late is bool(standing.late)
+
+
+@settings(deadline=None)
+@given(true_entries)
+def test_a_thread_that_reads_an_entry_late_comes_to_the_same(log: list[Entry]) -> None:
+    """Another thread has read the whole log meanwhile, and noted all there is to know of every ask."""
+    slow = AskLog()
+    readings = [slow.standing()]
+    for entry in log:
+        slow.append(entry)
+        readings.append(slow.standing())
+    for count, entry in enumerate(log):
+        again = readings[count].after(entry)
+        assert views(again) == views(replay(log[: count + 1]))
+
+
+@settings(deadline=None)
+@given(entries)
+def test_every_ask_that_stands_is_found_once_however_few_are_taken_at_once(log: list[Entry]) -> None:
+    whole = AskLog()
+    for entry in log:
+        whole.append(entry)
+    standing = whole.standing()
+    there = list(dict.fromkeys(each for each in log if isinstance(each, Ask)))
+    stand = [ask.id for ask in there if ask in (*standing.asks, *standing.late)]
+    for most in (1, 2, 100):
+        found, index = list[str](), 0
+        while index < standing.length:
+            asks, after = whole.asks_from(index, most=most)
+            assert len(asks) <= most
+            assert after > index
+            found += [ask.id for ask in asks]
+            index = after
+        assert index == standing.length
+        assert found == stand
+    for level in Level:
+        levels = [ask.id for ask in there if ask.id in stand and ask.at.level is level]
+        first = whole.first_ask(level, 0)
+        assert (first.id if first is not None else None) == (levels[0] if levels else None)
+        assert whole.first_ask(level, standing.length) is None
+
+
+def test_what_can_still_be_taken_back_is_neither_acted_on_nor_taken_back_nor_refused() -> None:
+    log = AskLog()
+    for entry in (A, B, C, ACTED_A, Withdrawn("b"), ANSWERED, D):
+        log.append(entry)
+    standing = log.standing()
+    assert standing.open_among(frozenset("abcdx")) == {"c", "d"}
+    assert standing.not_acted_on(frozenset("abcdx")) == set("bcdx")
+    assert [standing.was_acted_on(id) for id in "abcd"] == [True, False, False, False]
+    assert [standing.was_withdrawn(id) for id in "abcd"] == [False, True, False, False]
+    sealed = AskLog()
+    for entry in (B, SEALED, A):
+        sealed.append(entry)
+    assert sealed.standing().open_among(frozenset("ab")) == {"b"}
+    assert AskLog().standing().open_among(frozenset("ab")) == set()
+    assert [sealed.standing().was_refused(id) for id in "ab"] == [True, False]
 
 
 @settings(deadline=None)

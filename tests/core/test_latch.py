@@ -216,3 +216,18 @@ def test_what_another_thread_has_called_is_not_called_again() -> None:
     latch.when_set(lambda: calls.append(1))
     latch.set()
     assert calls == []
+
+
+def test_everybody_is_told_also_if_telling_some_of_them_fails_and_the_first_failure_is_raised() -> None:
+    latch, told = Latch(), list[int]()
+
+    def fails(number: int) -> None:
+        told.append(number)
+        raise ValueError(number)
+
+    latch.when_set(partial(fails, 1))
+    latch.when_set(lambda: told.append(2))
+    latch.when_set(partial(fails, 3))
+    with pytest.raises(ValueError, match="1"):
+        latch.set()
+    assert told == [1, 2, 3]

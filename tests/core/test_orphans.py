@@ -7,6 +7,8 @@ import gc
 import weakref
 from collections.abc import AsyncGenerator
 
+import pytest
+
 from safepoint._core.ladder import Rung
 from safepoint._core.orphans import Orphan, disown
 from safepoint._core.work import Abandoned
@@ -61,6 +63,22 @@ async def test_whoever_asks_after_the_late_end_is_told_at_once_and_nobody_twice(
     assert told == ["late"]
     orphan.returned_late("again")
     assert told == ["late"]
+
+
+@virtual
+@pytest.mark.parametrize("returns", [True, False])
+async def test_an_orphan_matters_while_it_runs_and_if_it_has_returned(returns: bool) -> None:
+    async def work() -> str:
+        await stubborn(5)()
+        if not returns:
+            raise asyncio.CancelledError
+        return "late"
+
+    orphan = await abandoned(Piece(work))
+    assert (orphan.still_running, orphan.returned, orphan.matters) == (True, False, True)
+    await passes(5)
+    assert (orphan.still_running, orphan.returned, orphan.matters) == (False, returns, returns)
+    assert (orphan.result, orphan.error) == ("late" if returns else None, None)
 
 
 @virtual

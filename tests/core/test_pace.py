@@ -13,7 +13,7 @@ def test_no_more_is_taken_without_a_pause_than_is_promised() -> None:
 
 def test_a_task_lets_the_loop_turn_after_so_many_pieces_or_so_much_time_without_a_pause() -> None:
     async def main() -> None:
-        pace, began = Pace(asyncio.get_running_loop()), 100.0
+        pace, began = Pace(asyncio.get_running_loop()), 0.0
         assert [pace.is_due(began) for _ in range(MOST_AT_ONCE)] == [False] * (MOST_AT_ONCE - 1) + [True]
         await asyncio.sleep(0)
         assert not pace.is_due(began), "it begins anew when the loop has turned"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from safepoint._core.reasons import Reason, Source, as_reason
+from safepoint._core.reasons import Reason, Source, as_reason, from_parent, headline
 
 STRONGEST_FIRST = ["user", "caller", "policy", "budget", "deadline", "parent", "preempt", "disconnect", "shutdown"]
 
@@ -63,3 +63,23 @@ def test_who_asked_is_told_in_words(by: object) -> None:
         Reason("x", by=untyped(by))
     assert Reason("x", by="ann").by == "ann"
     assert Reason("x").by is None
+
+
+def test_a_child_sees_all_reasons_of_its_parent_in_their_order_and_the_same_one_only_once_made() -> None:
+    lunch, fire, above = Reason("lunch", by="ann"), Reason("fire", Source.POLICY), Reason("so be it", Source.PARENT)
+    handed = from_parent([lunch, fire, lunch, above])
+    assert handed == (
+        Reason("lunch", Source.PARENT, "ann"),
+        Reason("fire", Source.PARENT),
+        Reason("lunch", Source.PARENT, "ann"),
+        above,
+    )
+    assert handed[0] is handed[2]
+    assert from_parent([lunch, lunch]) == (handed[0], handed[0])
+    assert from_parent([above]) == (above,)
+
+
+def test_the_headline_is_the_first_of_those_with_the_strongest_source() -> None:
+    weak, one, other = Reason("bye", Source.SHUTDOWN), Reason("one"), Reason("other")
+    assert headline([weak, one, other, one]) is one
+    assert headline([weak]) is weak

@@ -51,6 +51,7 @@ def test_every_one_can_be_taken_out_of_a_sequence_of_every_length(number: int) -
     for ask in made:
         sequence = sequence.plus(ask)
     assert sequence.count == number
+    assert len(sequence._trees) == number.bit_count(), "a hundred are a few trees"  # pyright: ignore[reportPrivateUsage]  # only its price shows it
     for place, ask in enumerate(made):
         check(sequence.minus(place), {each: made[each] for each in range(number) if each != place}, alike=True)
         sequence.minus(place).plus(ask)

@@ -71,15 +71,15 @@ def a_cut_that_is_undone() -> StopMachine:
     return machine
 
 
-def an_undo_that_answers_after_it_was_abandoned() -> StopMachine:
-    """It swallows the end of its time; the last cancellation, at the end of all patience, makes it return after all."""
+def an_undo_that_answers_to_its_last_cancellation() -> StopMachine:
+    """It swallows the end of its time, and returns at the last cancellation, before it would be abandoned."""
     machine = _with("pay")
     machine.ask_now(Source.USER, 0, AT_REST)
     machine.change_manner(0, Manner.SWALLOW)
     machine.let_time_pass(2.0)
     machine.change_manner(0, Manner.ANSWER)
     machine.let_time_pass(1.0)
-    assert machine.world.gates.undos[0].abandoned_when_left
+    assert not machine.world.gates.undos[0].abandoned_when_left
     return machine
 
 
@@ -165,7 +165,7 @@ SCENARIOS: Final[tuple[Callable[[], StopMachine], ...]] = (
     a_tool_that_asks_a_person,
     a_check_that_asks_a_person,
     a_cut_that_is_undone,
-    an_undo_that_answers_after_it_was_abandoned,
+    an_undo_that_answers_to_its_last_cancellation,
     an_undo_that_force_abandons,
     a_tool_that_does_not_stop,
     now_before_the_first_step_of_a_model_call,

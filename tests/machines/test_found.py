@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
+import pytest
+
 from safepoint import Agent, Hooks, Outcome, SafePoint, ToolContext, Usage, tool
 from safepoint._core.tree import Node
 from safepoint.agent.live import watch_runs
@@ -196,11 +198,14 @@ async def test_a_hook_does_not_start_once_now_is_recorded_after_the_answer() -> 
 
 
 @virtual
-async def test_an_undo_that_answers_after_it_was_abandoned_leaves_its_call_cut() -> None:
+@pytest.mark.parametrize("answers", ["to the last cancel", "after it was abandoned"])
+async def test_an_undo_counts_if_it_answers_before_it_is_abandoned(answers: str) -> None:
     async def take_back() -> str:
-        for _ in range(2):  # the end of its time, and the end of all patience
+        for _ in range(2):  # the end of its time, and the last cancel
             with suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
+        if answers == "after it was abandoned":
+            await rounds(20)
         return "taken back"
 
     @tool(undo=take_back)
@@ -214,6 +219,11 @@ async def test_an_undo_that_answers_after_it_was_abandoned_leaves_its_call_cut()
         await rounds(5)
         run.cancel()
         result = await run.wait()
-    entry, orphan = result.ledger[0], result.orphans[0]
+    entry = result.ledger[0]
+    if answers == "to the last cancel":
+        assert (entry.state, entry.error, result.orphans) == (LedgerState.COMPENSATED, None, ())
+        return
+    (orphan,) = result.orphans
     assert (entry.state, entry.error) == (LedgerState.CUT, "its undo did not end in time")
-    assert (orphan.name, orphan.result, orphan.still_running) == ("undo of pay", "taken back", False)
+    await until(lambda: not orphan.still_running)
+    assert (orphan.name, orphan.result) == ("undo of pay", "taken back")

@@ -494,7 +494,9 @@ def test_whatever_a_write_raises_the_run_fails_there_and_nothing_builds_on_it(
         assert shape != "alone" or called[-1] == "broken", f"write {number}: a tool ran after it"
         assert run.result.stop_reason in ("error", "end_turn")
         raised = run.result.error if run.result.stop_reason == "error" else run.result.save_error
-        assert isinstance(raised, StoreError), f"write {number}: {raised!r}"
+        # The end of a run is tried once more before the run says that it could not be stored.
+        stored_after_all = raised is None and not session.end_is_pending
+        assert isinstance(raised, StoreError) or stored_after_all, f"write {number}: {raised!r}"
         check_history(run.result.messages)
         return True
 

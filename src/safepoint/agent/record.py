@@ -19,7 +19,7 @@ from safepoint._core.tree import Node
 from safepoint._core.work import Cut, Failed, Outcome
 from safepoint.agent.budget import Budget, Meter
 from safepoint.agent.checkpoint import Checkpoint, OpenCall
-from safepoint.agent.conversation import Entered
+from safepoint.agent.conversation import ConversationMoved, Entered
 from safepoint.agent.events import Event, Place
 from safepoint.agent.inside import InnerJournal
 from safepoint.agent.journal import Counted, Ended, Fact, Journal, Opened, Said, as_store_errors
@@ -164,7 +164,7 @@ class Record:
         try:
             with as_store_errors():
                 await self.journal.write(*facts, *self._counts(*facts))
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, ConversationMoved):
             raise  # cut: it is stopped, or is written once more
         except BaseException as error:
             self.broken = error if isinstance(error, StoreError) else StoreError(f"not written: {render_error(error)}")
