@@ -11,7 +11,7 @@ from contextlib import suppress
 from safepoint import Agent, Ladder, SafePoint, ToolContext, tool
 from safepoint.agent.journal import Called, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
-from safepoint.errors import SessionBusy
+from safepoint.errors import CheckpointError, SessionBusy
 from safepoint.history.parts import Message, Text, ToolCall, user_message
 from safepoint.history.states import LedgerState
 from safepoint.sessions import LateResult, MemoryStore, Sender, Session, SqliteStore, Store
@@ -109,6 +109,34 @@ async def answered_in_its_session(store: Store) -> None:
     session = await Session.create(store, "s")
     await one.run("go", session=session)
     await _resumed(one, session)
+
+
+async def cancelled_while_it_waits(store: Store) -> None:
+    one = agent([call("asks"), call("look")], say("done"), tools=[asks, look])
+    session = await Session.create(store, "s")
+    await one.run("go", session=session)
+    receipt = session.cancel(reason="not now")
+    await one.run("never mind", session=session)  # waits for it
+    await receipt.wait()
+
+
+async def cancelled_while_it_is_answered(store: Store) -> None:
+    one = agent([call("asks"), call("look")], say("done"), tools=[asks, look])
+    session = await Session.create(store, "s")
+    async with one.start("go", session=session) as run:
+        await run.wait()
+    checkpoint, other = run.result.checkpoint, await Session.load(store, "s")
+    if checkpoint is None or not checkpoint.questions:
+        return  # stopped before it asked
+
+    async def answer() -> None:
+        with suppress(CheckpointError):
+            await one.resume(checkpoint, answers={each.id: True for each in checkpoint.questions}, session=other)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(answer())
+        await asyncio.sleep(0)
+        await run.cancel(reason="not now").wait()
 
 
 async def rewound(store: Store) -> None:

@@ -25,6 +25,9 @@ ROOT = Path(safepoint.__file__).parent
 CANNOT_WAIT = {
     "async with asyncio.timeout(": "a time-out waits for nothing, neither when it is entered nor when it is left",
     "await run.join()  # on a loop of our own": "that loop is real, and not the injector's; tests/process press Ctrl-C",
+    "await self._run.join()  # on a loop": "likewise, in a thread of its own",
+    "await left.wait()  # until then": "likewise",
+    "return await anext(reader, None)": "likewise",
     "await self._over.wait()  # killed": "the ladder kills a family before it ever cancels the wait for it",
     "return await answer": "a real look-up, in a thread that the virtual clock does not see",
     "return await network.connect_tcp(": "a real network",

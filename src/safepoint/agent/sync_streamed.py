@@ -155,7 +155,7 @@ class _Life:
         self._run.launch()
         self._place.set_result((loop, self._run.events(nested=self._nested), left))
         try:
-            await self._run.join()
+            await self._run.join()  # on a loop of our own, where nobody is the caller
         finally:
             await left.wait()  # until then the last events can be asked for
 

@@ -58,7 +58,7 @@ def first(app: FastAPI, router: APIRouter) -> FastAPI:
     begin = app.router.lifespan_context
 
     @asynccontextmanager
-    async def begin_and_break(started: FastAPI) -> AsyncGenerator[object]:
+    async def begin_and_break(started: Any) -> AsyncGenerator[Any]:  # Any: as starlette has it
         async with begin(started) as state:
             before = len(app.router.routes)
             app.include_router(router)
