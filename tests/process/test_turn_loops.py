@@ -49,3 +49,9 @@ def test_after_sigkill_the_accepted_items_are_there_and_the_history_is_sealed(tm
         assert (said["reason"], said["interrupted"], said["unhandled"]) == ("clean", [], [])
         assert said["said"] == ["first", "second", "third"]  # its turn went on where the session had it
         assert child.exit().code == 0, child.stderr
+
+
+def test_a_program_that_simply_ends_loses_no_saved_item(tmp_path: Path) -> None:
+    with Child("turn_loop_ends.py", str(tmp_path), "60") as child:
+        assert child.expect("LEFT").value["items"] == [["item"]] * 60
+        assert child.exit().code == 0, child.stderr

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from safepoint import SafePoint
-from safepoint.turns import preempt, stop
+from safepoint.turns import FailedTurn, preempt, stop
 from tests.turns.world import Where, World
 
 AT_REST: Final = -1
@@ -41,6 +41,10 @@ stops: st.SearchStrategy[tuple[SafePoint | None, dict[str, Any]]] = st.one_of(
 )
 
 
+def try_again(failed: FailedTurn[str]) -> str:
+    return "retry"
+
+
 class TurnMachine(RuleBasedStateMachine):
     """The scheduler is the example: nothing moves unless a rule moves it.
 
@@ -55,7 +59,7 @@ class TurnMachine(RuleBasedStateMachine):
 
     @initialize(
         carry=st.sampled_from(["drop", "requeue"]),
-        on_turn_error=st.sampled_from(["stop", "continue", "skip", "retry", lambda failed: "retry"]),
+        on_turn_error=st.sampled_from(["stop", "continue", "skip", "retry", try_again]),
         waits=st.booleans(),
         in_session=st.booleans(),
         begun=st.sampled_from([False, True, True, True]),

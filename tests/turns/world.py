@@ -28,6 +28,7 @@ from safepoint.sessions import MemoryStore, Session
 from safepoint.sessions.store import Stored
 from safepoint.turns import (
     ExitState,
+    FailedTurn,
     LoopReader,
     Plan,
     PlanContext,
@@ -190,6 +191,7 @@ class World:
         self.turns: list[Turn[str]] = []
         self.started = False
         self._session: Session | None = None
+        self._decided: list[FailedTurn[str]] = []
         self._requeues = carry == "requeue"
         self._strongest: Request | None = None
         self._furthest = 0
@@ -297,6 +299,9 @@ class World:
         if not self.started or self.loop.ended or self.loop._driver.inbox.finished:  # pyright: ignore[reportPrivateUsage]  # the oracle looks inside
             return
         for failed in self.loop.view.failed:
+            if any(failed is other for other in self._decided):
+                continue  # of two decisions the first counts
+            self._decided.append(failed)
             if requeue:
                 self.may_repeat.update(failed.items)
                 self.loop.requeue(failed)

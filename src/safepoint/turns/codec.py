@@ -7,10 +7,9 @@ which happens off the event loop unless it is known to be quick.
 from __future__ import annotations
 
 import json
-import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_origin
 
 from pydantic import TypeAdapter
 
@@ -34,13 +33,14 @@ class ItemCodec(Generic[T]):
 
     encode: Callable[[T], str]
     decode: Callable[[str], T]
-    kind: type | types.UnionType | tuple[type, ...] | None = None
+    kind: type | tuple[type, ...] | None = None
 
     @staticmethod
     def of(kind: type[KindT]) -> ItemCodec[KindT]:
         """For a pydantic model, a dataclass, or whatever else pydantic knows how to write and read."""
         adapter = TypeAdapter(kind)
-        known = kind if isinstance(kind, type) and not isinstance(kind, types.GenericAlias) else None
+        given: object = kind  # pydantic also takes `list[int]` and the like, which `isinstance` does not
+        known = given if isinstance(given, type) and get_origin(given) is None else None
         return ItemCodec(lambda item: adapter.dump_json(item, warnings="error").decode(), adapter.validate_json, known)
 
     @staticmethod
@@ -71,8 +71,8 @@ def _hint(codec: ItemCodec[Any], name: str) -> str:  # Any: of items of any type
 def write_item(codec: ItemCodec[T], value: T) -> str:
     """The text of an item. Raises `StoreError`."""
     try:
-        text: object = codec.encode(value)
-        if not isinstance(text, str):
+        text = codec.encode(value)
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
             raise TypeError(f"encode returned {type(text).__name__}, not str")
     except Exception as error:  # the codec is the user's own
         raise StoreError(f"the item {value!r} can't be saved: {render_error(error)}") from error

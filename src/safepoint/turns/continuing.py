@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.conversation import Conversation
@@ -114,7 +114,7 @@ def joined_already(turn: Unfinished[T], session: Conversation | None) -> list[It
 def message_of(value: Any) -> Message | None:  # Any: items of any type
     """The message that an item is by itself; None if it is no prompt."""
     try:
-        return user_message(value) if isinstance(value, str | list | tuple) else None
+        return user_message(cast("Prompt", value)) if isinstance(value, str | list | tuple) else None
     except ValueError:
         return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from safepoint.agent.checkpoint import Checkpoint
 from safepoint.sessions.session import Session
@@ -73,6 +73,7 @@ class Planner(Generic[T]):
     # -- what waits ----------------------------------------------------------------------------------------------------
 
     async def _plan_queue(self, opening: Opening[T]) -> Ready[T] | None:
+        self._state.buffer.fresh = False
         while True:
             view = self._state.buffer.view(opening.last)
             if not len(view):
@@ -100,7 +101,7 @@ class Planner(Generic[T]):
         plan: Any = await self._driver.call("plan", self._config.plan, opening.ctx, items)  # Any: untyped callers
         if not isinstance(plan, Plan | ResumePlan):
             raise TypeError(f"plan returned {plan!r}: return Plan(…)")
-        return plan  # pyright: ignore[reportUnknownVariableType]  # of items of this loop
+        return cast("Plan[T] | ResumePlan[T]", plan)
 
     def _resumption(self, plan: ResumePlan[T], division: Division[T], said: Unfinished[T] | None) -> Ready[T]:
         """The plan wants to go on from a checkpoint: that of a session, or of the turn whose items wait again."""
@@ -144,15 +145,17 @@ class Planner(Generic[T]):
     async def _plan_resumed(self, opening: Opening[T], left: Unfinished[T]) -> Ready[T] | None:
         """The user's own `plan_resume` decides, and sees everything."""
         assert self._config.plan_resume is not None
+        self._state.buffer.fresh = False
         while True:
             waiting = self._state.buffer.up_to(opening.last)
             unhandled = values(item for item in waiting if item.number <= 0)
             new = values(item for item in waiting if item.number > 0)
             lists = (values(left.items), unhandled, new)
-            plan: Any = await self._driver.call("plan_resume", self._config.plan_resume, opening.ctx, *lists)
-            if not isinstance(plan, Plan | ResumePlan):
-                raise TypeError(f"plan_resume returned {plan!r}: return ResumePlan(…) or Plan(…)")
-            division = self._state.divide(plan, opening.last, left.items)  # pyright: ignore[reportUnknownArgumentType]  # of items of this loop
+            told: Any = await self._driver.call("plan_resume", self._config.plan_resume, opening.ctx, *lists)
+            if not isinstance(told, Plan | ResumePlan):
+                raise TypeError(f"plan_resume returned {told!r}: return ResumePlan(…) or Plan(…)")
+            plan = cast("Plan[T] | ResumePlan[T]", told)
+            division = self._state.divide(plan, opening.last, left.items)
             if division is not None:
                 break
             self._driver.look()
@@ -163,7 +166,7 @@ class Planner(Generic[T]):
                 self._wait_for_more(opening, division)
                 return None
             return self._continued(opening, left, plan, Anew(), division)
-        made: ResumePlan[T] = plan
+        made = plan
         if not made.is_complete:
             view = _view_of(left.items)
             made = made.completed(await self._asked(opening, view))

@@ -95,7 +95,7 @@ class Serving(Generic[T]):
 
         So a process that dies in between leaves a name by which the session can be asked whether anything was said.
         """
-        if session_of(ready.plan) is not None and self._driver.journal.enabled:
+        if session_of(ready.plan) is not None:
             self._state.begin_run(ready.left, ready.division.consumed, run.id)
             self._driver.journal.touch()
             if not await self._driver.durable():

@@ -241,7 +241,6 @@ class LoopState(Generic[T]):
         said = tuple(values(stopped.items)) if stopped is not None and checkpoint is not None else ()
         history = checkpoint.messages if left is not None and checkpoint is not None else self.history
         last = self.buffer.last
-        self.buffer.fresh = False
         ctx = PlanContext(loop, self.previous, checkpoint, said, history)
         return Opening(turn, ctx, left, NO_ITEM if last is None else last)
 

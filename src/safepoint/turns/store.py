@@ -22,9 +22,6 @@ from safepoint.storage.loop_data import (
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.protocol import Storage
 
-# With fewer rows than this the record is encoded where it is: handing it to a thread would take longer.
-_FEW_ROWS = 20
-
 
 @runtime_checkable
 class TurnStore(Protocol):
@@ -99,8 +96,7 @@ class WholeRecords:
             self._table.apply(change)
         stored = self._table.read()
         if not stored.empty:
-            few = len(stored.items) + len(stored.history) + len(stored.turns) < _FEW_ROWS
-            data = encode(stored) if few else await off_loop(partial(encode, stored), "write the record of a loop")
+            data = await off_loop(partial(encode, stored), "write the record of a loop")
             self._is_stored = True
             await self._store.save(id, data)
         elif self._is_stored:
