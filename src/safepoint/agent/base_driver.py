@@ -98,7 +98,9 @@ class BaseDriver(ABC, Generic[OwnT]):
             while not isinstance(step, Over):
                 step = await self._take(step)
             await self.stage.tell_the_end(self.result, stopped=self._node.stop is not None)
-<<<<<<< ours
+            pause = self._record.run.pause
+            if pause is not None and pause.clearing is not None:  # who waits for the run finds its session settled
+                await self.stage.perform_last(pause.clearing.wait, "clearing")
         except GeneratorExit:
             raise  # the loop is gone and the interpreter is tidying up: there is nobody left to tell
         except BaseException as error:
@@ -107,11 +109,6 @@ class BaseDriver(ABC, Generic[OwnT]):
             self.end_anyway(error)
             if isinstance(error, KeyboardInterrupt):  # it is meant for the whole process
                 raise
-=======
-            pause = self._record.run.pause
-            if pause is not None and pause.clearing is not None:  # whoever waits for the run finds its session settled
-                await self.stage.perform_last(pause.clearing.wait, "clearing")
->>>>>>> theirs
         finally:
             current_node.reset(token)
 
