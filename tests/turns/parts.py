@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from safepoint import Agent, TurnLoop, tool
+from safepoint.sessions import MemoryStore
 from safepoint.storage.loop_data import LoopChange, LoopTable, OpenedLoop, StoredLoop, StoredState
 from safepoint.storage.memory import MemoryStorage
 from safepoint.testing import ScriptedModel, call, say
@@ -127,6 +128,13 @@ def tables_of(store: MemoryTurnStore) -> dict[str, LoopTable]:
     storage = store.storage
     assert isinstance(storage, MemoryStorage)
     return storage._tables.loops  # pyright: ignore[reportPrivateUsage]  # every public way waits
+
+
+def copy_of(sessions: MemoryStore) -> MemoryStore:
+    """The sessions as they are at this moment: what a process that dies now leaves behind."""
+    other = MemoryStore()
+    other.storage._tables.sessions.update(sessions.storage._tables.sessions)  # pyright: ignore[reportPrivateUsage]  # likewise
+    return other
 
 
 class ByteStore:

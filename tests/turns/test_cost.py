@@ -15,11 +15,10 @@ import pytest
 from safepoint import Agent, TurnLoop
 from safepoint.history.parts import Message, Text
 from safepoint.sessions import MemoryStore, Session
-from safepoint.testing import ScriptedModel, say
-from safepoint.turns import ItemCodec, MemoryTurnStore, Plan, PlanContext, SqliteTurnStore
-from safepoint.turns.record import encode
-from safepoint.turns.sqlite_loops import apply_changes, create_tables, open_loop
-from safepoint.turns.storage import (
+from safepoint.storage import operations as op
+from safepoint.storage.lease import Lease
+from safepoint.storage.loop_codec import encode
+from safepoint.storage.loop_data import (
     HistorySet,
     ItemsAdded,
     ItemsMoved,
@@ -30,6 +29,11 @@ from safepoint.turns.storage import (
     TurnBegun,
     TurnOver,
 )
+from safepoint.storage.sqlite.loop_rows import STATEMENTS
+from safepoint.storage.sqlite.schema import prepare
+from safepoint.storage.sqlite.unit import Unit
+from safepoint.testing import ScriptedModel, say
+from safepoint.turns import ItemCodec, MemoryTurnStore, Plan, PlanContext, SqliteTurnStore
 from tests.turns.parts import ByteStore, TroubledStore
 from tests.virtual import virtual
 
@@ -96,13 +100,14 @@ async def test_a_turn_in_a_session_says_so_first_and_writes_two_times() -> None:
 
 def test_sqlite_changes_as_many_rows_as_a_change_has(tmp_path: Path) -> None:
     db = sqlite3.connect(tmp_path / "loop.db", isolation_level=None)
-    create_tables(db)
-    epoch = open_loop(db, "loop", "here|1|2", "me", 0.0).epoch
+    prepare(db)
+    unit = Unit(db, Lease())
+    epoch = STATEMENTS[op.OpenLoop](unit, op.OpenLoop("loop", "me")).epoch
 
     def rows(*changes: LoopChange) -> int:
         before = db.total_changes
         db.execute("BEGIN IMMEDIATE")
-        apply_changes(db, "loop", epoch, changes)
+        STATEMENTS[op.ChangeLoop](unit, op.ChangeLoop("loop", epoch, changes))
         db.execute("COMMIT")
         return db.total_changes - before
 

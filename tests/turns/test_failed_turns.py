@@ -21,7 +21,7 @@ KEY: dict[str, Any] = {"checkpoint_id": "loop"}
 
 def broken(*, after: int = 0, times: int = 1) -> Agent:
     """Fails so many times after so many answers; then it answers."""
-    replies = [*[say("ok")] * after, *[fail(ModelError("the provider is down"))] * times, say("better")]
+    replies: list[Any] = [*[say("ok")] * after, *[fail(ModelError("the provider is down"))] * times, say("better")]
     return Agent("desk", model=ScriptedModel(*replies, repeat=True))
 
 
@@ -126,7 +126,7 @@ async def test_a_failed_turn_is_tried_again_from_its_checkpoint_after_a_growing_
         done.append("paid")
         return "paid"
 
-    replies = [call("pay"), fail(ModelError("down")), fail(ModelError("down")), say("thanks")]
+    replies: list[Any] = [call("pay"), fail(ModelError("down")), fail(ModelError("down")), say("thanks")]
     agent = Agent("payer", model=ScriptedModel(*replies), tools=[pay])
     begun = now()
     async with TurnLoop(agent, on_turn_error=Retry(times=3, delay=2)) as loop:

@@ -13,7 +13,7 @@ from safepoint.history.parts import Message
 from safepoint.sessions import MemoryStore, Session
 from safepoint.testing import ScriptedModel, call, pass_time, say, stall
 from safepoint.turns import MemoryTurnStore, Plan, PlanContext, ResumePlan, Turn
-from tests.turns.parts import Gate, TroubledStore, until
+from tests.turns.parts import Gate, TroubledStore, copy_of, until
 from tests.virtual import virtual
 
 KEY: dict[str, Any] = {"checkpoint_id": "loop"}
@@ -94,7 +94,7 @@ async def test_a_requeued_turn_that_goes_on_does_not_repeat_its_effects() -> Non
         done.append("paid")
         return "paid"
 
-    replies = [call("pay"), call("gate"), say("routine is done"), say("urgent is done")]
+    replies: list[Any] = [call("pay"), call("gate"), say("routine is done"), say("urgent is done")]
     agent = Agent("payer", model=ScriptedModel(*replies), tools=[pay, gate.tool])
     async with TurnLoop(agent, plan=one_at_a_time(session), carry="requeue") as loop:
         loop.push("routine")
@@ -167,7 +167,7 @@ async def test_a_plan_for_a_stopped_turn_may_leave_options_to_the_plan_or_say_ot
             return ResumePlan(interrupted, [*unhandled, *new], **options)
 
         agent = Agent("desk", model=ScriptedModel(say("done")), tools=[gate.tool])
-        watch: Any = {"on_events": lambda turn, events: turns.append(turn)}  # type: ignore[misc]  # of this loop
+        watch: Any = {"on_events": lambda turn, events: turns.append(turn)}
         async with TurnLoop(agent, plan=plan, plan_resume=plan_resume, store=store, **watch, **KEY):
             pass
         return turns[0]
@@ -228,9 +228,7 @@ async def died_at_write(number: int, *, push: Sequence[str]) -> tuple[TroubledSt
         nonlocal writes
         writes += 1
         if writes == number and not left:
-            other = MemoryStore()
-            other._sessions = dict(sessions._sessions)  # pyright: ignore[reportPrivateUsage]  # as it is at this moment
-            left.append((store.copy(), other))
+            left.append((store.copy(), copy_of(sessions)))
 
     class Counted(MemoryStore):
         async def append(self, session_id: str, epoch: int, changes: Any) -> None:
@@ -238,7 +236,7 @@ async def died_at_write(number: int, *, push: Sequence[str]) -> tuple[TroubledSt
             await sessions.append(session_id, epoch, changes)
 
     counted = Counted()
-    counted._sessions, counted._claimed = sessions._sessions, sessions._claimed  # pyright: ignore[reportPrivateUsage]  # the same sessions
+    counted.storage = sessions.storage
     real, apply = store, store.apply
 
     async def counting(id: str, epoch: int, changes: Any) -> None:
@@ -292,8 +290,7 @@ async def test_an_item_that_was_about_to_join_when_the_process_died_is_said_once
             gate.reached.clear()
             gate.opened.set()
             await gate.reached.wait()
-        left, other = store.copy(), MemoryStore()
-        other._sessions = dict(sessions._sessions)  # pyright: ignore[reportPrivateUsage]  # as the dead process left it
+        left, other = store.copy(), copy_of(sessions)
         loop.stop(SafePoint.NOW)
         await loop.wait()
         again = await Session.load(other, "s")
@@ -330,8 +327,7 @@ async def test_a_turn_that_was_resumed_when_the_process_died_goes_on_from_where_
     loop = TurnLoop(agent(call("step"), call("gate")), plan=one_at_a_time(session), store=store, **KEY)
     loop.start()
     await gate.reached.wait()
-    left, other = store.copy(), MemoryStore()
-    other._sessions = dict(sessions._sessions)  # pyright: ignore[reportPrivateUsage]  # as the dead process left it
+    left, other = store.copy(), copy_of(sessions)
     loop.stop(SafePoint.NOW)
     await loop.wait()
     again = await Session.load(other, "s")

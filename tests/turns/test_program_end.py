@@ -13,14 +13,14 @@ from safepoint.agent.stream import Reader
 from safepoint.testing import ScriptedModel, say, stall
 from safepoint.turns import MemoryTurnStore, Turn
 from tests.machines.stepping import SteppingLoop
-from tests.turns.parts import stored_places
+from tests.turns.parts import stored_places, tables_of
 
 KEY: dict[str, Any] = {"checkpoint_id": "loop"}
 
 
 class Peeked(MemoryTurnStore):
     def peek(self) -> tuple[list[str], list[str], list[str]]:
-        table = self._tables.get("loop")
+        table = tables_of(self).get("loop")
         return stored_places(None if table is None else table.read())
 
 

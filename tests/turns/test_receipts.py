@@ -177,7 +177,9 @@ async def test_an_item_can_be_withdrawn_before_the_start() -> None:
     assert (await receipt.saved()).state == "none"
     async with loop:
         pass
-    assert ((await loop.wait()).checkpoint, (await loop.wait()).unhandled) == ("none", [])
+    exit = await loop.wait()
+    assert exit.checkpoint == "none"
+    assert exit.unhandled == []
 
 
 # -- saved -----------------------------------------------------------------------------------------------------------
@@ -444,5 +446,5 @@ def test_the_repr_of_a_loop_that_was_never_made_says_so() -> None:
             return made[-1]  # type: ignore[return-value]  # pyright: ignore[reportReturnType]  # the point
 
     with pytest.raises(ValueError, match="carry"):
-        Kept(talker(), carry="keep")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # the point
+        Kept(talker(), carry="keep")  # pyright: ignore[reportArgumentType]  # the point
     assert repr(made[0]) == "<TurnLoop, not made: its arguments were refused>"
