@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -26,7 +26,7 @@ class Echo:
     name = "echo"
 
     @asynccontextmanager
-    async def stream(self, request: ModelRequest, /) -> AsyncIterator[AsyncIterator[Chunk]]:
+    async def stream(self, request: ModelRequest, /) -> AsyncGenerator[AsyncIterator[Chunk]]:
         yield self.words(request.messages[-1].text)
 
     async def words(self, text: str) -> AsyncIterator[Chunk]:

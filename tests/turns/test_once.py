@@ -167,8 +167,11 @@ async def test_a_plan_for_a_stopped_turn_may_leave_options_to_the_plan_or_say_ot
             return ResumePlan(interrupted, [*unhandled, *new], **options)
 
         agent = Agent("desk", model=ScriptedModel(say("done")), tools=[gate.tool])
-        watch: Any = {"on_events": lambda turn, events: turns.append(turn)}
-        async with TurnLoop(agent, plan=plan, plan_resume=plan_resume, store=store, **watch, **KEY):
+
+        def watch(turn: Turn[str], events: object) -> None:
+            turns.append(turn)
+
+        async with TurnLoop(agent, plan=plan, plan_resume=plan_resume, on_events=watch, store=store, **KEY):
             pass
         return turns[0]
 

@@ -6,10 +6,11 @@ which happens off the event loop unless it is known to be quick.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, get_origin
+from typing import Any, Generic, TypeVar, cast, get_origin
 
 from pydantic import TypeAdapter
 
@@ -40,7 +41,7 @@ class ItemCodec(Generic[T]):
         """For a pydantic model, a dataclass, or whatever else pydantic knows how to write and read."""
         adapter = TypeAdapter(kind)
         given: object = kind  # pydantic also takes `list[int]` and the like, which `isinstance` does not
-        known = given if isinstance(given, type) and get_origin(given) is None else None
+        known = cast("type", given) if inspect.isclass(given) and get_origin(given) is None else None
         return ItemCodec(lambda item: adapter.dump_json(item, warnings="error").decode(), adapter.validate_json, known)
 
     @staticmethod
