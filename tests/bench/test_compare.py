@@ -133,6 +133,6 @@ def test_where_a_peer_wins_the_report_says_so(report: Report) -> None:
     peer = faster["frameworks"]["agno"] = json.loads(json.dumps(faster["frameworks"]["bare"]))
     peer["title"] = "Agno"
     told = report_text(faster).partition("## Where a peer wins")[2]
-    assert "plain, called: Agno is" in told
+    assert ": Agno is" in told
     assert "stop, silent stream, p50: Agno is" in told
     assert "plain, called (Agno)" in summary(faster)

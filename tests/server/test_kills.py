@@ -92,7 +92,7 @@ class Client(threading.Thread):
         if response.status == 200:
             self._told.accepted.append((session, text))
             return response
-        assert response.status in (409, 429), (response.status, response.read())
+        assert response.status in (409, 429, 503), (response.status, response.read())
         return None
 
     def _open(self, method: str, path: str, body: object = None) -> http.client.HTTPResponse:
