@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.leased_server import LEASE
-from tests.server.server_process import PATIENCE, ServerProcess, message
+from tests.server.server_process import PATIENCE, Later, ServerProcess, message
 
 # A pid namespace of its own, and, for another machine, a host name of its own.
 CONTAINER = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
@@ -38,7 +38,7 @@ def outcome(running: ServerProcess, session: str) -> str | None:
 @pytest.mark.timeout(180)
 def test_two_servers_with_one_host_name_in_two_namespaces_leave_each_other_s_runs_alone(tmp_path: Path) -> None:
     with server(tmp_path, CONTAINER) as here, server(tmp_path, CONTAINER) as there:
-        callers = {}
+        callers: dict[str, Later] = {}
         for number in range(10):
             for where, running in (("here", here), ("there", there)):
                 session = f"{where}{number}"

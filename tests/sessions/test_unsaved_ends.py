@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from safepoint.agent.result import RunResult
 from safepoint.errors import SessionBusy, StoreError
 from safepoint.history.parts import Message, Notice
 from safepoint.sessions import MemoryStore, Session, SqliteStore, Store
+from safepoint.sessions.store import Change
 from safepoint.testing import ScriptedModel, call, run_virtual, say
 from tests.sessions.stores import Wrapped
 
@@ -165,8 +166,8 @@ def test_a_write_that_happened_although_it_failed_is_not_made_twice() -> None:
     class Forgetful(Wrapped):
         """Does what it is told, and says that it failed."""
 
-        async def append(self, *args: object) -> None:
-            await super().append(*args)  # type: ignore[arg-type]  # as they came
+        async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
+            await super().append(session_id, epoch, changes)
             if self.lies:
                 raise StoreError("no answer")
 
