@@ -20,6 +20,9 @@ from safepoint.sessions.store import Change
 from safepoint.testing import ScriptedModel, call, run_virtual, say
 from tests.sessions.stores import Wrapped
 
+# Seconds of a virtual clock: how long another process has the lock, and until an end is tried again at the latest.
+A_LOCK, RETRIES = 25.0, 10.0
+
 
 def waits(reached: asyncio.Event) -> Agent:
     @tool
@@ -102,10 +105,10 @@ def test_the_end_is_stored_without_another_run_and_each_delay_is_logged(
         async with sqlite(tmp_path / "a.db") as (store, other):
             session = await Session.create(store, "s")
             result = await stopped(session, lambda: other.execute("BEGIN IMMEDIATE"))
-            await asyncio.sleep(25)
+            await asyncio.sleep(A_LOCK)
             assert not (await store.load("s")).runs[-1].ended
             other.execute("ROLLBACK")
-            await asyncio.sleep(10)
+            await asyncio.sleep(RETRIES)
             stored = await store.load("s")
             assert (stored.messages, stored.runs[-1].checkpoint) == (tuple(result.messages), result.checkpoint)
             assert not session.end_is_pending
@@ -155,7 +158,7 @@ def test_a_store_that_goes_on_failing_is_asked_until_it_works() -> None:
         result = await stopped(session, lambda: store.fail_from("append", store.counts["append"] + 1))
         await check_known(store, session, result)
         store.before = lambda name, number: None
-        await asyncio.sleep(10)
+        await asyncio.sleep(RETRIES)
         assert not session.end_is_pending
         await check_stored(store, session, result)
 
