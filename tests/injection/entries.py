@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from safepoint import check_history
 from safepoint.errors import SessionBusy
 from safepoint.sessions import MemoryStore, SqliteStore, Store
+from safepoint.sessions.stores import StorageSessions
 from tests.injection import (
     answers,
     asking,
@@ -31,7 +32,7 @@ from tests.injection import (
     tool_calls,
     turned,
 )
-from tests.injection.parts import SlowStore
+from tests.injection.parts import SlowStorage, SlowStore
 
 Scenario: TypeAlias = Callable[[], Coroutine[Any, Any, None]]  # Any: what a coroutine yields
 
@@ -43,12 +44,18 @@ class Shelf:
 
     def __init__(self) -> None:
         self._memory: list[MemoryStore] = []
+        self._storages: list[SlowStorage] = []
         self._folders: list[tempfile.TemporaryDirectory[str]] = []
 
     async def in_memory(self, scenario: Callable[[Store], Awaitable[None]]) -> None:
         store = MemoryStore()
         self._memory.append(store)
         await scenario(SlowStore(store))
+
+    async def in_storage(self, scenario: Callable[[Store], Awaitable[None]]) -> None:
+        storage = SlowStorage()
+        self._storages.append(storage)
+        await scenario(StorageSessions(storage))
 
     async def in_sqlite(self, scenario: Callable[[Store], Awaitable[None]]) -> None:
         folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
@@ -61,7 +68,11 @@ class Shelf:
 
     def is_sound(self) -> None:
         """The oracle: every session has a valid conversation, no open run, and is free for the next one."""
-        memory, self._memory = self._memory, []
+        storages, self._storages = self._storages, []
+        for storage in storages:
+            storage.is_slow = False
+        memory: list[StorageSessions] = [*self._memory, *map(StorageSessions, storages)]
+        self._memory = []
         folders, self._folders = self._folders, []
         for store in memory:
             with suppress(StopIteration):
@@ -115,6 +126,7 @@ def _found(module: ModuleType) -> Iterator[tuple[str, Scenario]]:
             yield name, value
         elif parameters == ["store"]:
             yield f"{name}_in_memory", _renamed(functools.partial(SHELF.in_memory, value), f"{name}_in_memory")
+            yield f"{name}_in_storage", _renamed(functools.partial(SHELF.in_storage, value), f"{name}_in_storage")
             yield f"{name}_in_sqlite", _renamed(functools.partial(SHELF.in_sqlite, value), f"{name}_in_sqlite")
 
 
@@ -130,6 +142,7 @@ def _renamed(scenario: Scenario, name: str) -> Scenario:
 WITHOUT_A_CALLER = {
     "wound_down": "what ends a loop of our own is called from outside that loop",
     "late_result_is_stored_in_memory": "what comes back late is written down for nobody who waits",
+    "late_result_is_stored_in_storage": "likewise",
     "late_result_is_stored_in_sqlite": "likewise",
 }
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from safepoint import Agent, Hooks, RunResult, ToolContext, tool
 from safepoint._core.asks import Ask
@@ -16,9 +16,12 @@ from safepoint.agent.model import Chunk, ModelRequest
 from safepoint.history.parts import Message, ToolCall
 from safepoint.sessions import LateResult, Store, Stored
 from safepoint.sessions.store import Change
+from safepoint.storage.memory import MemoryStorage
+from safepoint.storage.operations import Query, Statement
 from safepoint.testing.models import Act, CallTool, Player, Reply
 
 # On the virtual clock a number of seconds is an order of events, and takes no time.
+T = TypeVar("T")
 A_MOMENT = 0.01
 A_WHILE = 0.5
 LONG = 5.0
@@ -138,6 +141,26 @@ class SlowHooks(Hooks):
 
 
 # -- stores ----------------------------------------------------------------------------------------------------------
+
+
+class SlowStorage(MemoryStorage):
+    """A storage that waits before it acts, and once more before it says so: what is cancelled may have happened."""
+
+    is_slow = True
+
+    async def commit(self, *statements: Statement[Any]) -> tuple[Any, ...]:  # Any: of every result
+        await self._wait()
+        results = await super().commit(*statements)
+        await self._wait()
+        return results
+
+    async def read(self, query: Query[T]) -> T:
+        await self._wait()
+        return await super().read(query)
+
+    async def _wait(self) -> None:
+        if self.is_slow:
+            await asyncio.sleep(A_MOMENT)
 
 
 class SlowStore:

@@ -14,15 +14,15 @@ from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import CheckpointError, SessionBusy
 from safepoint.history.parts import Message, Text, ToolCall, user_message
 from safepoint.history.states import LedgerState
-from safepoint.sessions import LateResult, MemoryStore, Sender, Session, SqliteStore, Store
+from safepoint.sessions import LateResult, Sender, Session, Storage, Store
 from safepoint.sessions.busy import IfBusy
+from safepoint.sessions.stores import StorageSessions
 from safepoint.storage.loop_data import ItemsAdded, StoredItem, StoredLoop
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.operations import AcceptRun, AppendChanges, ClaimSession, MoveRun, ReadShared
 from safepoint.storage.run_records import RunRecord, RunState
 from safepoint.storage.session_data import Released, StateSet
 from safepoint.storage.shared_state import Note
-from safepoint.storage.sqlite.storage import SqliteStorage
 from safepoint.testing import call, say
 from tests.injection.parts import A_MOMENT, A_WHILE, LONG, SlowHooks, agent, look, pages, post
 from tests.injection.resuming import asks
@@ -292,7 +292,7 @@ async def changed_between_runs(store: Store) -> None:
 async def recorded_runs(store: Store) -> None:
     """Every method of a registry of runs, of shared state, of loops, and a unit of work."""
     await store.create("s", {})
-    storage = store.storage if isinstance(store, SqliteStore | MemoryStore) else MemoryStorage()
+    storage = store.storage if isinstance(store, StorageSessions) else MemoryStorage()
     runs, here, there = storage.runs, "0" * 32, "1" * 32
     record = RunRecord("run_1", "s", RunState.QUEUED, 1.0, here, key="k", digest="d")
     await runs.accept(record, since=0.0)
@@ -333,7 +333,7 @@ async def recorded_runs(store: Store) -> None:
     await storage.check()
 
 
-async def _one_unit_of_work(storage: MemoryStorage | SqliteStorage) -> None:
+async def _one_unit_of_work(storage: Storage) -> None:
     if "s" not in await storage.sessions.list_ids():
         await storage.sessions.create("s", {})
     record = RunRecord("run_2", "s", RunState.LIVE, 2.0, storage.worker)

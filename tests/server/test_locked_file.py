@@ -27,6 +27,8 @@ from safepoint.storage.run_records import RunState
 from safepoint.testing import ScriptedModel, call, run_virtual, say
 from tests.server.server_process import PATIENCE, ServerProcess, message
 
+# Seconds of a virtual clock: how long another process has the lock, and until an end is tried again at the latest.
+A_LOCK, RETRIES = 25.0, 10.0
 KEY = SessionKey("worker", "ann", "s")
 
 
@@ -69,13 +71,13 @@ def test_a_lock_of_25_seconds_loses_no_end_and_is_logged(tmp_path: Path, caplog:
             check_history((await host.view(KEY)).messages)
             shown = await Finder(host).session(KEY)
         assert shown["events"][-1]["errorCode"] == "INVOCATION_ABORTED"
-        await asyncio.sleep(25)
+        await asyncio.sleep(A_LOCK)
         record = await host.storage.runs.get(hosted.id)
         assert record is not None
         assert record.state is RunState.LIVE, "neither the session nor the record has an end"
         assert not (await host.storage.sessions.load(KEY.stored_as)).runs[-1].ended
         other.execute("ROLLBACK")
-        await asyncio.sleep(10)
+        await asyncio.sleep(RETRIES)
         stored, record = await host.storage.sessions.load(KEY.stored_as), await host.storage.runs.get(hosted.id)
         assert record is not None
         assert (record.state, record.outcome) == (RunState.ENDED, "cancelled")

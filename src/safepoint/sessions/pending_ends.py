@@ -37,7 +37,7 @@ _ANSWER = 15.0  # seconds after which a try that was not answered is made again
 
 @dataclass(eq=False, slots=True)
 class PendingEnd:
-    """`append`: the write to the session in the unit. `first`: how the first two tries went."""
+    """`append`: the write to the session in the unit. `task`: tries again; None while its caller does that."""
 
     run_id: str
     append: AppendChanges
@@ -45,7 +45,6 @@ class PendingEnd:
     on_stored: Callable[[], object]
     began: float = 0.0
     failures: int = 0
-    first: asyncio.Future[None] | None = None
     task: asyncio.Task[None] | None = None
 
 
@@ -64,20 +63,35 @@ class PendingEnds:
 
         Cancellation: only the waiting ends.
         """
-        self.begin(end)
-        assert end.first is not None
-        await asyncio.shield(end.first)
+        end.began = asyncio.get_running_loop().time()
+        self._add(end)
+        try:
+            try:
+                await self._try(end)
+            except REFUSED:
+                raise
+            except Exception as error:
+                self._failed(end, error)
+                await self._try(end)
+        except REFUSED as error:
+            self._give_up(end, error)
+            raise
+        except BaseException as error:
+            if isinstance(error, Exception):
+                self._failed(end, error)
+            self.begin(end)
+            raise
 
     def begin(self, end: PendingEnd) -> None:
         """Store it from now on, in a task of its own. Call it on a loop."""
-        loop = asyncio.get_running_loop()
-        end.began = loop.time()
-        end.first = loop.create_future()
-        end.first.add_done_callback(_seen)
-        self._ends[end.append.session_id] = end
-        _UNSETTLED.add(self)
+        end.began = end.began or asyncio.get_running_loop().time()
+        self._add(end)
         body = self._keep_trying(end)
         end.task = Supervisor.current().spawn(body, f"end of {end.run_id}", copy_context())
+
+    def _add(self, end: PendingEnd) -> None:
+        self._ends[end.append.session_id] = end
+        _UNSETTLED.add(self)
 
     async def settle(self, session_id: str) -> None:
         """Store the end of that session now, if one is pending. Raises `StoreError` if that fails once more.
@@ -93,7 +107,9 @@ class PendingEnds:
                 await self._try(end)
             except REFUSED as error:
                 self._give_up(end, error)
-            except Exception:
+            except BaseException as error:
+                if isinstance(error, Exception):
+                    self._failed(end, error)
                 self.begin(end)
                 raise
 
@@ -110,20 +126,15 @@ class PendingEnds:
     async def _keep_trying(self, end: PendingEnd) -> None:
         """Cancellation: it stays pending."""
         while True:
+            if end.failures:
+                await asyncio.sleep(min(_FIRST_PAUSE * 2 ** min(end.failures - 1, 10), _LONGEST_PAUSE))
             try:
                 async with asyncio.timeout(_ANSWER):
-                    await self._try(end)
+                    return await self._try(end)
             except REFUSED as error:
                 return self._give_up(end, error)
             except Exception as error:
-                end.failures += 1
-                self._tell_failure(end, error)
-                if end.failures > 1:
-                    _settle_first(end, error if isinstance(error, StoreError) else StoreError(str(error)))
-                    pause = _FIRST_PAUSE * 2 ** (end.failures - 2)
-                    await asyncio.sleep(min(pause, _LONGEST_PAUSE))
-            else:
-                return
+                self._failed(end, error)
 
     async def _try(self, end: PendingEnd) -> None:
         await self._storage.commit(*end.unit)
@@ -132,12 +143,10 @@ class PendingEnds:
             took = asyncio.get_running_loop().time() - end.began
             _log.warning("the end of the run %s was stored %.1f s late", end.run_id, took)
         end.on_stored()
-        _settle_first(end, None)
 
     def _give_up(self, end: PendingEnd, error: StoreError) -> None:
         self._forget(end)
         _log.warning("the end of the run %s is not stored: %s", end.run_id, error)
-        _settle_first(end, error)
 
     def _forget(self, end: PendingEnd) -> None:
         if self._ends.get(end.append.session_id) is end:
@@ -145,23 +154,9 @@ class PendingEnds:
         if not self._ends:
             _UNSETTLED.discard(self)
 
-    def _tell_failure(self, end: PendingEnd, error: Exception) -> None:
+    def _failed(self, end: PendingEnd, error: Exception) -> None:
+        end.failures += 1
         _log.warning("the end of the run %s could not be stored, and is tried again: %s", end.run_id, error)
-
-
-def _settle_first(end: PendingEnd, error: StoreError | None) -> None:
-    if end.first is None or end.first.done() or end.first.get_loop().is_closed():
-        return
-    if error is None:
-        end.first.set_result(None)
-    else:
-        end.first.set_exception(error)
-
-
-def _seen(future: asyncio.Future[None]) -> None:
-    """Its caller may have stopped waiting; then nobody retrieves the error."""
-    if not future.cancelled():
-        future.exception()
 
 
 # By the storage's identity, which is its own for as long as its pending ends, or a session, refer to it.

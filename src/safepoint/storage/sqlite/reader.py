@@ -26,6 +26,7 @@ class Reader:
     def __init__(self, file: DatabaseFile, name: str) -> None:
         self._file = file
         self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()  # Any: of every result
+        self.closed = threading.Event()
         threading.Thread(target=self._work, name=f"safepoint:{name}", daemon=True).start()
 
     def submit(self, function: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
@@ -34,12 +35,9 @@ class Reader:
         self._jobs.put(job)
         return job.future
 
-    def close(self) -> asyncio.Future[None]:
-        """Finish what was submitted, close the file and end the thread."""
-        job: Job[None] = Job(lambda db: None, "sqlite", in_transaction=False)
-        self._jobs.put(job)
+    def close(self) -> None:
+        """Finish what was submitted, close the file and end the thread, which sets `closed`."""
         self._jobs.put(None)
-        return job.future
 
     def verify(self) -> asyncio.Future[None]:
         """Look whether the file is there now. Raises `StoreError`."""
@@ -51,10 +49,6 @@ class Reader:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            if not job.in_transaction:
-                self._file.close()
-                job.succeed(None)
-                continue
             try:
                 value = self._run(job)
             except sqlite3.Error as error:
@@ -65,6 +59,8 @@ class Reader:
                 job.fail(error)
             else:
                 job.succeed(value)
+        self._file.close()
+        self.closed.set()
 
     def _run(self, job: Job[T]) -> T:
         db = self._file.get()

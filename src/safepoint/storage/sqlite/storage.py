@@ -31,6 +31,8 @@ from safepoint.storage.sqlite.writer import Writer
 
 T = TypeVar("T")
 
+_READS = 5.0  # for those that are under way when the storage is closed
+
 _STATEMENTS: Statements = {
     **session_rows.STATEMENTS,
     **run_rows.STATEMENTS,
@@ -154,13 +156,20 @@ class SqliteStorage:
         """Finish what was submitted and close the file. Cancellation: only the waiting ends."""
         if not self._closed:
             self._closed = True
-            # The writer is the last to close: only the last connection can put everything into the one file.
-            await self._reader.close()
-            await self._writer.close(_tidy)
+            # Both are told at once, as the caller may be cancelled. The writer is the last to close: only the last
+            # connection can put everything into the one file.
+            self._reader.close()
+            await asyncio.shield(self._writer.close(self._tidy))
 
     def _refuse_closed(self) -> None:
         if self._closed:
             raise StoreError("the store is closed")
+
+    def _tidy(self, db: sqlite3.Connection) -> None:
+        """In the writer's thread."""
+        self._reader.closed.wait(_READS)
+        forget_workers(db)
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     # -- connections, each used in one thread --------------------------------------------------------------------------
 
@@ -208,11 +217,6 @@ def _run(statements: tuple[Statement[Any], ...], lease: Lease, db: sqlite3.Conne
 
 def _read(query: Query[T], lease: Lease, db: sqlite3.Connection) -> T:
     return cast("T", _STATEMENTS[type(query)](Unit(db, lease), query))
-
-
-def _tidy(db: sqlite3.Connection) -> None:
-    forget_workers(db)
-    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _make_private(path: Path) -> None:
