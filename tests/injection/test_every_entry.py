@@ -1,6 +1,7 @@
 """Every public way into Safepoint, cancelled wherever it waits, in every moment, by us and by the caller.
 
-`make test` injects into a sample that changes daily, `make test-everywhere` everywhere; `make proof` also shows that no await is left.
+`make test` injects into a sample that changes daily, `make test-everywhere` everywhere. `make proof` also shows that no
+await is left.
 """
 
 from __future__ import annotations
