@@ -15,7 +15,7 @@ from bench.models import InstantModel
 from bench.sample import side_by_side
 from bench.table import Table, micros, verdict
 from safepoint import Agent, TurnLoop
-from safepoint.agent.stream import Reader
+from safepoint.agent.event_hub import EventReader
 from safepoint.turns import Plan, PlanContext, Turn
 
 ROUNDS, WARM_UP = 400, 50
@@ -29,7 +29,7 @@ async def latency() -> None:
     agent = Agent("instant", model=InstantModel())
     begun = asyncio.Event()
 
-    async def on_events(turn: Turn[str], events: Reader) -> None:
+    async def on_events(turn: Turn[str], events: EventReader) -> None:
         await anext(events)
         begun.set()
 

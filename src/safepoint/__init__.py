@@ -27,20 +27,20 @@ from safepoint.agent.options import RunOptions
 from safepoint.agent.result import ChildResult, RunResult, StopReason
 from safepoint.agent.resume import Resume
 from safepoint.agent.run import Run
+from safepoint.agent.tool_context import ToolContext
 from safepoint.agent.trim import keep_last, keep_tokens
 from safepoint.agent.usage import Usage
 from safepoint.errors import CtrlC, HistoryError, Retry, RunFailed, SafepointError
 from safepoint.history.check import check_history
 from safepoint.history.parts import File, Image, Message, Notice, Reasoning, Text, ToolCall, ToolResult
 from safepoint.history.states import LedgerState
-from safepoint.tools.context import ToolContext
 from safepoint.tools.function import Tool, tool
 
 if TYPE_CHECKING:
     from safepoint.compose.handoff import Handoff
     from safepoint.compose.loop import Loop, loop_done
-    from safepoint.compose.moves import Finished
     from safepoint.compose.parallel import Branch, Parallel
+    from safepoint.compose.plan import Finished
     from safepoint.compose.sequential import Sequential
     from safepoint.turns.loop import TurnLoop
 
@@ -111,7 +111,7 @@ __all__ = [
 
 _HOMES = {
     "Branch": "compose.parallel",
-    "Finished": "compose.moves",
+    "Finished": "compose.plan",
     "Handoff": "compose.handoff",
     "Loop": "compose.loop",
     "Parallel": "compose.parallel",

@@ -114,7 +114,7 @@ class SessionExists(StoreError):
 
 
 class SessionBusy(StoreError):
-    """A run of that session is live, here or in another process; wait for it, or use `Sender(session)`."""
+    """A run of that session is live, here or in another process; wait for it, or use `SessionDispatcher(session)`."""
 
 
 class Superseded(StoreError):

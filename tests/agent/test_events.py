@@ -9,6 +9,7 @@ from contextlib import aclosing
 import pytest
 
 from safepoint import Agent, Hooks, Ladder, Run, tool
+from safepoint.agent.event_hub import MAX_BUFFERED_CHARS, EventReader
 from safepoint.agent.events import (
     CancelRequested,
     Event,
@@ -22,7 +23,6 @@ from safepoint.agent.events import (
     ToolCallEnded,
     ToolCallStarted,
 )
-from safepoint.agent.stream import MAX_BUFFERED_CHARS, Reader
 from safepoint.errors import UsageError
 from safepoint.testing import ScriptedModel, call, say, stall, think
 from safepoint.testing.clock import EPOCH
@@ -221,7 +221,7 @@ def test_a_live_run_is_read_on_its_own_loop_and_one_that_has_ended_anywhere() ->
     agent = Agent("a", model=ScriptedModel([say("Hello"), stall()]))
     refused: list[str] = []
 
-    async def read(reader: Reader, run: Run[None]) -> None:
+    async def read(reader: EventReader, run: Run[None]) -> None:
         for another in (run.events(), run.text()):
             with pytest.raises(UsageError) as caught:
                 await anext(another)

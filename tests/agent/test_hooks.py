@@ -15,8 +15,8 @@ from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.model import ModelRequest
 from safepoint.errors import UsageError
 from safepoint.history.parts import Message, ToolCall
+from safepoint.history.rendering import MAX_ERROR_CHARS
 from safepoint.testing import ScriptedModel, call, say
-from safepoint.tools.rendering import MAX_ERROR_CHARS
 from tests.agent.oracle import check_left_behind, results, states
 from tests.agent.workshop import Gate
 from tests.virtual import now, passes, rounds, virtual

@@ -21,7 +21,7 @@ from safepoint._core.groups import GroupReceipt
 from safepoint._core.receipts import Receipt
 from safepoint.agent.events import CancelRequested, RungReached
 from safepoint.agent.hooks import Hooks
-from safepoint.agent.stage import ANNOUNCED_AT_ONCE
+from safepoint.agent.work_runner import ANNOUNCED_AT_ONCE
 from safepoint.testing import ScriptedModel, call, say
 from safepoint.testing.clock import run_virtual
 from tests.agent.oracle import check_left_behind

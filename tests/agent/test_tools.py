@@ -10,10 +10,10 @@ import pytest
 from safepoint import Agent, Ladder, Retry, Run, SafePoint, ToolContext, tool
 from safepoint.agent.events import RungReached
 from safepoint.errors import AskPerson, CutShort
+from safepoint.history.rendering import MAX_ERROR_CHARS
 from safepoint.sessions import MemoryStore, Session
 from safepoint.testing import ScriptedModel, call, say
 from safepoint.tools.base import BaseTool
-from safepoint.tools.rendering import MAX_ERROR_CHARS
 from tests.agent.oracle import check_left_behind, results, states
 from tests.agent.workshop import Gate
 from tests.core.piece import for_ever

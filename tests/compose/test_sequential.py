@@ -31,7 +31,7 @@ from safepoint.errors import CheckpointError
 from safepoint.events import RunEnded, RunStarted
 from safepoint.history.parts import user_message
 from safepoint.sessions import MemoryStore, Session
-from safepoint.sessions.recovery import sealed
+from safepoint.sessions.sealing import sealed
 from safepoint.testing import ScriptedModel, call, fail, say, stall
 from tests.compose.world import A_SECOND, HALF_A_SECOND
 from tests.virtual import virtual

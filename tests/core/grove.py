@@ -5,14 +5,14 @@ from __future__ import annotations
 from safepoint._core.endings import Ending
 from safepoint._core.points import Level
 from safepoint._core.supervisor import Supervisor
-from safepoint._core.tree import Node, NodeState, Passing
+from safepoint._core.tree import Node, NodeState, Propagation
 
 BY_ITSELF = Ending(cancelled=False, stopped_at=0.0)
 STOPPED = Ending(cancelled=True, stopped_at=0.0)
 
 
 def new_run(name: str = "run", parent: Node | None = None) -> Node:
-    return Node(name, name, "run", parent=parent, passing=Passing.TO_CALLS)
+    return Node(name, name, "run", parent=parent, propagation=Propagation.TO_CALLS)
 
 
 def run(name: str = "run", parent: Node | None = None) -> Node:
@@ -20,9 +20,9 @@ def run(name: str = "run", parent: Node | None = None) -> Node:
     return live(new_run(name, parent))
 
 
-def call(name: str, parent: Node, passing: Passing = Passing.NOTHING) -> Node:
+def call(name: str, parent: Node, propagation: Propagation = Propagation.NOTHING) -> Node:
     """A live tool call: hand-written, or (RECURSIVE) a sub-agent's."""
-    return live(Node(name, name, "tool_call", parent=parent, passing=passing))
+    return live(Node(name, name, "tool_call", parent=parent, propagation=propagation))
 
 
 def live(node: Node) -> Node:

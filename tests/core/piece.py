@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Manner, Rung
+from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Rung, StopPolicy
 from safepoint._core.latch import Latch
 from safepoint._core.supervisor import Supervisor
-from safepoint._core.work import Outcome, Work
+from safepoint._core.work import Work, WorkResult
 from tests.virtual import now
 
 Make: TypeAlias = Callable[[], Awaitable[object]]
@@ -19,7 +19,12 @@ class Piece:
     """Begins the work at once. `rungs` has each rung with the seconds since the beginning; `ends` counts its ends."""
 
     def __init__(
-        self, make: Make, *, manner: Manner = CUT_AT_ONCE, ladder: Ladder | None = None, limit: float | None = None
+        self,
+        make: Make,
+        *,
+        stop_policy: StopPolicy = CUT_AT_ONCE,
+        ladder: Ladder | None = None,
+        limit: float | None = None,
     ) -> None:
         self.began = now()
         self.rungs: list[tuple[str, float]] = []
@@ -31,14 +36,14 @@ class Piece:
             name="piece",
             path="test/piece",
             ladder=ladder or Ladder(),
-            manner=manner,
+            stop_policy=stop_policy,
             on_end=self._ended,
             limit=limit,
         )
         self.work.on_rung = self._rung
         self.work.on_flag = self._flag
 
-    async def outcome(self) -> Outcome[object]:
+    async def outcome(self) -> WorkResult[object]:
         """What came of it, as soon as that is known."""
         await self._over.wait()
         await settled()

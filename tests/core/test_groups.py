@@ -43,7 +43,7 @@ async def test_every_live_run_is_asked_and_has_its_receipt() -> None:
     receipt = group.ask(ask(), keep=True)
     assert receipt.accepted
     assert [each.node for each in receipt.receipts] == [first, second]
-    first.judge("after_tools")
+    first.check_safe_point("after_tools")
     end(first, second)
     assert await receipt.wait() == "stopped", "the most that came of it"
     assert [each.outcome for each in receipt.receipts] == ["stopped", "finished_first"]
@@ -90,7 +90,7 @@ async def test_a_kept_ask_is_spent_by_the_next_run_and_not_by_the_one_after() ->
     first = joined(group)
     assert group.has_run
     assert [each.node for each in (*receipt.receipts, *twice.receipts)] == [first, first]
-    assert first.judge("after_tools") is not None
+    assert first.check_safe_point("after_tools") is not None
     second = joined(group)
     assert second.request() is None
     end(first, second)
@@ -145,7 +145,7 @@ async def test_an_ask_is_taken_back_wherever_nobody_has_acted_on_it() -> None:
     group = Group()
     first, second = joined(group, "first"), joined(group, "second")
     receipt = group.ask(ask(), keep=False)
-    first.judge("after_tools")
+    first.check_safe_point("after_tools")
     assert not receipt.withdraw(), "it stands in one of them"
     assert (first.request() is not None, second.request()) == (True, None)
     end(first, second)
@@ -240,7 +240,7 @@ async def test_a_token_asks_every_run_under_it_and_no_other() -> None:
     assert (request.at, request.recursive, request.reason.text) == (SAFE, True, "bye")
     assert request.deadline == first.clock.now() + 5
     for node in (first, second):
-        node.judge("after_tools")
+        node.check_safe_point("after_tools")
     end(first, second, free)
     assert await receipt.wait() == "stopped"
 
@@ -297,7 +297,7 @@ async def test_a_cancel_that_crosses_a_start_has_a_receipt_for_that_run_and_only
     assert [receipt.node for receipt in before.receipts] == [node]
     before.ask(node)  # both of the two that cross find the other
     assert len(before.receipts) == 1
-    node.judge("after_tools")
+    node.check_safe_point("after_tools")
     end(node)
     assert await before.wait() == "stopped"
     assert before.contributed
@@ -339,7 +339,7 @@ async def test_a_cancel_that_is_taken_back_while_a_run_starts_does_not_stop_it(b
     token, node = TakenBack(before=before), run()
     receipt: GroupReceipt = token.cancel(SAFE)
     token.admit(node)
-    assert node.judge("after_tools") is None
+    assert node.check_safe_point("after_tools") is None
     assert not token.cancel_requested
     end(node)
     assert await receipt.wait() == "withdrawn"
@@ -548,7 +548,7 @@ async def test_a_token_stays_cancelled_if_any_run_has_acted_on_it() -> None:
     token.admit(first)
     token.admit(second)
     receipt = token.cancel(SAFE)
-    first.judge("after_tools")
+    first.check_safe_point("after_tools")
     assert not receipt.withdraw()
     assert token.cancel_requested
     end(first, second)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from safepoint._core.ladder import CUT_AT_ONCE, Climb, Ladder, Manner, Rung, WorkKind, plan
+from safepoint._core.ladder import CUT_AT_ONCE, Climb, Ladder, Rung, StopPolicy, WorkKind, plan
 
 ABANDON = Climb(Rung.ABANDON, 0.0)
 DEFAULT = Ladder()
@@ -31,38 +31,38 @@ def test_a_ladder_is_frozen() -> None:
 
 
 PLANS = {
-    "a task is cancelled": (Manner(), [Climb(Rung.CANCEL, 1.0)]),
-    "a task with a grace": (Manner(grace=3.0), [Climb(Rung.CANCEL, 3.0)]),
-    "a thread is flagged": (Manner(WorkKind.THREAD), [Climb(Rung.FLAG, 0.25)]),
-    "a thread with a grace": (Manner(WorkKind.THREAD, grace=3.0), [Climb(Rung.FLAG, 3.0)]),
-    "a child is asked, and has all the time there is": (Manner(WorkKind.CHILD), [Climb(Rung.ASK, 10.0)]),
-    "a task that is to finish": (Manner(finish=True), [Climb(Rung.FINISH, 1.0), Climb(Rung.CANCEL, 1.0)]),
+    "a task is cancelled": (StopPolicy(), [Climb(Rung.CANCEL, 1.0)]),
+    "a task with a grace": (StopPolicy(grace=3.0), [Climb(Rung.CANCEL, 3.0)]),
+    "a thread is flagged": (StopPolicy(WorkKind.THREAD), [Climb(Rung.FLAG, 0.25)]),
+    "a thread with a grace": (StopPolicy(WorkKind.THREAD, grace=3.0), [Climb(Rung.FLAG, 3.0)]),
+    "a child is asked, and has all the time there is": (StopPolicy(WorkKind.CHILD), [Climb(Rung.ASK, 10.0)]),
+    "a task that is to finish": (StopPolicy(finish=True), [Climb(Rung.FINISH, 1.0), Climb(Rung.CANCEL, 1.0)]),
     "a thread that is to finish": (
-        Manner(WorkKind.THREAD, finish=True, grace=2.0),
+        StopPolicy(WorkKind.THREAD, finish=True, grace=2.0),
         [Climb(Rung.FINISH, 2.0), Climb(Rung.FLAG, 0.25)],
     ),
     "a process is asked to end, then killed": (
-        Manner(WorkKind.PROCESS),
+        StopPolicy(WorkKind.PROCESS),
         [Climb(Rung.TERM, 2.0), Climb(Rung.KILL, 1.0)],
     ),
     "a process with a grace": (
-        Manner(WorkKind.PROCESS, grace=0.5),
+        StopPolicy(WorkKind.PROCESS, grace=0.5),
         [Climb(Rung.TERM, 0.5), Climb(Rung.KILL, 1.0)],
     ),
     "a process that is to finish": (
-        Manner(WorkKind.PROCESS, finish=True, grace=3.0),
+        StopPolicy(WorkKind.PROCESS, finish=True, grace=3.0),
         [Climb(Rung.FINISH, 3.0), Climb(Rung.TERM, 2.0), Climb(Rung.KILL, 1.0)],
     ),
     "a process whose finishing takes the whole cap is killed all the same": (
-        Manner(WorkKind.PROCESS, finish=True, grace=10.0),
+        StopPolicy(WorkKind.PROCESS, finish=True, grace=10.0),
         [Climb(Rung.FINISH, 9.0), Climb(Rung.TERM, 0.0), Climb(Rung.KILL, 1.0)],
     ),
     "finishing takes nearly the whole cap": (
-        Manner(finish=True, grace=9.5),
+        StopPolicy(finish=True, grace=9.5),
         [Climb(Rung.FINISH, 9.5), Climb(Rung.CANCEL, 0.5)],
     ),
     "finishing takes the whole cap": (
-        Manner(finish=True, grace=10.0),
+        StopPolicy(finish=True, grace=10.0),
         [Climb(Rung.FINISH, 10.0), Climb(Rung.CANCEL, 0.0)],
     ),
 }
@@ -70,8 +70,8 @@ PLANS = {
 
 @pytest.mark.parametrize("name", PLANS)
 def test_a_plan_has_the_rungs_that_apply(name: str) -> None:
-    manner, climbs = PLANS[name]
-    assert plan(manner, DEFAULT, force=False) == (*climbs, ABANDON)
+    stop_policy, climbs = PLANS[name]
+    assert plan(stop_policy, DEFAULT, force=False) == (*climbs, ABANDON)
 
 
 FORCED = {
@@ -85,11 +85,11 @@ FORCED = {
 @pytest.mark.parametrize("kind", WorkKind)
 @pytest.mark.parametrize("finish", [False, True])
 def test_force_ignores_grace_and_finish_and_leaves_a_moment_to_record_or_to_die(kind: WorkKind, finish: bool) -> None:
-    assert plan(Manner(kind, finish=finish, grace=5.0), DEFAULT, force=True) == (FORCED[kind], ABANDON)
+    assert plan(StopPolicy(kind, finish=finish, grace=5.0), DEFAULT, force=True) == (FORCED[kind], ABANDON)
 
 
 def test_work_is_cut_at_once_unless_it_says_otherwise() -> None:
-    assert Manner(WorkKind.TASK, finish=False, grace=None) == CUT_AT_ONCE
+    assert StopPolicy(WorkKind.TASK, finish=False, grace=None) == CUT_AT_ONCE
 
 
 seconds = st.floats(0.01, 30)
@@ -102,22 +102,22 @@ def ladders(draw: st.DrawFn) -> Ladder:
     return Ladder(**{rung: min(draw(seconds), cap) for rung in RUNGS}, cap=cap)
 
 
-manners = st.builds(Manner, st.sampled_from(WorkKind), finish=st.booleans(), grace=st.none() | seconds)
+manners = st.builds(StopPolicy, st.sampled_from(WorkKind), finish=st.booleans(), grace=st.none() | seconds)
 
 
 @settings(deadline=None)
 @given(manners, ladders(), st.booleans())
 def test_no_plan_takes_longer_than_the_cap_and_each_ends_in_abandoning(
-    manner: Manner, ladder: Ladder, force: bool
+    stop_policy: StopPolicy, ladder: Ladder, force: bool
 ) -> None:
-    climbs = plan(manner, ladder, force=force)
+    climbs = plan(stop_policy, ladder, force=force)
     assert sum(climb.seconds for climb in climbs) <= ladder.cap + 1e-9
     assert all(climb.seconds >= 0 for climb in climbs)
     assert [climb for climb in climbs if climb.rung is Rung.ABANDON] == [climbs[-1]] == [ABANDON]
-    pushes = 2 if manner.kind is WorkKind.PROCESS and not force else 1
-    assert len(climbs) == pushes + 1 + (manner.finish and not force)
+    pushes = 2 if stop_policy.kind is WorkKind.PROCESS and not force else 1
+    assert len(climbs) == pushes + 1 + (stop_policy.finish and not force)
     kills = [climb for climb in climbs if climb.rung is Rung.KILL]
-    assert kills == ([Climb(Rung.KILL, ladder.kill)] if manner.kind is WorkKind.PROCESS else [])
+    assert kills == ([Climb(Rung.KILL, ladder.kill)] if stop_policy.kind is WorkKind.PROCESS else [])
 
 
 @pytest.mark.parametrize("rung", [each.name for each in fields(Ladder)])
@@ -143,7 +143,7 @@ def test_what_is_left_out_makes_room_for_a_lower_cap() -> None:
 
 
 def test_a_process_under_a_low_cap_has_a_moment_to_end_before_it_is_killed() -> None:
-    climbs = plan(Manner(WorkKind.PROCESS), Ladder(cap=1), force=False)
+    climbs = plan(StopPolicy(WorkKind.PROCESS), Ladder(cap=1), force=False)
     assert climbs == (Climb(Rung.TERM, 0.5), Climb(Rung.KILL, 0.5), ABANDON)
 
 

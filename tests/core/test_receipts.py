@@ -110,7 +110,7 @@ async def test_the_outcome_is_known_only_after_the_end() -> None:
 async def test_everything_that_is_known_of_the_end_is_on_the_receipt() -> None:
     node = run()
     receipt = node.cancel(SAFE, within=4, recursive=True, reason="lunch")
-    node.judge("after_tools")
+    node.check_safe_point("after_tools")
     node.seal()
     ending = Ending(
         cancelled=True, stopped_at=9.5, touched=(Touched("run/a:1", "a", "cut"),), queued=("b",), usage="tokens"
@@ -130,7 +130,7 @@ async def test_everything_that_is_known_of_the_end_is_on_the_receipt() -> None:
 async def test_an_ask_that_came_too_late_to_matter_says_stopped_but_did_not_contribute() -> None:
     node = run()
     first = node.cancel(SAFE)
-    node.judge("after_tools")
+    node.check_safe_point("after_tools")
     second = node.cancel(SAFE)
     end(node)
     assert (await first.wait(), first.contributed) == ("stopped", True)
@@ -169,7 +169,7 @@ async def test_the_effective_request_is_that_of_now_and_after_the_end_what_stopp
     node.cancel(SafePoint.AFTER_MODEL)
     assert receipt.effective is not None
     assert receipt.effective.at == SAFE | SafePoint.AFTER_MODEL
-    node.judge("after_model")
+    node.check_safe_point("after_model")
     stopped_by = receipt.effective
     node.cancel(SafePoint.BEFORE_EFFECT)
     assert receipt.effective == stopped_by
@@ -212,7 +212,7 @@ async def test_waiting_may_be_limited_and_the_ask_stands() -> None:
     with pytest.raises(TimeoutError):
         await receipt.wait(timeout=3)
     assert node.request() is not None
-    node.judge("after_tools")
+    node.check_safe_point("after_tools")
     end(node)
     assert await receipt.wait(timeout=0) == "stopped", "what is known needs no time"
 
@@ -359,7 +359,7 @@ def test_the_outcomes_are_words() -> None:
 async def test_what_was_effective_is_what_stopped_the_node_and_not_what_came_later() -> None:
     node = run()
     receipt = node.cancel(SAFE)
-    stop = node.judge("after_tools")
+    stop = node.check_safe_point("after_tools")
     assert stop is not None
     node.cancel(SafePoint.AFTER_MODEL)
     assert receipt.effective is stop.request
@@ -416,12 +416,12 @@ async def test_an_ask_that_is_taken_back_in_the_moment_of_the_stop_does_not_stop
     node.log = Slipping(first.id)
     live(node)
     receipt = node.take(first)
-    assert node.judge_now() is None
+    assert node.check_stop() is None
     assert await receipt.wait() == "withdrawn"
     node.log = Slipping(first.id)
     node.take(first)
     node.take(second)
-    stop = node.judge_now()
+    stop = node.check_stop()
     assert stop is not None
     assert stop.request.asks == (second,), "the other ask stands"
     end(node)

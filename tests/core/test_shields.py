@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from safepoint._core.ladder import Ladder, Manner
-from safepoint._core.work import Abandoned, Cut, Done
+from safepoint._core.ladder import Ladder, StopPolicy
+from safepoint._core.work import Abandoned, Cut, Returned
 from tests.core.piece import Piece, for_ever, settled, stubborn
 from tests.virtual import now, passes, virtual
 
@@ -45,7 +45,7 @@ async def test_without_a_stop_the_end_of_a_section_is_nothing_special() -> None:
         return "done"
 
     piece = Piece(work)
-    assert await piece.outcome() == Done("done")
+    assert await piece.outcome() == Returned("done")
 
 
 @virtual
@@ -119,7 +119,7 @@ async def test_work_that_is_to_finish_is_not_cut_inside_a_section_when_its_grace
         piece.work.unshield()
         await for_ever()
 
-    piece = Piece(work, manner=Manner(finish=True, grace=3.0))
+    piece = Piece(work, stop_policy=StopPolicy(finish=True, grace=3.0))
     await settled()
     piece.work.stop()
     assert await piece.outcome() == Cut()
@@ -133,7 +133,7 @@ async def test_a_section_that_began_while_finishing_is_bounded_by_the_cap() -> N
         piece.work.shield(4.0)
         await for_ever()
 
-    piece = Piece(work, manner=Manner(finish=True, grace=3.0), ladder=Ladder(cap=4.0))
+    piece = Piece(work, stop_policy=StopPolicy(finish=True, grace=3.0), ladder=Ladder(cap=4.0))
     await settled()
     piece.work.stop()
     assert await piece.outcome() == Cut()
@@ -164,7 +164,7 @@ async def test_force_cuts_work_that_was_left_to_finish_also_inside_a_section() -
         piece.work.shield(5.0)
         await for_ever()
 
-    piece = Piece(work, manner=Manner(finish=True, grace=3.0))
+    piece = Piece(work, stop_policy=StopPolicy(finish=True, grace=3.0))
     await settled()
     piece.work.stop()
     await passes(2)
@@ -180,7 +180,7 @@ async def test_a_section_that_ends_with_the_grace_is_over() -> None:
         piece.work.shield(2.0)
         await for_ever()
 
-    piece = Piece(work, manner=Manner(finish=True, grace=3.0))
+    piece = Piece(work, stop_policy=StopPolicy(finish=True, grace=3.0))
     await settled()
     piece.work.stop()
     assert await piece.outcome() == Cut()

@@ -12,8 +12,8 @@ from typing import Any
 from safepoint._core.endings import Ending
 from safepoint._core.ladder import Ladder
 from safepoint._core.supervisor import Supervisor, wind_down
-from safepoint._core.tree import Node, NodeState, Passing
-from safepoint._core.work import Done
+from safepoint._core.tree import Node, NodeState, Propagation
+from safepoint._core.work import Returned
 from tests.core.piece import Piece, for_ever, settled, stubborn
 from tests.virtual import now, passes, virtual
 
@@ -21,7 +21,7 @@ ENDED = Ending(cancelled=False, stopped_at=0.0)
 
 
 def node(name: str, parent: Node | None = None) -> Node:
-    return Node(name, name, "run", parent=parent, passing=Passing.TO_CALLS)
+    return Node(name, name, "run", parent=parent, propagation=Propagation.TO_CALLS)
 
 
 @virtual
@@ -113,7 +113,7 @@ async def test_work_runs_in_the_context_that_it_is_given() -> None:
 @virtual
 async def test_the_outcome_is_there_when_the_end_is_told() -> None:
     piece = Piece(lambda: passes(1, "done"))
-    assert await piece.outcome() == Done("done")
+    assert await piece.outcome() == Returned("done")
     other = Piece(for_ever)
     await settled()
     other.work.stop()

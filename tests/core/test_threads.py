@@ -10,13 +10,13 @@ from contextvars import ContextVar
 import pytest
 
 from safepoint._core.clock import current_clock
-from safepoint._core.ladder import Manner, WorkKind
+from safepoint._core.ladder import StopPolicy, WorkKind
 from safepoint._core.threads import in_thread
-from safepoint._core.work import Abandoned, Cut, Done, Failed
+from safepoint._core.work import Abandoned, Cut, Failed, Returned
 from tests.core.piece import Piece, settled
 from tests.virtual import passes, virtual
 
-THREAD = Manner(WorkKind.THREAD)
+THREAD = StopPolicy(WorkKind.THREAD)
 
 
 class Blocking:
@@ -36,7 +36,7 @@ def threaded(call: Callable[[], object]) -> Piece:
     def body() -> object:
         return in_thread(piece.work, call, current_clock())
 
-    piece = Piece(body, manner=THREAD)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # awaitable
+    piece = Piece(body, stop_policy=THREAD)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # awaitable
     return piece
 
 
@@ -54,7 +54,7 @@ async def test_the_function_runs_in_a_daemon_thread_named_for_its_work() -> None
     assert thread.daemon
     assert thread is not threading.current_thread()
     blocking.gate.set()
-    assert await piece.outcome() == Done("safepoint:test/piece")
+    assert await piece.outcome() == Returned("safepoint:test/piece")
 
 
 @virtual
@@ -67,7 +67,7 @@ async def test_the_function_sees_the_context_of_its_caller() -> None:
         name.set("another")
         return seen
 
-    assert await threaded(read).outcome() == Done("kim")
+    assert await threaded(read).outcome() == Returned("kim")
     assert name.get() == "kim", "what a thread changes stays in its own copy"
 
 
@@ -96,7 +96,7 @@ async def test_a_stop_flags_the_thread_and_waits_for_it() -> None:
     piece.work.on_flag = blocking.gate.set
     await started(blocking)
     piece.work.stop()
-    assert isinstance(await piece.outcome(), Done)
+    assert isinstance(await piece.outcome(), Returned)
     assert [rung for rung, _ in piece.rungs] == ["flag"]
 
 

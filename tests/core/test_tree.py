@@ -10,7 +10,7 @@ import pytest
 
 from safepoint._core.points import NAMED, Level, SafePoint
 from safepoint._core.reasons import Reason, Source
-from safepoint._core.tree import Node, NodeState, Passing
+from safepoint._core.tree import Node, NodeState, Propagation
 from safepoint.errors import InternalError
 from tests.core.grove import BY_ITSELF, STOPPED, call, changes, end, new_run, pushes, run
 from tests.core.piece import settled
@@ -44,13 +44,13 @@ async def test_a_node_that_ends_by_itself_goes_from_new_over_live_and_sealed_to_
 async def test_a_node_that_is_stopped_at_a_safe_point_is_stopping_before_it_is_sealed() -> None:
     node = run()
     node.cancel(SAFE)
-    assert node.judge("after_model") is None
+    assert node.check_safe_point("after_model") is None
     assert node.state == "live"
-    stop = node.judge("after_tools")
+    stop = node.check_safe_point("after_tools")
     assert stop is not None
     assert (stop.place, stop.level, stop.timed_out, stop.at) == ("after_tools", Level.SAFE, False, now())
     assert node.state == "stopping"
-    assert node.judge("after_model") is stop, "it is decided once"
+    assert node.check_safe_point("after_model") is stop, "it is decided once"
     end(node)
     assert node.state == "ended"
 
@@ -101,7 +101,7 @@ async def test_a_move_that_is_not_drawn_raises(state: str, move: str, target: st
         node.attach(asyncio.get_running_loop(), node.clock)
     if state == "stopping":
         node.cancel()
-        node.judge_now()
+        node.check_stop()
     if state in ("sealed", "ended"):
         node.seal()
     if state == "ended":
@@ -117,7 +117,7 @@ async def test_a_move_that_is_not_drawn_raises(state: str, move: str, target: st
 @virtual
 async def test_a_node_has_a_path_a_parent_and_live_children() -> None:
     root = run("root")
-    tool = Node("call_1", "search", "tool_call", parent=root, passing=Passing.RECURSIVE)
+    tool = Node("call_1", "search", "tool_call", parent=root, propagation=Propagation.RECURSIVE)
     assert root.children == []
     tool.attach(asyncio.get_running_loop(), root.clock)
     sub = run("sub", parent=tool)
@@ -218,7 +218,7 @@ async def test_now_while_stopping_at_a_safe_point_makes_that_stop_harder() -> No
     node = run()
     pushed = pushes(node)
     node.cancel(SAFE)
-    node.judge("after_tools")
+    node.check_safe_point("after_tools")
     node.cancel()
     await settled()
     assert pushed == [Level.NOW]
@@ -236,7 +236,7 @@ async def test_a_milder_ask_while_stopping_changes_nothing() -> None:
     before = node.stop
     node.cancel(SafePoint.ANY)
     await settled()
-    assert node.judge("after_tool") is before
+    assert node.check_safe_point("after_tool") is before
     end(node)
 
 
@@ -244,9 +244,9 @@ async def test_a_milder_ask_while_stopping_changes_nothing() -> None:
 async def test_no_safe_point_here_means_only_now_and_force_count() -> None:
     node = run()
     node.cancel(SafePoint.ANY)
-    assert node.judge_now() is None
+    assert node.check_stop() is None
     node.cancel()
-    stop = node.judge_now()
+    stop = node.check_stop()
     assert stop is not None, "recorded a moment ago and not yet told"
     assert stop.level is Level.NOW
     end(node)
@@ -264,7 +264,7 @@ async def test_an_ask_after_the_answer_finds_the_node_finished(at: SafePoint) ->
     node.cancel(at)
     await settled()
     assert node.answered
-    assert node.judge("after_tools") is None
+    assert node.check_safe_point("after_tools") is None
     assert node.stop is None
     assert pushed == ([at.level] if at.level >= Level.NOW else []), "NOW still cuts what follows the answer"
     end(node)
@@ -301,7 +301,7 @@ async def test_now_from_above_makes_a_stop_harder_also_beside_an_ask_that_is_lat
     above = run()
     node = call("call", above)
     node.cancel(SAFE)
-    assert node.judge("after_tools") is not None
+    assert node.check_safe_point("after_tools") is not None
     assert node.answer() is not None
     node.cancel(SAFE)
     above.cancel()
@@ -361,7 +361,7 @@ async def test_a_deadline_that_passes_while_stopping_at_a_safe_point_timed_it_ou
     node = run()
     pushed = pushes(node)
     receipt = node.cancel(SAFE, within=3)
-    stop = node.judge("after_tools")
+    stop = node.check_safe_point("after_tools")
     assert stop is not None
     assert not stop.timed_out
     await passes(3)
@@ -403,7 +403,7 @@ async def test_a_deadline_that_has_passed_before_the_start_counts_at_the_start()
 @virtual
 async def test_one_deadline_covers_all_that_is_below() -> None:
     root = run("root")
-    tool = call("tool", root, Passing.RECURSIVE)
+    tool = call("tool", root, Propagation.RECURSIVE)
     sub = run("sub", parent=tool)
     inner = call("inner", sub)
     told = [pushes(node) for node in (root, tool, sub, inner)]
@@ -437,28 +437,28 @@ ASKS = {
 # Who hears of what was asked of `root`, with: root → a tool call → a run inside it → that run's own tool call.
 REACHES = {
     # passing of the tool call        asked        tool   inside inner
-    (Passing.RECURSIVE, "safe"): (True, False, False),
-    (Passing.RECURSIVE, "recursive"): (True, True, True),
-    (Passing.RECURSIVE, "now"): (True, True, True),
-    (Passing.RECURSIVE, "force"): (True, True, True),
-    (Passing.NOTHING, "safe"): (True, False, False),
-    (Passing.NOTHING, "recursive"): (True, False, False),
-    (Passing.NOTHING, "now"): (True, True, True),
-    (Passing.NOTHING, "force"): (True, True, True),
+    (Propagation.RECURSIVE, "safe"): (True, False, False),
+    (Propagation.RECURSIVE, "recursive"): (True, True, True),
+    (Propagation.RECURSIVE, "now"): (True, True, True),
+    (Propagation.RECURSIVE, "force"): (True, True, True),
+    (Propagation.NOTHING, "safe"): (True, False, False),
+    (Propagation.NOTHING, "recursive"): (True, False, False),
+    (Propagation.NOTHING, "now"): (True, True, True),
+    (Propagation.NOTHING, "force"): (True, True, True),
 }
 
 
 @virtual
-@pytest.mark.parametrize(("passing", "asked"), list(REACHES))
-async def test_who_below_a_run_hears_of_what_was_asked_of_it(passing: Passing, asked: str) -> None:
+@pytest.mark.parametrize(("propagation", "asked"), list(REACHES))
+async def test_who_below_a_run_hears_of_what_was_asked_of_it(propagation: Propagation, asked: str) -> None:
     at, recursive = ASKS[asked]
     root = run("root")
-    tool = call("tool", root, passing)
+    tool = call("tool", root, propagation)
     inside = run("inside", parent=tool)
     inner = call("inner", inside)
     root.cancel(at, recursive=recursive, reason=Reason("lunch", Source.USER, by="kim"))
     requests = [node.request() for node in (tool, inside, inner)]
-    assert tuple(request is not None for request in requests) == REACHES[passing, asked]
+    assert tuple(request is not None for request in requests) == REACHES[propagation, asked]
     for request in requests:
         if request is not None:
             assert request.at == at
@@ -484,7 +484,7 @@ async def test_a_run_below_a_run_hears_of_no_safe_point_ask(recursive: bool) -> 
 @virtual
 async def test_what_is_asked_of_a_sub_agents_call_is_asked_of_the_run_inside_alone() -> None:
     root = run("root")
-    tool, sibling = call("tool", root, Passing.RECURSIVE), call("sibling", root, Passing.RECURSIVE)
+    tool, sibling = call("tool", root, Propagation.RECURSIVE), call("sibling", root, Propagation.RECURSIVE)
     inside, other = run("inside", parent=tool), run("other", parent=sibling)
     tool.cancel(SAFE)
     assert inside.request() is not None
@@ -495,7 +495,7 @@ async def test_what_is_asked_of_a_sub_agents_call_is_asked_of_the_run_inside_alo
 @virtual
 async def test_what_is_asked_of_a_run_goes_on_only_with_recursion_also_beside_the_calls_own() -> None:
     root = run("root")
-    tool = call("tool", root, Passing.RECURSIVE)
+    tool = call("tool", root, Propagation.RECURSIVE)
     inside = run("inside", parent=tool)
     root.cancel(SafePoint.AFTER_MODEL)
     tool.cancel(SafePoint.AFTER_TOOL)
@@ -508,7 +508,7 @@ async def test_what_is_asked_of_a_run_goes_on_only_with_recursion_also_beside_th
 @virtual
 async def test_recursion_that_is_turned_on_late_reaches_the_children_that_run_now() -> None:
     root = run("root")
-    tool = call("tool", root, Passing.RECURSIVE)
+    tool = call("tool", root, Propagation.RECURSIVE)
     inside = run("inside", parent=tool)
     changed = changes(inside)
     root.cancel(SAFE)
@@ -526,19 +526,19 @@ async def test_recursion_that_is_turned_on_late_reaches_the_children_that_run_no
 @virtual
 async def test_once_one_stops_every_boundary_is_a_safe_point_for_the_others() -> None:
     root = run("root")
-    tools = [call(f"tool{number}", root, Passing.RECURSIVE) for number in range(2)]
+    tools = [call(f"tool{number}", root, Propagation.RECURSIVE) for number in range(2)]
     one, other = (run(f"run{number}", parent=tool) for number, tool in enumerate(tools))
     woken = changes(other)
     receipt = root.cancel(SAFE, recursive=True)
     await settled()
-    assert other.judge("after_model") is None
-    assert one.judge("after_tools") is not None
+    assert other.check_safe_point("after_model") is None
+    assert one.check_safe_point("after_tools") is not None
     woken.clear()
     await settled()
     assert woken == [True]
     assert not receipt.withdraw(), "somebody has acted on it"
-    assert other.judge("after_model") is not None
-    assert root.judge("before_effect") is not None
+    assert other.check_safe_point("after_model") is not None
+    assert root.check_safe_point("before_effect") is not None
     end(one, other, *tools, root)
 
 
@@ -547,10 +547,10 @@ async def test_a_tool_that_stops_at_its_named_point_stops_its_run_at_the_next_bo
     root = run("root")
     tool = call("tool", root)
     root.cancel(SafePoint.named("page"))
-    assert root.judge("after_tool") is None
-    assert tool.judge(f"{NAMED}line") is None
-    assert tool.judge(f"{NAMED}page") is not None
-    stop = root.judge("after_tool")
+    assert root.check_safe_point("after_tool") is None
+    assert tool.check_safe_point(f"{NAMED}line") is None
+    assert tool.check_safe_point(f"{NAMED}page") is not None
+    stop = root.check_safe_point("after_tool")
     assert stop is not None
     assert stop.place == "after_tool"
     end(tool, root)
@@ -561,9 +561,9 @@ async def test_what_stops_one_call_by_itself_leaves_its_run_alone() -> None:
     root = run("root")
     tool, sibling = call("tool", root), call("sibling", root)
     tool.cancel(SafePoint.named("page"))
-    assert tool.judge(f"{NAMED}page") is not None
-    assert sibling.judge(f"{NAMED}page") is None
-    assert root.judge("after_tool") is None
+    assert tool.check_safe_point(f"{NAMED}page") is not None
+    assert sibling.check_safe_point(f"{NAMED}page") is None
+    assert root.check_safe_point("after_tool") is None
     sibling.cancel()
     await settled()
     assert (sibling.pushed, root.pushed) == (Level.NOW, Level.NONE)
@@ -573,7 +573,7 @@ async def test_what_stops_one_call_by_itself_leaves_its_run_alone() -> None:
 @virtual
 async def test_now_for_one_sub_agent_does_not_act_on_a_mild_ask_of_the_run_above_it() -> None:
     root = run("root")
-    tool, sibling = call("tool", root, Passing.RECURSIVE), call("sibling", root)
+    tool, sibling = call("tool", root, Propagation.RECURSIVE), call("sibling", root)
     inside = run("inside", parent=tool)
     mild = root.cancel(SAFE)
     tool.cancel()
@@ -581,8 +581,8 @@ async def test_now_for_one_sub_agent_does_not_act_on_a_mild_ask_of_the_run_above
     assert inside.stop is not None
     assert inside.stop.level is Level.NOW
     assert [ask.id for ask in inside.stop.request.asks] != [mild.asked.id]
-    assert sibling.judge(f"{NAMED}page") is None, "siblings and parent go on"
-    assert root.judge("after_tool") is None
+    assert sibling.check_safe_point(f"{NAMED}page") is None, "siblings and parent go on"
+    assert root.check_safe_point("after_tool") is None
     assert mild.withdraw(), "nobody has acted on it"
     end(inside, tool, sibling, root)
 

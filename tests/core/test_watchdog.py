@@ -17,7 +17,7 @@ import pytest
 from safepoint._core.clock import Clock, current_clock
 from safepoint._core.endings import Ending
 from safepoint._core.supervisor import Supervisor
-from safepoint._core.tree import Node, Passing
+from safepoint._core.tree import Node, Propagation
 from safepoint._core.watchdog import (
     PATIENCE,
     PERIOD,
@@ -78,7 +78,7 @@ def test_a_blocked_loop_is_named_with_its_stack_and_forgotten_when_it_answers(
 
 def test_a_node_knows_what_blocks_its_loop() -> None:
     async def main() -> None:
-        node = Node("r", "r", "run", passing=Passing.TO_CALLS)
+        node = Node("r", "r", "run", propagation=Propagation.TO_CALLS)
         assert node.blocked() is None
         Supervisor.current().enrol(node)
         block_until_named(asyncio.get_running_loop())

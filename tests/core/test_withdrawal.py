@@ -9,7 +9,7 @@ import pytest
 from safepoint._core.asklog import AskLog, Entry, Standing, Withdrawn
 from safepoint._core.asks import Ask
 from safepoint._core.points import Level, SafePoint
-from safepoint._core.tree import Node, Passing
+from safepoint._core.tree import Node, Propagation
 from tests.core.grove import call, changes, end, pushes, run
 from tests.core.piece import settled
 from tests.virtual import passes, virtual
@@ -60,7 +60,7 @@ async def test_an_ask_is_taken_back_before_anybody_acted_on_it() -> None:
 async def test_once_a_node_has_acted_on_it_an_ask_stands() -> None:
     node = run()
     receipt = node.cancel(SAFE)
-    node.judge("after_tools")
+    node.check_safe_point("after_tools")
     assert not receipt.withdraw()
     assert node.request() is not None
     end(node)
@@ -94,7 +94,7 @@ async def test_an_ask_that_a_child_has_acted_on_cannot_be_taken_back() -> None:
     root = run("root")
     tool = call("tool", root)
     receipt, other = root.cancel(SafePoint.named("page")), tool.cancel(SafePoint.named("line"))
-    assert tool.judge("point:page") is not None
+    assert tool.check_safe_point("point:page") is not None
     assert not receipt.withdraw()
     assert other.withdraw(), "nobody has stopped for this one"
     end(tool, root)
@@ -130,8 +130,8 @@ async def test_of_two_asks_the_one_that_was_not_taken_back_stands() -> None:
     request = node.request()
     assert request is not None
     assert (request.at, request.recursive, request.asks) == (SAFE, False, (other.asked,))
-    assert node.judge("after_model") is None
-    assert node.judge("after_tools") is not None
+    assert node.check_safe_point("after_model") is None
+    assert node.check_safe_point("after_tools") is not None
     end(node)
     assert (one.outcome, other.outcome) == ("withdrawn", "stopped")
     assert (one.contributed, other.contributed) == (False, True)
@@ -140,7 +140,7 @@ async def test_of_two_asks_the_one_that_was_not_taken_back_stands() -> None:
 @virtual
 async def test_what_was_taken_back_from_a_parent_is_gone_for_its_children() -> None:
     root = run("root")
-    tool = call("tool", root, Passing.RECURSIVE)
+    tool = call("tool", root, Propagation.RECURSIVE)
     inside = run("inside", parent=tool)
     receipt = root.cancel(SAFE, recursive=True)
     assert inside.request() is not None
@@ -180,8 +180,8 @@ def consistent(node: Node, ask: Ask) -> None:
 
 
 DECISIONS: dict[str, tuple[Ask, Callable[[Node], object]]] = {
-    "a safe point": (Ask(SAFE), lambda node: node.judge("after_tools")),
-    "a check for NOW": (Ask(SafePoint.NOW), lambda node: node.judge_now()),
+    "a safe point": (Ask(SAFE), lambda node: node.check_safe_point("after_tools")),
+    "a check for NOW": (Ask(SafePoint.NOW), lambda node: node.check_stop()),
     "a look at the log": (Ask(SafePoint.NOW), lambda node: node.evaluate()),
     "the answer": (Ask(SafePoint.NOW), lambda node: node.answer()),
 }
@@ -247,8 +247,8 @@ async def test_an_ask_that_nobody_stopped_for_is_not_marked_by_a_crossing(after:
     node.evaluate()
     assert mild.id not in node.log.standing().acted
     if node.stop is None:
-        assert node.judge("after_model") is None, "it waits for its own safe point"
-        assert node.judge("after_tools") is not None
+        assert node.check_safe_point("after_model") is None, "it waits for its own safe point"
+        assert node.check_safe_point("after_tools") is not None
     end(node)
 
 

@@ -9,13 +9,13 @@ from typing import NoReturn
 import pytest
 
 from safepoint._core import work
-from safepoint._core.ladder import Ladder, Manner, Rung, WorkKind
+from safepoint._core.ladder import Ladder, Rung, StopPolicy, WorkKind
 from safepoint._core.orphans import disown
-from safepoint._core.work import LAST_TURNS, Abandoned, Cut, Done, Failed, NeverRan, WorkState
+from safepoint._core.work import LAST_TURNS, Abandoned, Cut, Failed, NeverRan, Returned, WorkState
 from tests.core.piece import Piece, for_ever, settled, stubborn
 from tests.virtual import now, passes, rounds, virtual
 
-EVERY_MANNER = [Manner(kind, finish=finish) for kind in WorkKind for finish in (False, True)]
+EVERY_MANNER = [StopPolicy(kind, finish=finish) for kind in WorkKind for finish in (False, True)]
 
 
 async def raises(error: BaseException) -> NoReturn:
@@ -38,7 +38,7 @@ async def test_work_waits_then_runs_then_ends_with_its_value() -> None:
 
     piece = Piece(answer)
     assert (piece.work.state, piece.work.ended) == (WorkState.WAITING, False)
-    assert await piece.outcome() == Done(42)
+    assert await piece.outcome() == Returned(42)
     assert piece.work.state is WorkState.ENDED
     assert piece.work.ended
     assert (piece.rungs, piece.work.rung, piece.work.until) == ([], None, None)
@@ -65,7 +65,7 @@ async def test_work_that_ended_is_not_stopped_any_more() -> None:
     piece.work.stop()
     piece.work.stop(force=True)
     assert piece.work.state is WorkState.ENDED
-    assert piece.work.outcome == Done("done")
+    assert piece.work.outcome == Returned("done")
     assert piece.rungs == []
 
 
@@ -73,15 +73,17 @@ async def test_work_that_ended_is_not_stopped_any_more() -> None:
 
 
 @virtual
-@pytest.mark.parametrize("manner", EVERY_MANNER)
+@pytest.mark.parametrize("stop_policy", EVERY_MANNER)
 @pytest.mark.parametrize("force", [False, True])
-async def test_work_that_is_stopped_before_its_first_step_never_runs_a_line(manner: Manner, force: bool) -> None:
+async def test_work_that_is_stopped_before_its_first_step_never_runs_a_line(
+    stop_policy: StopPolicy, force: bool
+) -> None:
     ran: list[bool] = []
 
     async def work() -> None:
         ran.append(True)
 
-    piece = Piece(work, manner=manner)
+    piece = Piece(work, stop_policy=stop_policy)
     piece.work.stop(force=force)
     assert await piece.outcome() == NeverRan()
     await passes(20)
@@ -115,7 +117,7 @@ async def test_it_may_clean_up_within_its_grace() -> None:
             await passes(2.5)
             cleaned.append(piece.age)
 
-    piece = Piece(work, manner=Manner(grace=3.0))
+    piece = Piece(work, stop_policy=StopPolicy(grace=3.0))
     await passes(5)
     piece.work.stop()
     assert piece.work.until == now() + 3.0
@@ -136,7 +138,7 @@ async def test_a_value_that_it_returns_within_its_grace_is_kept() -> None:
     piece = Piece(work)
     await settled()
     piece.work.stop()
-    assert await piece.outcome() == Done("saved")
+    assert await piece.outcome() == Returned("saved")
     assert piece.ends == [0.5]
 
 
@@ -170,7 +172,7 @@ async def test_a_result_that_is_already_on_its_way_is_kept() -> None:
     await settled()
     gate.set_result("just in time")
     piece.work.stop()
-    assert await piece.outcome() == Done("just in time")
+    assert await piece.outcome() == Returned("just in time")
 
 
 @virtual
@@ -205,19 +207,19 @@ async def test_a_thread_is_flagged_and_a_child_is_asked_but_neither_is_cancelled
             await gate.wait()
             return "left by itself"
 
-        piece = Piece(work, manner=Manner(kind))
+        piece = Piece(work, stop_policy=StopPolicy(kind))
         await settled()
         piece.work.stop()
         await settled()
         assert piece.rungs == [(rung, 0.0)]
         assert piece.flags == flags
         gate.set()
-        assert await piece.outcome() == Done("left by itself")
+        assert await piece.outcome() == Returned("left by itself")
 
 
 @virtual
 async def test_work_that_is_to_finish_is_left_alone_for_its_grace_and_then_cancelled() -> None:
-    piece = Piece(for_ever, manner=Manner(finish=True, grace=4.0))
+    piece = Piece(for_ever, stop_policy=StopPolicy(finish=True, grace=4.0))
     await passes(1)
     assert (piece.work.rung, piece.work.rung_since) == (None, piece.began)
     piece.work.stop()
@@ -230,10 +232,10 @@ async def test_work_that_is_to_finish_is_left_alone_for_its_grace_and_then_cance
 
 @virtual
 async def test_work_that_finishes_in_time_hears_nothing_of_the_stop() -> None:
-    piece = Piece(lambda: passes(3, "whole"), manner=Manner(finish=True, grace=4.0))
+    piece = Piece(lambda: passes(3, "whole"), stop_policy=StopPolicy(finish=True, grace=4.0))
     await settled()
     piece.work.stop()
-    assert await piece.outcome() == Done("whole")
+    assert await piece.outcome() == Returned("whole")
     assert piece.rungs == [("finish", 0.0)]
     assert piece.ends == [3.0]
 
@@ -275,7 +277,7 @@ async def test_a_task_is_cancelled_once_more_before_it_is_abandoned_and_what_end
     await settled()
     piece.work.stop()
     outcome = await piece.outcome()
-    assert outcome == Done(None)
+    assert outcome == Returned(None)
     assert cancels == [0.0, 1.0]
     assert [rung for rung, _ in piece.rungs] == ["cancel"]
 
@@ -313,7 +315,7 @@ async def test_a_thread_or_a_child_that_is_abandoned_is_not_cancelled() -> None:
             await gate.wait()
             return "late"
 
-        piece = Piece(work, manner=Manner(kind))
+        piece = Piece(work, stop_policy=StopPolicy(kind))
         await settled()
         piece.work.stop()
         outcome = await piece.outcome()
@@ -358,7 +360,7 @@ async def test_stopping_what_is_abandoned_does_nothing() -> None:
 
 @virtual
 async def test_force_abandons_at_once_what_does_not_stop_at_once() -> None:
-    piece = Piece(stubborn(5), manner=Manner(finish=True, grace=5.0))
+    piece = Piece(stubborn(5), stop_policy=StopPolicy(finish=True, grace=5.0))
     await settled()
     piece.work.stop(force=True)
     assert isinstance(await piece.outcome(), Abandoned)
@@ -376,7 +378,7 @@ async def test_force_still_lets_a_polite_task_end() -> None:
 
 @virtual
 async def test_force_cuts_short_a_grace_that_is_running() -> None:
-    piece = Piece(stubborn(30), manner=Manner(finish=True, grace=5.0))
+    piece = Piece(stubborn(30), stop_policy=StopPolicy(finish=True, grace=5.0))
     await settled()
     piece.work.stop()
     await passes(2)
@@ -389,10 +391,10 @@ async def test_force_cuts_short_a_grace_that_is_running() -> None:
 
 @virtual
 async def test_force_leaves_a_child_a_moment_to_record() -> None:
-    piece = Piece(lambda: passes(0.9, "recorded"), manner=Manner(WorkKind.CHILD))
+    piece = Piece(lambda: passes(0.9, "recorded"), stop_policy=StopPolicy(WorkKind.CHILD))
     await settled()
     piece.work.stop(force=True)
-    assert await piece.outcome() == Done("recorded")
+    assert await piece.outcome() == Returned("recorded")
     assert piece.ends == [0.9]
 
 
@@ -422,7 +424,7 @@ async def test_work_that_has_reached_its_limit_may_still_clean_up() -> None:
 @virtual
 async def test_a_limit_does_not_touch_work_that_ended_before_it() -> None:
     piece = Piece(lambda: passes(1, "done"), limit=2.0)
-    assert await piece.outcome() == Done("done")
+    assert await piece.outcome() == Returned("done")
     await passes(5)
     assert piece.rungs == []
 
@@ -454,7 +456,7 @@ async def test_no_plan_takes_longer_than_the_cap_whatever_is_in_it() -> None:
     async def work() -> None:
         await stubborn(30)()
 
-    piece = Piece(work, manner=Manner(finish=True, grace=2.5), ladder=ladder)
+    piece = Piece(work, stop_policy=StopPolicy(finish=True, grace=2.5), ladder=ladder)
     await settled()
     piece.work.shield(3.0)
     piece.work.stop()
@@ -465,7 +467,7 @@ async def test_no_plan_takes_longer_than_the_cap_whatever_is_in_it() -> None:
 
 # -- processes ---------------------------------------------------------------------------------------------------------
 
-PROCESS = Manner(WorkKind.PROCESS)
+PROCESS = StopPolicy(WorkKind.PROCESS)
 
 
 class Processes:
@@ -493,8 +495,8 @@ class Processes:
         return "all gone"
 
 
-def begun(processes: Processes, manner: Manner = PROCESS) -> Piece:
-    piece = Piece(processes.run, manner=manner)
+def begun(processes: Processes, stop_policy: StopPolicy = PROCESS) -> Piece:
+    piece = Piece(processes.run, stop_policy=stop_policy)
     piece.work.killable = processes
     return piece
 
@@ -505,7 +507,7 @@ async def test_a_process_that_ends_when_asked_is_not_killed() -> None:
     piece = begun(processes)
     await settled()
     piece.work.stop()
-    assert await piece.outcome() == Done("all gone")
+    assert await piece.outcome() == Returned("all gone")
     assert (processes.told, piece.rungs, piece.age) == (["term"], [("term", 0.0)], 0.5)
 
 
@@ -515,7 +517,7 @@ async def test_a_process_that_does_not_end_when_asked_is_killed() -> None:
     piece = begun(processes)
     await settled()
     piece.work.stop()
-    assert await piece.outcome() == Done("all gone")
+    assert await piece.outcome() == Returned("all gone")
     assert (processes.told, piece.rungs, piece.age) == (["term", "kill"], [("term", 0.0), ("kill", 2.0)], 2.0)
 
 
@@ -527,7 +529,7 @@ async def test_force_kills_a_process_at_once_also_when_it_was_asked_before() -> 
         await settled()
         for force in stops:
             piece.work.stop(force=force)
-        assert await piece.outcome() == Done("all gone")
+        assert await piece.outcome() == Returned("all gone")
         assert (processes.told, piece.age) == (told, 0.1)
 
 
@@ -546,7 +548,7 @@ async def test_a_process_that_cannot_be_killed_is_abandoned_and_reported() -> No
 
 @virtual
 async def test_before_it_has_a_process_the_task_itself_is_cancelled() -> None:
-    piece = Piece(for_ever, manner=PROCESS)
+    piece = Piece(for_ever, stop_policy=PROCESS)
     await settled()
     piece.work.stop()
     assert await piece.outcome() == Cut()
@@ -606,9 +608,9 @@ async def test_a_timer_of_an_earlier_rung_does_not_hurry_the_next() -> None:
 
 @virtual
 async def test_work_that_has_finished_in_time_is_pushed_no_further() -> None:
-    piece = Piece(lambda: passes(1, "done"), manner=Manner(finish=True, grace=2.0))
+    piece = Piece(lambda: passes(1, "done"), stop_policy=StopPolicy(finish=True, grace=2.0))
     await settled()
     piece.work.stop()
-    assert await piece.outcome() == Done("done")
+    assert await piece.outcome() == Returned("done")
     await passes(20)
     assert piece.rungs == [("finish", 0.0)]

@@ -45,9 +45,11 @@ def test_pages_and_examples_import_public_names_only() -> None:
 
 
 def test_an_inner_name_is_found() -> None:
-    code = "from safepoint import Agent\nfrom safepoint.agent.stream import Reader\nfrom safepoint.events import Hub\n"
+    code = (
+        "from safepoint import Agent\nfrom safepoint.agent.event_hub import Reader\nfrom safepoint.events import Hub\n"
+    )
     assert inner_names(Source("x.md", code), code) == [
-        "x.md: from safepoint.agent.stream import Reader",
+        "x.md: from safepoint.agent.event_hub import Reader",
         "x.md: from safepoint.events import Hub",
     ]
 

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 from safepoint import Agent, Message, RunFailed, SafePoint, Text, check_history, tool
-from safepoint._core.ladder import Manner
+from safepoint._core.ladder import StopPolicy
 from safepoint.agent.driver import Driver
 from safepoint.agent.ledger import Ledger
-from safepoint.agent.model import ToolSpec
-from safepoint.agent.record import Record
-from safepoint.agent.remains import Remains
+from safepoint.agent.open_calls import OpenCalls
 from safepoint.agent.resume import Resume
+from safepoint.agent.run_context import RunContext
+from safepoint.agent.tool_context import ToolContext
 from safepoint.errors import StoreError
 from safepoint.sessions import MemoryStore, Session
 from safepoint.testing import ScriptedModel, call, pass_time, say, stall
 from safepoint.testing.clock import run_virtual
-from safepoint.tools.base import BaseTool
-from safepoint.tools.context import ToolContext
+from safepoint.tools.base import BaseTool, ToolSpec
+from safepoint.tools.context import CallContext
 from safepoint.tools.options import ToolOptions
 from tests.hostile.visit import LADDER, World, check_one_terminal_event, nap
 from tests.sessions.stores import Wrapped
@@ -42,13 +42,13 @@ class Trap(BaseTool):
         return super().__getattribute__(name)
 
     @property
-    def manner(self) -> Manner:
-        return Manner()
+    def stop_policy(self) -> StopPolicy:
+        return StopPolicy()
 
     def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: as in BaseTool
         return {}
 
-    async def body(self, context: ToolContext[Any], args: dict[str, Any]) -> object:  # Any: as in BaseTool
+    async def body(self, context: CallContext[Any], args: dict[str, Any]) -> object:  # Any: as in BaseTool
         return None
 
 
@@ -132,13 +132,13 @@ class Breaking(Agent[World]):
     """An agent whose drivers break when they say what is left, so that nothing of the run can be closed."""
 
     error: BaseException = ZeroDivisionError("nothing is left")
-    spoils: Callable[[Record], object] | None = None
+    spoils: Callable[[RunContext], object] | None = None
 
-    def driver(self, record: Record, resume: Resume | None) -> Driver:
+    def driver(self, record: RunContext, resume: Resume | None) -> Driver:
         error, spoils = self.error, self.spoils
 
         class BreakingDriver(Driver):
-            def _remains(self, reason: str | None) -> Remains:
+            def _remains(self, reason: str | None) -> OpenCalls:
                 if spoils is not None:
                     spoils(record)
                 raise error
@@ -155,15 +155,15 @@ def breaking_at_the_end(
     return agent
 
 
-def forget_the_calls(record: Record) -> None:
+def forget_the_calls(record: RunContext) -> None:
     record.ledger = Ledger()
 
 
-def spoil_the_conversation(record: Record) -> None:
+def spoil_the_conversation(record: RunContext) -> None:
     record.messages[:] = [Message("assistant", (Text("nobody asked"),)), Message("assistant", (Text("twice"),))]
 
 
-def spoil_everything(record: Record) -> None:
+def spoil_everything(record: RunContext) -> None:
     for name in ("messages", "opening", "ledger", "orphans", "usage"):
         setattr(record, name, None)
 
@@ -207,7 +207,7 @@ def test_a_tool_that_destroys_its_context_can_be_stopped(at: SafePoint) -> None:
 @pytest.mark.parametrize("spoils", [None, forget_the_calls, spoil_the_conversation, spoil_everything])
 @pytest.mark.parametrize("error", [ZeroDivisionError("nothing is left"), SystemExit(3), asyncio.CancelledError()])
 def test_a_run_that_cannot_be_closed_ends_with_an_error_all_the_same(
-    error: BaseException, spoils: Callable[[Record], None] | None, at: SafePoint | None
+    error: BaseException, spoils: Callable[[RunContext], None] | None, at: SafePoint | None
 ) -> None:
     @tool
     async def waits(ctx: ToolContext[World]) -> str:

@@ -84,9 +84,9 @@ BAD = {
     "twice": "def f(clock): return clock.now() + clock.now()",
     "in two methods": """
 class Node:
-    def judge_now(self): return self.clock.now()
+    def check_stop(self): return self.clock.now()
     def may_start(self):
-        if self.judge_now():
+        if self.check_stop():
             return False
         return self.clock.now() > 1
 """,

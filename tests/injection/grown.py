@@ -38,7 +38,7 @@ from safepoint.agent.model import Chunk, ModelRequest
 from safepoint.errors import ModelUnavailable, StoreError
 from safepoint.history.parts import ToolCall
 from safepoint.sessions import MemoryStore, Session
-from safepoint.sessions.recovery import sealed
+from safepoint.sessions.sealing import sealed
 from safepoint.storage.reducer import apply
 from safepoint.testing import (
     CALLER,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 
-from safepoint.testing.kinds import Injection
+from safepoint.testing.injections import Injection
 from safepoint.testing.points import Point
 
 SHARE = 0.15

@@ -14,8 +14,8 @@ from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import CheckpointError, SessionBusy
 from safepoint.history.parts import Message, Text, ToolCall, user_message
 from safepoint.history.states import LedgerState
-from safepoint.sessions import LateResult, Sender, Session, Storage, Store
-from safepoint.sessions.busy import IfBusy
+from safepoint.sessions import LateResult, Session, SessionDispatcher, Storage, Store
+from safepoint.sessions.dispatch import IfBusy
 from safepoint.sessions.stores import StorageSessions
 from safepoint.storage.loop_data import ItemsAdded, StoredItem, StoredLoop
 from safepoint.storage.memory import MemoryStorage
@@ -221,7 +221,7 @@ async def _sent_while_busy(store: Store, if_busy: IfBusy) -> None:
     """Three messages at once: the second and third find the first one's run live."""
     one = agent(call("post"), say("done"), call("look"), say("more"), say("and more"), tools=[post, look])
     session = await Session.create(store, "s")
-    sender = Sender(session)
+    sender = SessionDispatcher(session)
 
     async def later(seconds: float, prompt: str) -> None:
         await asyncio.sleep(seconds)
@@ -262,7 +262,7 @@ async def delivered_by_hand(store: Store) -> None:
     """Runs that somebody else has made, each told when its turn has come."""
     one = agent(call("post"), say("done"), say("more"), tools=[post])
     session = await Session.create(store, "s")
-    sender = Sender(session)
+    sender = SessionDispatcher(session)
 
     async def on_turn() -> None:
         await asyncio.sleep(A_MOMENT)
@@ -277,7 +277,7 @@ async def changed_between_runs(store: Store) -> None:
     """Changes and a message that come while another change is under way wait for it, in their order."""
     one = agent(say("done"))
     session = await Session.create(store, "s", history=[user_message("hi"), Message("assistant", (Text("hello"),))])
-    sender = Sender(session)
+    sender = SessionDispatcher(session)
 
     async def change() -> None:
         session.state["n"] = session.state.get("n", 0) + 1

@@ -13,7 +13,7 @@ import pytest
 
 import safepoint
 from safepoint.testing import CALLER, OWN, Report, Site, check_cancellable, never_reached
-from safepoint.testing.kinds import Injection
+from safepoint.testing.injections import Injection
 from tests.injection.entries import ENTRIES, SHELF, WITHOUT_A_CALLER
 from tests.injection.sampling import SHARE, sample
 from tests.injection.turned import BOOKS

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from safepoint import Agent, SafePoint, TurnLoop
-from safepoint.agent.stream import Reader
+from safepoint.agent.event_hub import EventReader
 from safepoint.errors import StoreError
 from safepoint.storage.loop_data import LoopChange, OpenedLoop, StoredLoop
 from safepoint.testing import call, say
@@ -124,7 +124,7 @@ class Pushing:
         await asyncio.sleep(A_MOMENT)
         return Plan(" ".join(items), items) if items != ["nothing"] else Plan(None, [])
 
-    async def _watch(self, turn: Turn[str], events: Reader) -> None:
+    async def _watch(self, turn: Turn[str], events: EventReader) -> None:
         async for _ in events:
             pass
 

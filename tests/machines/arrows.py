@@ -1,8 +1,8 @@
 """The drawn state machines, and who takes which of their arrows.
 
 The arrows are copied from the docstrings of `_core/tree.py`, `_core/work.py`, `agent/ledger.py` and
-`agent/execution.py`. The watch looks at every state after each event and each round of the loop; where it has missed
-a state in between, the drawing says which way was taken. A move that no way of the drawing explains is a fault.
+`agent/tool_execution.py`. The watch looks at every state after each event and each round of the loop; where it has
+missed a state in between, the drawing says which way was taken. A move that no way of the drawing explains is a fault.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, Final, TypeAlias
 
 from safepoint._core.tree import Node, NodeState
 from safepoint._core.work import NeverRan, Work, WorkState
-from safepoint.agent.call import Call
 from safepoint.agent.driver import Driver
-from safepoint.agent.execution import Execution, Phase
 from safepoint.agent.run import Run
+from safepoint.agent.tool_call import BatchedCall
+from safepoint.agent.tool_execution import Phase, ToolExecution
 from safepoint.history.states import LedgerState
 
 Arrow: TypeAlias = tuple[str, str, str]
@@ -102,7 +102,7 @@ class Watch:
         self._states: dict[tuple[str, object], str] = {}
         self._nodes: dict[Node, None] = {}
         self._works: dict[Work[Any], None] = {}  # Any: its value does not matter
-        self._calls: dict[Call, None] = {}
+        self._calls: dict[BatchedCall, None] = {}
 
     def look(self, runs: Iterable[Run[Any, Any]]) -> None:  # Any: runs of every agent
         for run in runs:
@@ -120,8 +120,8 @@ class Watch:
         driver = run._driver  # pyright: ignore[reportPrivateUsage]  # the arrows are drawn for what is inside
         if driver is None:
             return
-        if driver.stage.work is not None:
-            self._works[driver.stage.work] = None
+        if driver.runner.work is not None:
+            self._works[driver.runner.work] = None
         batch = driver.batch if isinstance(driver, Driver) and not run.ended else None
         for call in batch.calls if batch is not None else ():
             self._calls[call] = None
@@ -141,14 +141,14 @@ class Watch:
         if work.ended:
             del self._works[work]
 
-    def _see_call(self, call: Call) -> None:
+    def _see_call(self, call: BatchedCall) -> None:
         if call.execution is not None:
             self._see_execution(call.execution)
         self._see("ledger", call, call.entry.state)
         if call.over:
             del self._calls[call]
 
-    def _see_execution(self, execution: Execution) -> None:
+    def _see_execution(self, execution: ToolExecution) -> None:
         if self._states.get(("node", execution.node)) != NodeState.ENDED:
             self._nodes[execution.node] = None
         undo = execution._undo  # pyright: ignore[reportPrivateUsage]  # as above

@@ -110,7 +110,7 @@ class Course:
     setting: Setting
     base: Sequence[Plain]
     complain: Callable[[str], None]
-    stage: Stage = Stage.NEW
+    runner: Stage = Stage.NEW
     said: list[Plain] = field(default_factory=list[Plain])
     gate: ModelGate | None = None
     attempt: int = 0
@@ -127,7 +127,7 @@ class Course:
     # -- every event ---------------------------------------------------------------------------------------------------
 
     def hear(self, event: Event) -> None:
-        if self.stage is Stage.OVER:
+        if self.runner is Stage.OVER:
             self.complain(f"{event} after the terminal event")
         match event:
             case RunStarted():
@@ -156,12 +156,12 @@ class Course:
             self.complain(f"{what} started in {self.party.label} after {push.name} was recorded")
 
     def _expect(self, *stages: Stage) -> None:
-        if self.stage not in stages:
-            self.complain(f"{self.party.label} is {self.stage} and should be {' or '.join(stages)}")
+        if self.runner not in stages:
+            self.complain(f"{self.party.label} is {self.runner} and should be {' or '.join(stages)}")
 
     def _start(self) -> None:
         self._expect(Stage.NEW)
-        self.stage = Stage.BEFORE
+        self.runner = Stage.BEFORE
         if self.party.met_under >= Push.NOW:
             self.complain(f"{self.party.label} was started after {self.party.met_under.name} was recorded")
 
@@ -172,7 +172,7 @@ class Course:
         self._expect(Stage.BEFORE, Stage.BETWEEN, Stage.BACK_OFF)
         if self.party.stopped is not None:
             self.complain(f"a model call started although {self.party.label} stops at {self.party.stopped.place}")
-        self.stage, self.gate = Stage.CALLING, None
+        self.runner, self.gate = Stage.CALLING, None
 
     def model_called(self, gate: ModelGate) -> None:
         """The provider was really asked."""
@@ -192,9 +192,9 @@ class Course:
             self._model_failed(event.error)
         else:
             self.draft = "".join(gate.said) if gate is not None else ""
-            if not self.reference.judge(self.party, None):
+            if not self.reference.check_safe_point(self.party, None):
                 self.complain(f"{self.party.label} cut its model call, and nobody had said NOW")
-            self.stage = Stage.CLOSING
+            self.runner = Stage.CLOSING
 
     def _check_usage(self, event: ModelCallEnded) -> None:
         """H7: what was counted is counted, what was cut is estimated, what was never sent costs nothing."""
@@ -224,22 +224,22 @@ class Course:
             Call(id, each, refused=each.name not in self.setting.tools or each.args == "invalid")
             for (id, _), each in zip(ids, wanted, strict=True)
         ]
-        self.stage = Stage.TOOLS
-        if not self.reference.judge(self.party, "after_model"):
+        self.runner = Stage.TOOLS
+        if not self.reference.check_safe_point(self.party, "after_model"):
             self._start_queued()
 
     def _model_failed(self, error: BaseException) -> None:
         gate = self.gate
         assert gate is not None, "a model that was never called cannot fail"
         self.draft = "".join(gate.said)
-        if self.reference.judge(self.party, None):
-            self.stage = Stage.CLOSING
+        if self.reference.check_safe_point(self.party, None):
+            self.runner = Stage.CLOSING
         elif gate.silent and isinstance(error, ModelUnavailable) and self.attempt < self.setting.retries:
             self.attempt += 1
-            self.stage = Stage.BACK_OFF
+            self.runner = Stage.BACK_OFF
         elif gate.silent and isinstance(error, ModelError) and self.model + 1 < self.setting.models:
             self.attempt, self.model = 0, self.model + 1
-            self.stage = Stage.BETWEEN
+            self.runner = Stage.BETWEEN
         else:
             self._answer(failed=True)
 
@@ -250,10 +250,10 @@ class Course:
 
     def _answer(self, *, failed: bool) -> None:
         self.failed = failed
-        if self.reference.judge(self.party, None):
-            self.failed, self.stage = False, Stage.CLOSING
+        if self.reference.check_safe_point(self.party, None):
+            self.failed, self.runner = False, Stage.CLOSING
         else:
-            self.party.answered, self.stage = True, Stage.AFTER
+            self.party.answered, self.runner = True, Stage.AFTER
 
     # -- tools ---------------------------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class Course:
         return limit is None or sum(call.turn is Turn.STARTED for call in self.calls) < limit
 
     def _may_start(self, call: Call) -> bool:
-        if not self.reference.judge(self.party, None if call.mild else "before_effect"):
+        if not self.reference.check_safe_point(self.party, None if call.mild else "before_effect"):
             return True
         stopped = self.party.stopped
         assert stopped is not None
@@ -311,7 +311,7 @@ class Course:
         if call.party is None:
             return
         if event.entry.state in (LedgerState.NOT_STARTED, LedgerState.CUT):
-            self.reference.judge(call.party, None)  # NOW was there, told or not
+            self.reference.check_safe_point(call.party, None)  # NOW was there, told or not
         if event.cancellation is not None:
             self.reference.settle(call.party, event.cancellation.level)
 
@@ -324,7 +324,7 @@ class Course:
         for call in self.calls:
             self._stopped_at_point(call)
         if any(call.turn is not Turn.OVER for call in self.calls):
-            self.reference.judge(self.party, "after_tool")
+            self.reference.check_safe_point(self.party, "after_tool")
             self._start_queued()
         self._batch_over()
 
@@ -335,7 +335,7 @@ class Course:
             return
         call.judged = True
         if isinstance(gate.error, StopTool):
-            self.reference.judge(self.party, f"point:{gate.error.point}")
+            self.reference.check_safe_point(self.party, f"point:{gate.error.point}")
 
     def _batch_over(self) -> None:
         if any(call.turn is Turn.STARTED or call.entry is None for call in self.calls):
@@ -343,13 +343,13 @@ class Course:
         if self._asks_a_person():
             if not self.reference.pause(self.party):
                 self.waits = self.party.answered = True
-                self.stage = Stage.CLOSING
+                self.runner = Stage.CLOSING
             return
-        if self.party.stopped is None and not self.reference.judge(self.party, "after_tool"):
-            self.reference.judge(self.party, "after_tools")
+        if self.party.stopped is None and not self.reference.check_safe_point(self.party, "after_tool"):
+            self.reference.check_safe_point(self.party, "after_tools")
         if self.party.stopped is None:
             self._close_batch()
-            self.stage, self.attempt, self.model = Stage.BETWEEN, 0, 0
+            self.runner, self.attempt, self.model = Stage.BETWEEN, 0, 0
 
     def _asks_a_person(self) -> bool:
         return any(call.entry is not None and call.entry.state is LedgerState.WAITING for call in self.calls)
@@ -399,7 +399,7 @@ class Course:
         return {LedgerState.FAILED, *cut} if asked and by_others else {LedgerState.FAILED}
 
     def _states_of_agent(self, child: Course | None) -> set[LedgerState]:
-        if child is None or child.stage is not Stage.OVER:
+        if child is None or child.runner is not Stage.OVER:
             return set()
         if child.party.stopped is not None:
             return {LedgerState.STOPPED}
@@ -442,8 +442,8 @@ class Course:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def _end(self, event: RunEnded) -> None:
-        if self.stage is not Stage.AFTER:
-            self.reference.judge(self.party, None)
+        if self.runner is not Stage.AFTER:
+            self.reference.check_safe_point(self.party, None)
         stopped, told = self.party.stopped, event.cancellation
         if stopped is not None and told is not None:
             self.reference.settle(self.party, told.level)
@@ -466,13 +466,13 @@ class Course:
         if self.draft.strip():
             self.said.append(("assistant", self.draft, True, ()))
         self.party.over, self.party.cancelled = True, stopped is not None
-        self.stage = Stage.OVER
+        self.runner = Stage.OVER
         self._check_cancellation(event)
         if event.usage != self.usage:
             self.complain(f"{event.usage} is not the sum, which is {self.usage}")
         above = self.party.parent
         if stopped is not None and above is not None and above.kind is Kind.AGENT:
-            self.reference.judge(above, stopped.place)  # the sub-agent is what its call was
+            self.reference.check_safe_point(above, stopped.place)  # the sub-agent is what its call was
 
     def _check_cancellation(self, event: RunEnded) -> None:
         stopped, told = self.party.stopped, event.cancellation

@@ -23,9 +23,9 @@ from safepoint.agent.agent import Agent
 from safepoint.agent.hooks import AskFirst, Hooks
 from safepoint.agent.model import CallDelta, Chunk, Finish, ModelRequest, TextDelta
 from safepoint.agent.run import Run
+from safepoint.agent.tool_context import ToolContext
 from safepoint.errors import StopTool
 from safepoint.history.parts import ToolCall
-from safepoint.tools.context import ToolContext
 from safepoint.tools.function import tool
 
 LADDER: Final = Ladder()
@@ -122,7 +122,7 @@ class Gate:
     def __init__(self, label: str, node: Node) -> None:
         self.label = label
         self.node = node
-        self.manner = Manner.OBEY
+        self.stop_policy = Manner.OBEY
         self.swallowed = False
         self.left = False
         self.value: str | None = None
@@ -147,7 +147,7 @@ class Gate:
             try:
                 await self._waiter
             except asyncio.CancelledError:
-                match self.manner:
+                match self.stop_policy:
                     case Manner.OBEY:
                         raise
                     case Manner.SWALLOW:

@@ -312,10 +312,10 @@ class StopMachine(RuleBasedStateMachine):
         self.go(how_far)
 
     @precondition(lambda self: self.everyone())
-    @rule(which=pick, manner=manners)
-    def change_manner(self, which: int, manner: Manner) -> None:
+    @rule(which=pick, stop_policy=manners)
+    def change_manner(self, which: int, stop_policy: Manner) -> None:
         """From now on this one obeys a cancellation, swallows it, answers all the same, or raises something else."""
-        self.choose(self.everyone(), which).manner = manner
+        self.choose(self.everyone(), which).stop_policy = stop_policy
 
     # -- readers -------------------------------------------------------------------------------------------------------
 
@@ -399,7 +399,7 @@ class StopMachine(RuleBasedStateMachine):
         world.loop.settle()
         assert not world.live
         assert world.run.result.text == "All is well."
-        assert world.courses[world.run.id].stage is Stage.OVER
+        assert world.courses[world.run.id].runner is Stage.OVER
         self.finish_owner()
 
 

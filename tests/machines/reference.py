@@ -225,7 +225,7 @@ class Reference:
 
     # -- what follows --------------------------------------------------------------------------------------------------
 
-    def judge(self, party: Party, place: str | None) -> bool:
+    def check_safe_point(self, party: Party, place: str | None) -> bool:
         """It stands at this place (None: at no safe point). True if it stops, or has stopped before."""
         request = self.request(party)
         if party.stopped is None and request is not None and self._open(party) and request.hits(place, self.now):
@@ -238,7 +238,7 @@ class Reference:
     def pause(self, party: Party) -> bool:
         """It waits for a person, and ends by itself there unless any ask at all stands."""
         request = self.request(party)
-        return self.judge(party, request.first_place if request is not None else None)
+        return self.check_safe_point(party, request.first_place if request is not None else None)
 
     def settle(self, party: Party, told: int) -> None:
         """It ends in a round in which it may or may not have heard of the last asks: `told` is how hard it stopped."""
@@ -274,7 +274,7 @@ class Reference:
             party.pushed = pressing.push(self.now)
             self._act(pressing, None)
         if party.stopped is None:
-            self.judge(party, None)
+            self.check_safe_point(party, None)
         else:
             self._strengthen(party, party.stopped)
 

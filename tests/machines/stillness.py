@@ -45,23 +45,23 @@ def faults_of_requests(world: World) -> Iterator[str]:
 
 def _held(world: World, course: Course) -> Iterator[str]:
     label = course.party.label
-    match course.stage:
+    match course.runner:
         case Stage.NEW:
             if world.owner is not None:
                 yield f"{label} was entered and has not begun"
         case Stage.BEFORE | Stage.AFTER:
             if course.hook is None or course.hook.left:
-                yield f"{label} is {course.stage}, and no hook holds it"
+                yield f"{label} is {course.runner}, and no hook holds it"
         case Stage.CALLING:
             if course.gate is None or course.gate.left:
-                yield f"{label} is {course.stage}, and no call is open"
+                yield f"{label} is {course.runner}, and no call is open"
         case Stage.BACK_OFF:
             if world.loop.time() >= course.back_off_until:
                 yield f"{label} should have tried again"
         case Stage.TOOLS:
             yield from _held_by_tools(world, course)
         case Stage.BETWEEN | Stage.CLOSING | Stage.OVER:
-            yield f"{label} is {course.stage} at rest"
+            yield f"{label} is {course.runner} at rest"
 
 
 def _held_by_tools(world: World, course: Course) -> Iterator[str]:

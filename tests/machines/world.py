@@ -19,10 +19,10 @@ from safepoint._core.points import Level
 from safepoint._core.receipts import Outcome, Receipt
 from safepoint._core.tree import Node, NodeState
 from safepoint._core.work import WorkState
+from safepoint.agent.event_hub import EventReader
 from safepoint.agent.events import Event, ModelCallEnded, RunStarted
 from safepoint.agent.live import watch_runs
 from safepoint.agent.run import Run
-from safepoint.agent.stream import Reader
 from safepoint.history.parts import Message
 from safepoint.tools.base import BaseTool
 from tests.machines.arrows import Arrow, Watch
@@ -89,7 +89,7 @@ class Held:
 class Audience:
     """Somebody who reads the events of a run."""
 
-    reader: Reader
+    reader: EventReader
     task: asyncio.Task[None]
     heard: list[Event]
     detached: bool = False
@@ -297,7 +297,7 @@ class World:
         self._catch_up()
         party = self.party_of(gate.node)
         abandoned = gate.context.work.state is WorkState.ABANDONED
-        expected = abandoned or self.reference.judge(party, f"point:{point}")
+        expected = abandoned or self.reference.check_safe_point(party, f"point:{point}")
         if stopped is not expected:
             self.faults.append(f"{gate} at {point!r}: stopped is {stopped}")
 
@@ -326,7 +326,7 @@ class World:
         if isinstance(event, ModelCallEnded):
             self._spend(course.party, event.usage)
         course.hear(event)
-        if course.stage is Stage.OVER:
+        if course.runner is Stage.OVER:
             self.leftovers.check(self._run_of(event.run_id), course)
 
     def _spend(self, party: Party, usage: Usage) -> None:
@@ -369,7 +369,7 @@ class World:
                 self._adopt(node, party, self.rounds + 1 if recorded is None else recorded)
                 # Work that is about to start looks at the log by itself: NOW may stop a node before it is told.
                 if node.stop is not None and node.stop.level >= Level.NOW:
-                    self.reference.judge(party, None)
+                    self.reference.check_safe_point(party, None)
                     self.reference.settle(party, node.stop.level)
         self.watch.look(self._runs)
 
@@ -389,7 +389,7 @@ class World:
                     self.faults.append(f"{ask} came from nowhere")
                 # Both in one round: the node had stopped before its caller's cancellation became an ask.
                 if node.stop is not None and ask not in node.stop.request.asks:
-                    self.reference.judge(party, None)
+                    self.reference.check_safe_point(party, None)
                 party.asks.append(self._asked(ask, Wish(Push.NOW), party, recorded=recorded))
 
     def _course(self, run: AnyRun, party: Party, base: list[tuple[object, ...]]) -> Course:
@@ -437,7 +437,7 @@ class World:
         """Let everything go that is still at a gate."""
         for gate in self.gates.every():
             if not gate.left:
-                gate.manner = Manner.OBEY
+                gate.stop_policy = Manner.OBEY
                 gate.give(Return("released"))
 
     def close(self) -> None:
@@ -445,7 +445,7 @@ class World:
         self.loop.dismiss()
 
 
-async def _read(reader: Reader, heard: list[Event]) -> None:
+async def _read(reader: EventReader, heard: list[Event]) -> None:
     async for event in reader:
         heard.append(event)
 

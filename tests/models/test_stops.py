@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from safepoint import File, Image, Message, ModelSettings, Text, check_history
-from safepoint.agent.model import ModelRequest, ToolSpec
+from safepoint.agent.model import ModelRequest
 from safepoint.history import ClosedCall, Draft, close_history
 from safepoint.models import anthropic_wire, gemini_wire, openai_wire
+from safepoint.tools.base import ToolSpec
 from tests.history.conversations import PATIENT, batches, drafts, histories, open_histories, wild_text
 from tests.history.tables import VALID
 from tests.resume.test_table import KINDS, stop_at

@@ -17,7 +17,7 @@ from safepoint.agent.events import RungReached
 from safepoint.errors import ToolDefinitionError
 from safepoint.testing import ScriptedModel, call, say
 from safepoint.tools.base import BaseTool
-from safepoint.tools.process import Place, check_platform
+from safepoint.tools.process import ProcessTarget, check_platform
 from safepoint.tools.process_call import pickled_arguments
 from tests.process import process_tools
 from tests.process.process_tools import Point
@@ -167,8 +167,8 @@ def test_windows_is_refused_with_what_to_write() -> None:
 
 
 def test_a_name_is_found_again_also_inside_a_class() -> None:
-    assert Place(__name__, "plain").find() is plain
-    assert Place("threading", "Thread.join").find() is threading.Thread.join
+    assert ProcessTarget(__name__, "plain").find() is plain
+    assert ProcessTarget("threading", "Thread.join").find() is threading.Thread.join
 
 
 def test_an_argument_that_cannot_be_sent_is_a_failed_call_that_names_it() -> None:

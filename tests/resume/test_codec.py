@@ -34,7 +34,7 @@ from safepoint.agent.checkpoint import OpenCall
 from safepoint.agent.codec import MAGIC, decode, decode_dropped, encode
 from safepoint.errors import CheckpointError
 from safepoint.history.encoding import Lost, decode_message, decode_value, encode_message, encode_value
-from safepoint.tools.memory import CallMemory
+from safepoint.tools.call_state import CallState
 from safepoint.tools.options import Effect
 from tests.resume.write_data import COMPOSITES, Notes
 from tests.virtual import virtual
@@ -67,7 +67,7 @@ parts = st.one_of(
 )
 messages = st.builds(Message, st.sampled_from(["user", "assistant", "tool"]), st.lists(parts, max_size=3).map(tuple))
 memories = st.builds(
-    CallMemory,
+    CallState,
     values,
     st.lists(values, max_size=2).map(tuple),
     st.dictionaries(words, values, max_size=2),
@@ -157,10 +157,10 @@ def plain(**changes: Any) -> Checkpoint:  # Any: a checkpoint's own fields
 
 
 def remembering(**memory: Any) -> Checkpoint:  # Any: whatever a tool remembers
-    return plain(calls={"c": OpenCall("c", "", CallMemory(**memory))})
+    return plain(calls={"c": OpenCall("c", "", CallState(**memory))})
 
 
-def memory_of(checkpoint: Checkpoint) -> CallMemory:
+def memory_of(checkpoint: Checkpoint) -> CallState:
     return Checkpoint.from_bytes(checkpoint.to_bytes()).calls["c"].memory
 
 

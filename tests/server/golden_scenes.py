@@ -105,36 +105,36 @@ def _same(one: Json, other: Json) -> bool:
 # -- the scenes --------------------------------------------------------------------------------------------------------
 
 
-def service(scene: Scene) -> None:
+def service(event_context: Scene) -> None:
     for path in ("/health", "/ready", "/version", "/list-apps", "/apps/worker/app-info", "/apps/desk/app-info"):
-        scene.ask("GET", path)
-    scene.ask("GET", "/list-apps?detailed=true")
-    scene.ask("GET", "/apps/nobody/app-info")
-    scene.ask("GET", "/apps/__adk/app-info")
-    scene.ask("PUT", "/run")
-    scene.ask("GET", "/nowhere")
+        event_context.ask("GET", path)
+    event_context.ask("GET", "/list-apps?detailed=true")
+    event_context.ask("GET", "/apps/nobody/app-info")
+    event_context.ask("GET", "/apps/__adk/app-info")
+    event_context.ask("PUT", "/run")
+    event_context.ask("GET", "/nowhere")
 
 
-def sessions(scene: Scene) -> None:
+def sessions(event_context: Scene) -> None:
     base = session_path("", user="golden", app="rounds").rstrip("/")  # what its sessions share stays there
-    scene.ask("POST", base, {"sessionId": "one", "state": {"a": 1, "user:b": 2, "app:golden": 3, "temp:d": 4}})
-    scene.ask("POST", base, {"session_id": "one"})
-    scene.ask("POST", f"{base}/two", {"c": [1, None, {"d": "é"}]})
-    scene.ask("GET", base)
-    scene.ask("PATCH", f"{base}/one", {"stateDelta": {"a": None, "e": 5}})
-    scene.ask("GET", f"{base}/one")
-    scene.ask("GET", f"{base}/three")
+    event_context.ask("POST", base, {"sessionId": "one", "state": {"a": 1, "user:b": 2, "app:golden": 3, "temp:d": 4}})
+    event_context.ask("POST", base, {"session_id": "one"})
+    event_context.ask("POST", f"{base}/two", {"c": [1, None, {"d": "é"}]})
+    event_context.ask("GET", base)
+    event_context.ask("PATCH", f"{base}/one", {"stateDelta": {"a": None, "e": 5}})
+    event_context.ask("GET", f"{base}/one")
+    event_context.ask("GET", f"{base}/three")
     bodies: tuple[object, ...] = ({}, {"stateDelta": 3}, [])
     for body in bodies:
-        scene.ask("PATCH", f"{base}/one", body)
-    scene.ask("POST", base, {"options": {"ttl": 5}})
-    scene.ask("POST", f"{base}/a%20b")
-    scene.ask("DELETE", f"{base}/one")
-    scene.ask("DELETE", f"{base}/one")
-    scene.ask("DELETE", f"{base}/two")
+        event_context.ask("PATCH", f"{base}/one", body)
+    event_context.ask("POST", base, {"options": {"ttl": 5}})
+    event_context.ask("POST", f"{base}/a%20b")
+    event_context.ask("DELETE", f"{base}/one")
+    event_context.ask("DELETE", f"{base}/one")
+    event_context.ask("DELETE", f"{base}/two")
 
 
-def imported(scene: Scene) -> None:
+def imported(event_context: Scene) -> None:
     base = session_path("", user="golden-import").rstrip("/")
     call: Json = {"functionCall": {"id": "c", "name": "t", "args": {}}}
     result: Json = {"functionResponse": {"id": "c", "name": "t", "response": {"result": "r"}}}
@@ -147,120 +147,124 @@ def imported(scene: Scene) -> None:
             ("x", "model", {"text": "hi"}),
         )
     ]
-    scene.ask("POST", base, {"sessionId": "brought", "events": said})
-    scene.ask("POST", base, {"sessionId": "half", "events": said[:2]})
-    scene.ask("POST", base, {"sessionId": "acts", "events": [{**said[0], "actions": {"stateDelta": {"a": 1}}}]})
-    scene.ask("POST", base, {"sessionId": "odd", "events": [{"content": {"role": "boss", "parts": [{"text": "x"}]}}]})
-    scene.ask("DELETE", f"{base}/brought")
+    event_context.ask("POST", base, {"sessionId": "brought", "events": said})
+    event_context.ask("POST", base, {"sessionId": "half", "events": said[:2]})
+    event_context.ask("POST", base, {"sessionId": "acts", "events": [{**said[0], "actions": {"stateDelta": {"a": 1}}}]})
+    event_context.ask(
+        "POST", base, {"sessionId": "odd", "events": [{"content": {"role": "boss", "parts": [{"text": "x"}]}}]}
+    )
+    event_context.ask("DELETE", f"{base}/brought")
 
 
-def run_whole(scene: Scene) -> None:
-    scene.create()
-    scene.run("say one two")
-    scene.run("think hard; say so; note a", customMetadata={"mine": 1, "safepointLedger": 2})
-    scene.run("note a; break b", stateDelta={"from": "client"})
-    scene.run("fail badly")
-    scene.run("say after")
-    scene.stored()
-    scene.ask("GET", "/runs/run_nobody")
+def run_whole(event_context: Scene) -> None:
+    event_context.create()
+    event_context.run("say one two")
+    event_context.run("think hard; say so; note a", customMetadata={"mine": 1, "safepointLedger": 2})
+    event_context.run("note a; break b", stateDelta={"from": "client"})
+    event_context.run("fail badly")
+    event_context.run("say after")
+    event_context.stored()
+    event_context.ask("GET", "/runs/run_nobody")
 
 
-def run_streamed(scene: Scene) -> None:
-    scene.create()
-    scene.stream("say one two")
-    scene.stream("say one two", streaming=True)
-    scene.stream("say so; note a", streaming=True)
-    scene.stream("tell one two 0", streaming=True)
-    scene.stream("fail badly", streaming=True)
-    scene.stored()
-    run = scene.run_id()
-    with scene.server.open_stream("GET", f"/runs/{run}/events?after=0") as frames:
-        scene.note("GET /runs/RUN/events?after=0", [{"id": seq, "data": event} for seq, event in frames])
-    scene.ask("GET", f"/runs/{run}")
+def run_streamed(event_context: Scene) -> None:
+    event_context.create()
+    event_context.stream("say one two")
+    event_context.stream("say one two", streaming=True)
+    event_context.stream("say so; note a", streaming=True)
+    event_context.stream("tell one two 0", streaming=True)
+    event_context.stream("fail badly", streaming=True)
+    event_context.stored()
+    run = event_context.run_id()
+    with event_context.server.open_stream("GET", f"/runs/{run}/events?after=0") as frames:
+        event_context.note("GET /runs/RUN/events?after=0", [{"id": seq, "data": event} for seq, event in frames])
+    event_context.ask("GET", f"/runs/{run}")
 
 
-def refused_runs(scene: Scene) -> None:
-    scene.create()
+def refused_runs(event_context: Scene) -> None:
+    event_context.create()
     for path in ("/run", "/run_sse"):
-        scene.ask("POST", path, message("golden-nowhere", "hi"))
-        scene.ask("POST", path, message(scene.session, "hi", appName="nobody"))
-        scene.ask("POST", path, message(scene.session, "hi", appName=None))
-        scene.ask("POST", path, message(scene.session, "hi", ifBusy="never"))
-        scene.ask("POST", path, message("a/b", "hi"))
-        scene.ask("POST", path, {})
-        scene.ask("POST", path, raw=b'{"appName": ')
-        scene.ask("POST", path, message(scene.session, "hi", newMessage={"parts": [{"txet": "x"}]}))
-        scene.ask("POST", path, message(scene.session, "hi", newMessage=None))
-    scene.stored()
+        event_context.ask("POST", path, message("golden-nowhere", "hi"))
+        event_context.ask("POST", path, message(event_context.session, "hi", appName="nobody"))
+        event_context.ask("POST", path, message(event_context.session, "hi", appName=None))
+        event_context.ask("POST", path, message(event_context.session, "hi", ifBusy="never"))
+        event_context.ask("POST", path, message("a/b", "hi"))
+        event_context.ask("POST", path, {})
+        event_context.ask("POST", path, raw=b'{"appName": ')
+        event_context.ask("POST", path, message(event_context.session, "hi", newMessage={"parts": [{"txet": "x"}]}))
+        event_context.ask("POST", path, message(event_context.session, "hi", newMessage=None))
+    event_context.stored()
 
 
-def cancelled_now(scene: Scene) -> None:
-    scene.create()
-    later = scene.start("say I begin; note a; nap 3000", "nap begins")
-    scene.ask("POST", scene.path(":cancel"), {"reason": "enough"})
-    scene.end(later, "nap")
-    scene.stored()
-    run = scene.run_id()
+def cancelled_now(event_context: Scene) -> None:
+    event_context.create()
+    later = event_context.start("say I begin; note a; nap 3000", "nap begins")
+    event_context.ask("POST", event_context.path(":cancel"), {"reason": "enough"})
+    event_context.end(later, "nap")
+    event_context.stored()
+    run = event_context.run_id()
     for path in (f"/runs/{run}", f"/runs/{run}/why"):
-        scene.ask("GET", path)
-    scene.ask("POST", f"/runs/{run}:cancel", {})
-    scene.ask("POST", scene.path(":cancel"), {})
-    scene.ask("POST", f"/runs/{run}:steer", {"newMessage": {"parts": [{"text": "late"}]}})
-    scene.ask("POST", f"/runs/{run}/asks/ask_nobody:withdraw")
-    scene.run("say next")
-    scene.ask("POST", f"/runs/{run}:rewind")
-    scene.ask("POST", f"/runs/{scene.run_id()}:rewind")
-    scene.stored()
+        event_context.ask("GET", path)
+    event_context.ask("POST", f"/runs/{run}:cancel", {})
+    event_context.ask("POST", event_context.path(":cancel"), {})
+    event_context.ask("POST", f"/runs/{run}:steer", {"newMessage": {"parts": [{"text": "late"}]}})
+    event_context.ask("POST", f"/runs/{run}/asks/ask_nobody:withdraw")
+    event_context.run("say next")
+    event_context.ask("POST", f"/runs/{run}:rewind")
+    event_context.ask("POST", f"/runs/{event_context.run_id()}:rewind")
+    event_context.stored()
 
 
-def cancelled_at_a_safe_point(scene: Scene) -> None:
-    scene.create()
-    later = scene.start("nap 1; note a", "nap begins")
-    scene.ask("POST", scene.path(":cancel"), {"at": "after_tools", "reason": "later", "waitSeconds": 30})
-    scene.end(later, "nap")
-    scene.stored()
-    scene.ask("POST", f"/runs/{scene.run_id()}:cancel")
+def cancelled_at_a_safe_point(event_context: Scene) -> None:
+    event_context.create()
+    later = event_context.start("nap 1; note a", "nap begins")
+    event_context.ask(
+        "POST", event_context.path(":cancel"), {"at": "after_tools", "reason": "later", "waitSeconds": 30}
+    )
+    event_context.end(later, "nap")
+    event_context.stored()
+    event_context.ask("POST", f"/runs/{event_context.run_id()}:cancel")
 
 
-def refused_cancels(scene: Scene) -> None:
-    scene.create()
+def refused_cancels(event_context: Scene) -> None:
+    event_context.create()
     for body in ({"at": "soon"}, {"recursive": "yes"}, {"att": "now"}, {"withinSeconds": 1}, {"reason": "x" * 501}):
-        scene.ask("POST", scene.path(":cancel"), body)
-    scene.ask("POST", scene.path(":cancel"))
-    scene.ask("POST", session_path("golden-nowhere") + ":cancel")
-    scene.ask("POST", "/runs/run_nobody:cancel")
-    scene.ask("POST", "/runs:cancel", {})
-    scene.ask("POST", "/runs:cancel", {"node": "a/b", "all": True})
-    scene.ask("POST", "/runs:cancel", {"sessionId": scene.session})
+        event_context.ask("POST", event_context.path(":cancel"), body)
+    event_context.ask("POST", event_context.path(":cancel"))
+    event_context.ask("POST", session_path("golden-nowhere") + ":cancel")
+    event_context.ask("POST", "/runs/run_nobody:cancel")
+    event_context.ask("POST", "/runs:cancel", {})
+    event_context.ask("POST", "/runs:cancel", {"node": "a/b", "all": True})
+    event_context.ask("POST", "/runs:cancel", {"sessionId": event_context.session})
 
 
-def cancelled_stream(scene: Scene) -> None:
-    scene.create()
-    body = message(scene.session, "say half of; stall", streaming=True)
-    stalls = scene.server.did().count("stall")
-    with scene.server.open_stream("POST", "/run_sse", body) as frames:
-        scene.server.until_did("stall", stalls + 1)
-        scene.ask("POST", scene.path(":cancel"), {"reason": "enough"})
+def cancelled_stream(event_context: Scene) -> None:
+    event_context.create()
+    body = message(event_context.session, "say half of; stall", streaming=True)
+    stalls = event_context.server.did().count("stall")
+    with event_context.server.open_stream("POST", "/run_sse", body) as frames:
+        event_context.server.until_did("stall", stalls + 1)
+        event_context.ask("POST", event_context.path(":cancel"), {"reason": "enough"})
         seen = merged(list(frames))
-    scene.note("POST /run_sse stall", [{"id": seq, "data": event} for seq, event in seen])
-    scene.stored()
+    event_context.note("POST /run_sse stall", [{"id": seq, "data": event} for seq, event in seen])
+    event_context.stored()
 
 
-def paused(scene: Scene) -> None:
-    scene.create()
-    asked = scene.run("ask how many")
+def paused(event_context: Scene) -> None:
+    event_context.create()
+    asked = event_context.run("ask how many")
     (call,) = calls_and_results(asked)[0]
-    scene.stored()
-    scene.ask("GET", f"/runs/{scene.run_id()}")
-    scene.run("x", newMessage=answer("call_nobody", 3))
-    scene.run("x", newMessage=answer(call, 3))
-    scene.stored()
-    scene.run("sign here")
-    scene.ask("POST", scene.path(":cancel"), {"reason": "nobody answers"})
-    scene.stored()
-    scene.stream("ask again", streaming=True)
-    scene.run("say something else")
-    scene.stored()
+    event_context.stored()
+    event_context.ask("GET", f"/runs/{event_context.run_id()}")
+    event_context.run("x", newMessage=answer("call_nobody", 3))
+    event_context.run("x", newMessage=answer(call, 3))
+    event_context.stored()
+    event_context.run("sign here")
+    event_context.ask("POST", event_context.path(":cancel"), {"reason": "nobody answers"})
+    event_context.stored()
+    event_context.stream("ask again", streaming=True)
+    event_context.run("say something else")
+    event_context.stored()
 
 
 def answer(call: str, result: object) -> Json:
@@ -268,96 +272,96 @@ def answer(call: str, result: object) -> Json:
     return {"role": "user", "parts": [part]}
 
 
-def resumed(scene: Scene) -> None:
-    scene.create()
-    asked = scene.run("ask how many")
+def resumed(event_context: Scene) -> None:
+    event_context.create()
+    asked = event_context.run("ask how many")
     (question,) = asked[-1]["customMetadata"]["safepointQuestions"]
-    run = scene.run_id()
-    scene.ask("POST", f"/runs/{run}:resume", {"answers": {question["id"]: 3}, "newMessage": {"parts": []}})
-    scene.ask("POST", f"/runs/{run}:resume", {"answers": {question["id"]: 3}})
-    with scene.server.open_stream("GET", f"/runs/{scene.run_id()}/events") as frames:
+    run = event_context.run_id()
+    event_context.ask("POST", f"/runs/{run}:resume", {"answers": {question["id"]: 3}, "newMessage": {"parts": []}})
+    event_context.ask("POST", f"/runs/{run}:resume", {"answers": {question["id"]: 3}})
+    with event_context.server.open_stream("GET", f"/runs/{event_context.run_id()}/events") as frames:
         list(frames)
-    scene.stored()
-    scene.ask("POST", f"/runs/{run}:resume")
+    event_context.stored()
+    event_context.ask("POST", f"/runs/{run}:resume")
 
 
-def busy(scene: Scene) -> None:
-    scene.create()
-    later = scene.start("nap 3000", "nap begins")
-    scene.run("say no")
-    scene.ask("PATCH", scene.path(), {"stateDelta": {"during": 1}})
-    queued = scene.server.run_in_thread(scene.session, "say queued", ifBusy="queue")
-    scene.server.run_of(scene.session, "queued")
-    scene.run("say now", ifBusy="interrupt")
-    scene.end(later, "nap")
+def busy(event_context: Scene) -> None:
+    event_context.create()
+    later = event_context.start("nap 3000", "nap begins")
+    event_context.run("say no")
+    event_context.ask("PATCH", event_context.path(), {"stateDelta": {"during": 1}})
+    queued = event_context.server.run_in_thread(event_context.session, "say queued", ifBusy="queue")
+    event_context.server.run_of(event_context.session, "queued")
+    event_context.run("say now", ifBusy="interrupt")
+    event_context.end(later, "nap")
     queued.answer()
-    scene.ask("DELETE", scene.path())
+    event_context.ask("DELETE", event_context.path())
 
 
-def repeated(scene: Scene) -> None:
-    scene.create()
-    scene.run("note once", idempotencyKey="golden")
-    scene.run("note once", idempotencyKey="golden")
-    scene.run("note other", idempotencyKey="golden")
-    scene.stored()
+def repeated(event_context: Scene) -> None:
+    event_context.create()
+    event_context.run("note once", idempotencyKey="golden")
+    event_context.run("note once", idempotencyKey="golden")
+    event_context.run("note other", idempotencyKey="golden")
+    event_context.stored()
 
 
-def handed_over(scene: Scene) -> None:
-    scene.create("desk")
-    scene.stream("hand over", streaming=True, appName="desk")
-    scene.run("say still there", appName="desk")
-    scene.run("pretend", appName="desk")
-    scene.stored("desk")
+def handed_over(event_context: Scene) -> None:
+    event_context.create("desk")
+    event_context.stream("hand over", streaming=True, appName="desk")
+    event_context.run("say still there", appName="desk")
+    event_context.run("pretend", appName="desk")
+    event_context.stored("desk")
 
 
-def composed(scene: Scene) -> None:
+def composed(event_context: Scene) -> None:
     for app in ("pipeline", "boss", "crew"):
-        scene.create(app)
-        scene.stream("say found; note composed", streaming=True, appName=app)
-        scene.stored(app)
+        event_context.create(app)
+        event_context.stream("say found; note composed", streaming=True, appName=app)
+        event_context.stored(app)
 
 
-def live(scene: Scene) -> None:
-    with scene.live() as opened:
+def live(event_context: Scene) -> None:
+    with event_context.live() as opened:
         opened.say("say one two")
-        scene.turn(opened, "say one two")
+        event_context.turn(opened, "say one two")
         opened.say("note a", state_delta={"b": 1})
-        scene.turn(opened, "note a")
+        event_context.turn(opened, "note a")
         for frame in ("no json", '{"content": 3}', "{}", '{"blob": {}}'):
             opened.socket.send(frame)
-            scene.note(f"WS {frame}", opened.next())
+            event_context.note(f"WS {frame}", opened.next())
         opened.say("fail badly")
-        scene.turn(opened, "fail badly")
+        event_context.turn(opened, "fail badly")
         opened.say("ask colour")
-        call = calls_and_results(scene.turn(opened, "ask colour"))[0][0]
+        call = calls_and_results(event_context.turn(opened, "ask colour"))[0][0]
         opened.send(content=answer(call, "red"))
-        scene.turn(opened, "answer")
+        event_context.turn(opened, "answer")
         opened.send(close=True)
-        scene.note("WS close", opened.closed())
-    scene.stored()
-    with scene.live(modalities="AUDIO") as opened:
-        scene.note("WS modalities=AUDIO", [opened.next(), opened.closed()])
+        event_context.note("WS close", opened.closed())
+    event_context.stored()
+    with event_context.live(modalities="AUDIO") as opened:
+        event_context.note("WS modalities=AUDIO", [opened.next(), opened.closed()])
 
 
-def live_cancelled(scene: Scene) -> None:
-    naps = scene.server.did().count("nap begins")
-    with scene.live() as opened:
+def live_cancelled(event_context: Scene) -> None:
+    naps = event_context.server.did().count("nap begins")
+    with event_context.live() as opened:
         opened.say("nap 3000")
-        scene.server.until_did("nap begins", naps + 1)
+        event_context.server.until_did("nap begins", naps + 1)
         opened.say("say no")
-        scene.note("WS busy", [opened.next(), opened.next()])
-        scene.ask("POST", scene.path(":cancel"), {"reason": "enough"})
-        scene.turn(opened, "nap")
-    scene.stored()
+        event_context.note("WS busy", [opened.next(), opened.next()])
+        event_context.ask("POST", event_context.path(":cancel"), {"reason": "enough"})
+        event_context.turn(opened, "nap")
+    event_context.stored()
 
 
-def unserved(scene: Scene) -> None:
-    scene.create()
-    scene.ask("GET", scene.path("/artifacts"))
-    scene.ask("GET", scene.path("/artifacts/a.png/versions/1"))
-    scene.ask("PATCH", "/apps/worker/users/ann/memory", {"sessionId": "x"})
+def unserved(event_context: Scene) -> None:
+    event_context.create()
+    event_context.ask("GET", event_context.path("/artifacts"))
+    event_context.ask("GET", event_context.path("/artifacts/a.png/versions/1"))
+    event_context.ask("PATCH", "/apps/worker/users/ann/memory", {"sessionId": "x"})
     for path in ("/apps/worker/eval-sets", "/dev/apps/worker/x", "/debug/trace/x"):
-        scene.ask("GET", path)
+        event_context.ask("GET", path)
 
 
 SCENES: dict[str, Callable[[Scene], None]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from safepoint.server.serving import listen
+from safepoint.server.process import listen
 
 
 def test_no_answer_waits_for_the_acknowledgement_of_its_beginning() -> None:

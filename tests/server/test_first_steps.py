@@ -10,13 +10,13 @@ from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason
 from safepoint.errors import SessionBusy
 from safepoint.server.apps import Catalog
-from safepoint.server.cancelling import cancel_all
+from safepoint.server.cancel_service import cancel_all
 from safepoint.server.config import ServerConfig
-from safepoint.server.host import Host
-from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
+from safepoint.server.managed_run import ManagedRun
 from safepoint.server.principal import LOCAL
 from safepoint.server.requests import CancelRequest, RunRequest
+from safepoint.server.run_manager import RunManager
 from safepoint.server.wire_events import notices
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.run_records import RunState
@@ -27,33 +27,33 @@ from tests.virtual import virtual
 KEY = SessionKey("worker", "ann", "s")
 
 
-async def hosting(model: ScriptedModel) -> Host:
+async def hosting(model: ScriptedModel) -> RunManager:
     agent = Agent("worker", model=model)
-    host = Host(Catalog.of({"worker": agent}), MemoryStorage(), ServerConfig())
-    await host.create(KEY, None)
-    return host
+    manager = RunManager(Catalog.of({"worker": agent}), MemoryStorage(), ServerConfig())
+    await manager.create(KEY, None)
+    return manager
 
 
-async def submit(host: Host, text: str, **more: Any) -> HostedRun:  # Any: fields of the request
-    hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", text, **more)))
-    assert isinstance(hosted, HostedRun)
-    return hosted
+async def submit(manager: RunManager, text: str, **more: Any) -> ManagedRun:  # Any: fields of the request
+    managed = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", text, **more)))
+    assert isinstance(managed, ManagedRun)
+    return managed
 
 
 @virtual
 async def test_a_run_that_is_cancelled_before_its_first_step_keeps_its_message() -> None:
     model = ScriptedModel(say("never asked for"))
-    host = await hosting(model)
-    submitting = asyncio.ensure_future(submit(host, "go"))
+    manager = await hosting(model)
+    submitting = asyncio.ensure_future(submit(manager, "go"))
     await asyncio.sleep(0)
-    [hosted] = host.live()
-    assert (hosted.run.node.started, hosted.state) == (False, RunState.LIVE)
-    [cancelled] = await cancel_all(host, [hosted], CancelRequest(), Reason("changed my mind"))
-    assert (cancelled.outcome, hosted.outcome, model.calls) == ("stopped", "cancelled", 0)
-    assert await submitting is hosted
-    [record] = await host.storage.runs.find()
+    [managed] = manager.live()
+    assert (managed.run.node.started, managed.state) == (False, RunState.LIVE)
+    [cancelled] = await cancel_all(manager, [managed], CancelRequest(), Reason("changed my mind"))
+    assert (cancelled.outcome, managed.outcome, model.calls) == ("stopped", "cancelled", 0)
+    assert await submitting is managed
+    [record] = await manager.storage.runs.find()
     assert (record.state, record.outcome) == (RunState.ENDED, "cancelled")
-    stored = await host.storage.sessions.load(KEY.stored_as)
+    stored = await manager.storage.sessions.load(KEY.stored_as)
     assert [message.role for message in stored.messages] == ["user", "assistant"]
     assert stored.messages[0].text == "go"
     assert "changed my mind" in notices(stored.messages[1])
@@ -62,10 +62,10 @@ async def test_a_run_that_is_cancelled_before_its_first_step_keeps_its_message()
 @virtual
 async def test_a_message_that_has_to_wait_is_queued_until_its_turn_comes() -> None:
     reached = asyncio.Event()
-    host = await hosting(ScriptedModel([say("x"), stall(reached.set)], say("second")))
-    first = await submit(host, "go")
+    manager = await hosting(ScriptedModel([say("x"), stall(reached.set)], say("second")))
+    first = await submit(manager, "go")
     await reached.wait()
-    second = await submit(host, "more", ifBusy="queue")
+    second = await submit(manager, "more", ifBusy="queue")
     assert (first.state, second.state) == (RunState.LIVE, RunState.QUEUED)
     first.ask(SafePoint.NOW, Reason("enough"))
     await first.over.wait()
@@ -75,10 +75,10 @@ async def test_a_message_that_has_to_wait_is_queued_until_its_turn_comes() -> No
 
 @virtual
 async def test_a_message_that_came_in_the_same_moment_as_another_waits_and_is_told_as_queued() -> None:
-    host = await hosting(ScriptedModel([say("x"), stall()]))
-    first, second = await asyncio.gather(submit(host, "go"), submit(host, "more", ifBusy="queue"))
+    manager = await hosting(ScriptedModel([say("x"), stall()]))
+    first, second = await asyncio.gather(submit(manager, "go"), submit(manager, "more", ifBusy="queue"))
     assert (first.state, second.state) == (RunState.LIVE, RunState.QUEUED)
-    [record] = [each for each in await host.storage.runs.find() if each.run_id == second.id]
+    [record] = [each for each in await manager.storage.runs.find() if each.run_id == second.id]
     assert record.state is RunState.QUEUED  # so it outlives this process
     second.withdraw(Reason("changed my mind"))
     await second.over.wait()
@@ -89,10 +89,12 @@ async def test_a_message_that_came_in_the_same_moment_as_another_waits_and_is_to
 
 @virtual
 async def test_a_message_that_came_in_the_same_moment_as_another_and_would_not_wait_is_refused() -> None:
-    host = await hosting(ScriptedModel([say("x"), stall()]))
-    first, second = await asyncio.gather(submit(host, "go"), submit(host, "at the same moment"), return_exceptions=True)
-    assert isinstance(first, HostedRun)
+    manager = await hosting(ScriptedModel([say("x"), stall()]))
+    first, second = await asyncio.gather(
+        submit(manager, "go"), submit(manager, "at the same moment"), return_exceptions=True
+    )
+    assert isinstance(first, ManagedRun)
     assert isinstance(second, SessionBusy)
-    assert [record.run_id for record in await host.storage.runs.find()] == [first.id]
+    assert [record.run_id for record in await manager.storage.runs.find()] == [first.id]
     first.ask(SafePoint.NOW, Reason("enough"))
     await first.over.wait()

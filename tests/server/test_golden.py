@@ -59,9 +59,9 @@ class Normal:
 
 def played(server: ServerProcess, name: str) -> object:
     """The scene as it goes now. Two servers that have seen nothing else tell the same."""
-    scene = Scene(server, f"golden-{name}")
-    SCENES[name](scene)
-    return json.loads(json.dumps(Normal().value(scene.told)))
+    event_context = Scene(server, f"golden-{name}")
+    SCENES[name](event_context)
+    return json.loads(json.dumps(Normal().value(event_context.told)))
 
 
 @pytest.fixture(scope="module")

@@ -13,25 +13,25 @@ from typing import Any, TypeAlias
 import pytest
 
 from safepoint import Agent, check_history, tool
-from safepoint._core.border import outlast
+from safepoint._core.caller_cancellation import outlast
 from safepoint._core.reasons import Reason
 from safepoint._core.supervisor import Supervisor
+from safepoint.agent.tool_context import ToolContext
 from safepoint.server.apps import Catalog
-from safepoint.server.cancelling import cancel_all
+from safepoint.server.cancel_service import cancel_all
 from safepoint.server.config import ServerConfig
-from safepoint.server.elsewhere import cancel_records
-from safepoint.server.host import Host
-from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
+from safepoint.server.lease_sweeper import LeaseSweeper
+from safepoint.server.managed_run import ManagedRun
 from safepoint.server.principal import LOCAL
-from safepoint.server.recovery import Recovery
+from safepoint.server.remote_cancel import cancel_records
 from safepoint.server.requests import CancelRequest, RunRequest
+from safepoint.server.run_manager import RunManager
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.operations import Statement
 from safepoint.storage.run_records import RunState
 from safepoint.testing import CALLER, OWN, Report, RuleModel, call, check_cancellable, say
-from safepoint.testing.kinds import Injection
-from safepoint.tools.context import ToolContext
+from safepoint.testing.injections import Injection
 from tests.injection.parts import A_MOMENT, A_WHILE, EFFECTS, post
 from tests.injection.sampling import sample
 from tests.server.server_process import message
@@ -58,13 +58,13 @@ class World:
         self.storage = Slow()
         self.accepted = 0
 
-    def process(self) -> Host:
+    def process(self) -> RunManager:
         """Seen from the next one, it is dead."""
         model = RuleModel({"post": call("post"), "ask": call("ask")}, otherwise=say("done"))
         catalog = Catalog.of({"worker": Agent("worker", model=model, tools=[post, ask])})
         self.storage.worker = f"{self.storage.worker} and the next"
         self.storage.alive = {self.storage.worker}
-        return Host(catalog, self.storage, CONFIG)
+        return RunManager(catalog, self.storage, CONFIG)
 
 
 CONFIG = ServerConfig(shutdown_seconds=A_MOMENT)
@@ -91,60 +91,60 @@ def everything_is_over() -> None:
             assert all(run.ended for run in stored.runs)
 
 
-def two_processes(first: Callable[[Host], Awaitable[None]]) -> Scenario:
+def two_processes(first: Callable[[RunManager], Awaitable[None]]) -> Scenario:
     async def scenario() -> None:
         world = World()
         WORLDS.append(world)
-        host = world.process()
+        manager = world.process()
         try:
             await world.storage.sessions.create(KEY.stored_as, {})
-            await first(host)
+            await first(manager)
         finally:
-            await outlast(Supervisor.current().spawn(_next_process(world, host), "the next process", None))
+            await outlast(Supervisor.current().spawn(_next_process(world, manager), "the next process", None))
 
     scenario.__name__ = first.__name__
     return scenario
 
 
-async def _next_process(world: World, host: Host) -> None:
-    await host.shut_down()
+async def _next_process(world: World, manager: RunManager) -> None:
+    await manager.shut_down()
     successor = world.process()
-    recovery = Recovery(successor)
+    recovery = LeaseSweeper(successor)
     await recovery.once()
-    for hosted in list(successor.runs.values()):
-        await hosted.over.wait()
+    for managed in list(successor.runs.values()):
+        await managed.over.wait()
     await successor.shut_down()
 
 
-async def submit(host: Host, text: str, **more: object) -> HostedRun:
-    hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", text, **more)))
-    assert isinstance(hosted, HostedRun)
-    await hosted.admitted.wait()
-    return hosted
+async def submit(manager: RunManager, text: str, **more: object) -> ManagedRun:
+    managed = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", text, **more)))
+    assert isinstance(managed, ManagedRun)
+    await managed.admitted.wait()
+    return managed
 
 
-async def a_message_is_answered(host: Host) -> None:
-    hosted = await submit(host, "post")
-    await hosted.over.wait()
+async def a_message_is_answered(manager: RunManager) -> None:
+    managed = await submit(manager, "post")
+    await managed.over.wait()
 
 
-async def a_process_leaves_while_a_run_and_a_queue_are_under_way(host: Host) -> None:
+async def a_process_leaves_while_a_run_and_a_queue_are_under_way(manager: RunManager) -> None:
     for _ in range(2):
-        await submit(host, "post", ifBusy="queue")
+        await submit(manager, "post", ifBusy="queue")
         WORLDS[-1].accepted += 1
     await asyncio.sleep(A_WHILE / 2)
 
 
-async def a_run_and_a_queued_one_are_cancelled(host: Host) -> None:
-    runs = [await submit(host, "post"), await submit(host, "post", ifBusy="queue")]
+async def a_run_and_a_queued_one_are_cancelled(manager: RunManager) -> None:
+    runs = [await submit(manager, "post"), await submit(manager, "post", ifBusy="queue")]
     await asyncio.sleep(A_WHILE / 4)
-    await cancel_all(host, runs, CancelRequest(), Reason("enough"))
+    await cancel_all(manager, runs, CancelRequest(), Reason("enough"))
 
 
-async def a_pause_is_cleared(host: Host) -> None:
-    hosted = await submit(host, "ask")
-    await hosted.over.wait()
-    await cancel_records(host, await host.storage.runs.still_open(), CancelRequest(), Reason("enough"))
+async def a_pause_is_cleared(manager: RunManager) -> None:
+    managed = await submit(manager, "ask")
+    await managed.over.wait()
+    await cancel_records(manager, await manager.storage.runs.still_open(), CancelRequest(), Reason("enough"))
 
 
 EACH_BEGINNING = pytest.mark.parametrize(
@@ -159,11 +159,11 @@ EACH_BEGINNING = pytest.mark.parametrize(
 )
 
 
-def kinds_for(first: Callable[[Host], Awaitable[None]]) -> list[Injection]:
+def kinds_for(first: Callable[[RunManager], Awaitable[None]]) -> list[Injection]:
     return [CALLER] if first is a_process_leaves_while_a_run_and_a_queue_are_under_way else [CALLER, OWN]
 
 
-def cancel(first: Callable[[Host], Awaitable[None]], kinds: list[Injection]) -> Report:
+def cancel(first: Callable[[RunManager], Awaitable[None]], kinds: list[Injection]) -> Report:
     report = check_cancellable(two_processes(first), oracles=[everything_is_over, EFFECTS.began_once], kinds=kinds)
     assert report.failures == [], "\n".join(map(str, report.failures[:3]))
     return report
@@ -171,7 +171,7 @@ def cancel(first: Callable[[Host], Awaitable[None]], kinds: list[Injection]) -> 
 
 @EACH_BEGINNING
 def test_whatever_is_cancelled_today_the_next_process_finds_and_ends_everything(
-    first: Callable[[Host], Awaitable[None]],
+    first: Callable[[RunManager], Awaitable[None]],
 ) -> None:
     assert cancel(first, sample(kinds_for(first), first.__name__)).points
 
@@ -180,7 +180,7 @@ def test_whatever_is_cancelled_today_the_next_process_finds_and_ends_everything(
 @pytest.mark.timeout(300)
 @EACH_BEGINNING
 def test_whatever_is_cancelled_the_next_process_finds_and_ends_everything(
-    first: Callable[[Host], Awaitable[None]], capsys: pytest.CaptureFixture[str]
+    first: Callable[[RunManager], Awaitable[None]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = cancel(first, kinds_for(first))
     with capsys.disabled():

@@ -16,12 +16,12 @@ from safepoint import Agent, check_history, tool
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason
 from safepoint.server import create_app
-from safepoint.server.finding import Finder
-from safepoint.server.host import Host
-from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
+from safepoint.server.managed_run import ManagedRun
 from safepoint.server.principal import LOCAL
 from safepoint.server.requests import RunRequest
+from safepoint.server.run_lookup import RunLookup
+from safepoint.server.run_manager import RunManager
 from safepoint.sessions import SqliteStorage
 from safepoint.storage.run_records import RunState
 from safepoint.testing import ScriptedModel, call, run_virtual, say
@@ -32,7 +32,7 @@ A_LOCK, RETRIES = 25.0, 10.0
 KEY = SessionKey("worker", "ann", "s")
 
 
-def with_host(path: Path, body: Callable[[Host, sqlite3.Connection, asyncio.Event], Awaitable[None]]) -> None:
+def with_host(path: Path, body: Callable[[RunManager, sqlite3.Connection, asyncio.Event], Awaitable[None]]) -> None:
     reached = asyncio.Event()
 
     @tool
@@ -46,11 +46,11 @@ def with_host(path: Path, body: Callable[[Host, sqlite3.Connection, asyncio.Even
         storage = SqliteStorage(path, timeout=0.02)
         agent = Agent("worker", model=ScriptedModel(call("wait"), say("done"), repeat=True), tools=[wait])
         app: FastAPI = create_app({"worker": agent}, storage=storage)
-        host: Host = app.state.host
-        await host.create(KEY, None)
+        manager: RunManager = app.state.manager
+        await manager.create(KEY, None)
         other = sqlite3.connect(path, isolation_level=None)
         try:
-            await body(host, other, reached)
+            await body(manager, other, reached)
         finally:
             other.close()
             await storage.aclose()
@@ -59,32 +59,32 @@ def with_host(path: Path, body: Callable[[Host, sqlite3.Connection, asyncio.Even
 
 
 def test_a_lock_of_25_seconds_loses_no_end_and_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def body(host: Host, other: sqlite3.Connection, reached: asyncio.Event) -> None:
-        hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
-        assert isinstance(hosted, HostedRun)
+    async def body(manager: RunManager, other: sqlite3.Connection, reached: asyncio.Event) -> None:
+        managed = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
+        assert isinstance(managed, ManagedRun)
         await reached.wait()
         other.execute("BEGIN IMMEDIATE")
-        hosted.ask(SafePoint.NOW, Reason("enough"))
-        await hosted.over.wait()
-        assert hosted.outcome == "cancelled"
+        managed.ask(SafePoint.NOW, Reason("enough"))
+        await managed.over.wait()
+        assert managed.outcome == "cancelled"
         async with asyncio.timeout(5):  # readers wait for no lock
-            check_history((await host.view(KEY)).messages)
-            shown = await Finder(host).session(KEY)
+            check_history((await manager.view(KEY)).messages)
+            shown = await RunLookup(manager).session(KEY)
         assert shown["events"][-1]["errorCode"] == "INVOCATION_ABORTED"
         await asyncio.sleep(A_LOCK)
-        record = await host.storage.runs.get(hosted.id)
+        record = await manager.storage.runs.get(managed.id)
         assert record is not None
         assert record.state is RunState.LIVE, "neither the session nor the record has an end"
-        assert not (await host.storage.sessions.load(KEY.stored_as)).runs[-1].ended
+        assert not (await manager.storage.sessions.load(KEY.stored_as)).runs[-1].ended
         other.execute("ROLLBACK")
         await asyncio.sleep(RETRIES)
-        stored, record = await host.storage.sessions.load(KEY.stored_as), await host.storage.runs.get(hosted.id)
+        stored, record = await manager.storage.sessions.load(KEY.stored_as), await manager.storage.runs.get(managed.id)
         assert record is not None
         assert (record.state, record.outcome) == (RunState.ENDED, "cancelled")
-        assert stored.messages == tuple(hosted.run.result.messages)
+        assert stored.messages == tuple(managed.run.result.messages)
         check_history(stored.messages)
-        next_one = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "more")))
-        assert isinstance(next_one, HostedRun)
+        next_one = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "more")))
+        assert isinstance(next_one, ManagedRun)
         await next_one.over.wait()
         assert next_one.outcome == "end_turn"
 

@@ -9,11 +9,11 @@ from safepoint import Agent, check_history, tool
 from safepoint.agent.journal import Ended
 from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
-from safepoint.server.host import Host
-from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
+from safepoint.server.managed_run import ManagedRun
 from safepoint.server.principal import LOCAL
 from safepoint.server.requests import RunRequest
+from safepoint.server.run_manager import RunManager
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.operations import AppendChanges, Statement
 from safepoint.testing import ScriptedModel, call, say
@@ -50,12 +50,12 @@ async def look() -> str:
 async def test_the_end_that_a_store_did_not_take_is_written_when_it_answers_again() -> None:
     store = HangsAtTheEnd()
     agent = Agent("worker", model=ScriptedModel(call("look"), say("done")), tools=[look])
-    host = Host(Catalog.of({"worker": agent}), store, ServerConfig())
-    await host.create(KEY, None)
-    hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
-    assert isinstance(hosted, HostedRun)
-    assert hosted.task is not None
-    await hosted.task
+    manager = RunManager(Catalog.of({"worker": agent}), store, ServerConfig())
+    await manager.create(KEY, None)
+    managed = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
+    assert isinstance(managed, ManagedRun)
+    assert managed.task is not None
+    await managed.task
     assert store.hung
     stored = await store.sessions.load(KEY.stored_as)
     assert (stored.runs[-1].ended, stored.runs[-1].stop_reason) == (True, "end_turn")

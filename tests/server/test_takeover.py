@@ -13,7 +13,7 @@ from safepoint.history.parts import Message, Text, user_message
 from safepoint.server.config import OnCrash, ServerConfig
 from safepoint.server.takeover import Move, Verdict, verdict
 from safepoint.sessions import MemoryStore, Session
-from safepoint.sessions.recovery import CRASH
+from safepoint.sessions.sealing import CRASH
 from safepoint.sessions.store import Stored, StoredRun
 from safepoint.storage.run_records import RunRecord, RunState
 from tests.server.server_process import message

@@ -9,7 +9,7 @@ import pytest
 
 from safepoint.server.feed import Feed, Frame, Viewer
 from safepoint.server.tool_output import Told
-from safepoint.server.wire_events import Scene
+from safepoint.server.wire_events import EventContext
 from tests.server.server_process import ServerProcess, message, parts, session_path
 from tests.server.test_live import Live
 
@@ -105,7 +105,7 @@ def text_of(frames: Iterable[Frame]) -> str:
 
 
 def test_pieces_of_one_call_are_melted_and_those_of_two_are_not_mixed() -> None:
-    feed = Feed(Scene("run_1", "agent"))
+    feed = Feed(EventContext("run_1", "agent"))
     with feed.view() as viewer:
         for call, text in ((CALL, "a"), (CALL, "b"), (OTHER, "c"), (CALL, "d")):
             feed.tell_output(call, text, 0.0)
@@ -114,12 +114,12 @@ def test_pieces_of_one_call_are_melted_and_those_of_two_are_not_mixed() -> None:
 
 
 def test_each_piece_comes_before_the_event_that_it_was_told_before_and_again_for_whoever_comes_back() -> None:
-    feed = Feed(Scene("run_1", "agent"))
+    feed = Feed(EventContext("run_1", "agent"))
     with feed.view() as viewer:
         feed.tell_output(CALL, "a", 0.0)
-        feed.say(0, {"id": "0"})
+        feed.append(0, {"id": "0"})
         feed.tell_output(CALL, "b", 0.0)
-        feed.say(1, {"id": "1"})
+        feed.append(1, {"id": "1"})
         seen = everything(viewer)
     assert [frame.seq for frame in seen] == [0, 1, 1, 2]
     assert [frame.event["id"] for frame in seen][1::2] == ["0", "1"]
@@ -128,7 +128,7 @@ def test_each_piece_comes_before_the_event_that_it_was_told_before_and_again_for
 
 
 def test_a_viewer_that_is_far_behind_gets_the_end_and_nobody_pays_for_the_rest() -> None:
-    feed = Feed(Scene("run_1", "agent"))
+    feed = Feed(EventContext("run_1", "agent"))
     with feed.view() as viewer:
         for number in range(100_000):
             feed.tell_output(CALL, f"{number:010}", 0.0)
@@ -138,4 +138,4 @@ def test_a_viewer_that_is_far_behind_gets_the_end_and_nobody_pays_for_the_rest()
         feed.tell_output(CALL, "x" * 1_000_000, 0.0)
         assert len(text_of(everything(viewer))) == 1_000_000
         feed.close()
-    assert feed.output.take(0, 10, feed.scene) is None
+    assert feed.output.take(0, 10, feed.event_context) is None

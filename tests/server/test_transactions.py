@@ -11,22 +11,22 @@ import pytest
 
 from safepoint import Agent, tool
 from safepoint._core.reasons import Reason
+from safepoint.agent.tool_context import ToolContext
 from safepoint.server.app import create_app
 from safepoint.server.apps import Catalog
-from safepoint.server.cancelling import cancel_all
+from safepoint.server.cancel_service import cancel_all
 from safepoint.server.config import ServerConfig
-from safepoint.server.host import Host
-from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
+from safepoint.server.managed_run import ManagedRun
 from safepoint.server.principal import LOCAL
 from safepoint.server.requests import CancelRequest, RunRequest
+from safepoint.server.run_manager import RunManager
 from safepoint.sessions import MemoryStore, SqliteStore
 from safepoint.sessions.session import Session
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.run_records import RunState
 from safepoint.storage.sqlite.storage import SqliteStorage
 from safepoint.testing import RuleModel, ScriptedModel, call, run_virtual, say, stall
-from safepoint.tools.context import ToolContext
 from tests.server.server_process import message
 from tests.testing.plain_store import PlainStore
 
@@ -47,40 +47,40 @@ async def remember(ctx: ToolContext[None]) -> str:
     return "kept"
 
 
-def served(folder: Path, agent: Agent, body: Callable[[Host, SqliteStorage], Awaitable[None]]) -> None:
+def served(folder: Path, agent: Agent, body: Callable[[RunManager, SqliteStorage], Awaitable[None]]) -> None:
     async def main() -> None:
         storage = SqliteStorage(folder / "safepoint.db")
-        host = Host(Catalog.of({"worker": agent}), storage, ServerConfig())
-        await host.create(KEY, {"a": 1})
+        manager = RunManager(Catalog.of({"worker": agent}), storage, ServerConfig())
+        await manager.create(KEY, {"a": 1})
         try:
-            await body(host, storage)
+            await body(manager, storage)
         finally:
             await storage.aclose()
 
     run_virtual(main)
 
 
-async def submit(host: Host, text: str, **more: Any) -> HostedRun:  # Any: fields of the request
-    hosted = await host.submit(LOCAL, KEY, RunRequest.model_validate(message("s", text, **more)))
-    assert isinstance(hosted, HostedRun)
-    return hosted
+async def submit(manager: RunManager, text: str, **more: Any) -> ManagedRun:  # Any: fields of the request
+    managed = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", text, **more)))
+    assert isinstance(managed, ManagedRun)
+    return managed
 
 
-async def over(hosted: HostedRun) -> HostedRun:
-    assert hosted.task is not None
-    await hosted.task
-    return hosted
+async def over(managed: ManagedRun) -> ManagedRun:
+    assert managed.task is not None
+    await managed.task
+    return managed
 
 
 @pytest.mark.parametrize("more", [{}, {"ifBusy": "queue"}, {"idempotencyKey": "k"}, {"stateDelta": {"user:x": 1}}])
 def test_a_plain_run_on_a_free_session_writes_twice(tmp_path: Path, more: dict[str, Any]) -> None:
-    async def body(host: Host, storage: SqliteStorage) -> None:
+    async def body(manager: RunManager, storage: SqliteStorage) -> None:
         for number in range(3):
             given = {**more, "idempotencyKey": f"k{number}"} if "idempotencyKey" in more else more
             before = storage.transactions
-            hosted = await over(await submit(host, "hi", **given))
-            assert (hosted.outcome, storage.transactions - before) == ("end_turn", 2)
-            record = await storage.runs.get(hosted.id)
+            managed = await over(await submit(manager, "hi", **given))
+            assert (managed.outcome, storage.transactions - before) == ("end_turn", 2)
+            record = await storage.runs.get(managed.id)
             assert record is not None
             assert (record.state, record.outcome) == (RunState.ENDED, "end_turn")
         assert len((await storage.sessions.load(KEY.stored_as)).messages) == 6
@@ -91,14 +91,14 @@ def test_a_plain_run_on_a_free_session_writes_twice(tmp_path: Path, more: dict[s
 def test_a_run_on_a_session_that_was_just_loaded_writes_twice_too(tmp_path: Path) -> None:
     agent = Agent("worker", model=ScriptedModel(say("done"), repeat=True))
 
-    async def body(host: Host, storage: SqliteStorage) -> None:
-        await over(await submit(host, "hi"))
-        other = Host(Catalog.of({"worker": agent}), storage, ServerConfig())
+    async def body(manager: RunManager, storage: SqliteStorage) -> None:
+        await over(await submit(manager, "hi"))
+        other = RunManager(Catalog.of({"worker": agent}), storage, ServerConfig())
         before = storage.transactions
         assert (await over(await submit(other, "hi"))).outcome == "end_turn"
         assert storage.transactions - before == 2
         before = storage.transactions  # and here others have written since
-        assert (await over(await submit(host, "hi"))).outcome == "end_turn"
+        assert (await over(await submit(manager, "hi"))).outcome == "end_turn"
         assert storage.transactions - before == 3
 
     served(tmp_path, agent, body)
@@ -107,11 +107,11 @@ def test_a_run_on_a_session_that_was_just_loaded_writes_twice_too(tmp_path: Path
 def test_a_queued_run_writes_three_times(tmp_path: Path) -> None:
     reached = asyncio.Event()
 
-    async def body(host: Host, storage: SqliteStorage) -> None:
-        first = await submit(host, "go")
+    async def body(manager: RunManager, storage: SqliteStorage) -> None:
+        first = await submit(manager, "go")
         await reached.wait()
         before = storage.transactions
-        second = await submit(host, "more", ifBusy="queue")
+        second = await submit(manager, "more", ifBusy="queue")
         first.ask(CancelRequest().point(), Reason("enough"))
         await over(first)
         assert (await over(second)).outcome == "end_turn"
@@ -123,13 +123,13 @@ def test_a_queued_run_writes_three_times(tmp_path: Path) -> None:
 def test_a_durable_cancel_request_is_one_more(tmp_path: Path) -> None:
     reached = asyncio.Event()
 
-    async def body(host: Host, storage: SqliteStorage) -> None:
+    async def body(manager: RunManager, storage: SqliteStorage) -> None:
         before = storage.transactions
-        hosted = await submit(host, "go")
+        managed = await submit(manager, "go")
         await reached.wait()
-        [cancelled] = await cancel_all(host, [hosted], CancelRequest(), Reason("enough"))
+        [cancelled] = await cancel_all(manager, [managed], CancelRequest(), Reason("enough"))
         assert (cancelled.outcome, cancelled.durable) == ("stopped", True)
-        await over(hosted)
+        await over(managed)
         assert storage.transactions - before in (2, 3)  # it may share the transaction of the end
 
     served(tmp_path, Agent("worker", model=ScriptedModel([say("x"), stall(reached.set)])), body)
@@ -139,10 +139,10 @@ def test_calls_of_one_pass_of_the_loop_start_in_one_transaction(tmp_path: Path) 
     """The reply, the starts of both calls, and their ends, which come in one pass too; then the answer ends the run."""
     model = RuleModel({"go": [call("look", x=1), call("look", x=2)]}, otherwise=say("done"))
 
-    async def body(host: Host, storage: SqliteStorage) -> None:
+    async def body(manager: RunManager, storage: SqliteStorage) -> None:
         before = storage.transactions
-        hosted = await over(await submit(host, "go"))
-        assert hosted.outcome == "end_turn"
+        managed = await over(await submit(manager, "go"))
+        assert managed.outcome == "end_turn"
         assert storage.transactions - before <= 2 + 3
 
     served(tmp_path, Agent("worker", model=model, tools=[look]), body)
@@ -151,12 +151,12 @@ def test_calls_of_one_pass_of_the_loop_start_in_one_transaction(tmp_path: Path) 
 def test_what_a_run_did_to_shared_state_is_stored_with_its_end(tmp_path: Path) -> None:
     model = RuleModel({"go": call("remember")}, otherwise=say("done"))
 
-    async def body(host: Host, storage: SqliteStorage) -> None:
+    async def body(manager: RunManager, storage: SqliteStorage) -> None:
         for number in (1, 2):
-            hosted = await over(await submit(host, "go"))
-            assert hosted.outcome == "end_turn"
+            managed = await over(await submit(manager, "go"))
+            assert managed.outcome == "end_turn"
             assert await storage.shared.shared(["worker/ann"]) == {"user:seen": number}
-            assert [event["actions"]["stateDelta"] for event in hosted.feed.whole][-2:].count(
+            assert [event["actions"]["stateDelta"] for event in managed.feed.whole][-2:].count(
                 {"user:seen": number}
             ) == 1
         assert (await storage.sessions.load(KEY.stored_as)).state == {"a": 1}
@@ -167,12 +167,12 @@ def test_what_a_run_did_to_shared_state_is_stored_with_its_end(tmp_path: Path) -
 def test_a_server_takes_a_whole_storage_and_refuses_anything_less(tmp_path: Path) -> None:
     agents = {"worker": Agent("worker", model=ScriptedModel())}
     store = SqliteStore(tmp_path / "a.db")
-    assert create_app(agents, store=store).state.host.storage is store.storage
+    assert create_app(agents, store=store).state.manager.storage is store.storage
     memory = MemoryStorage()
-    assert create_app(agents, storage=memory).state.host.storage is memory
-    assert create_app(agents, store=memory).state.host.storage is memory
+    assert create_app(agents, storage=memory).state.manager.storage is memory
+    assert create_app(agents, store=memory).state.manager.storage is memory
     kept = MemoryStore()
-    assert create_app(agents, store=kept).state.host.storage is kept.storage
+    assert create_app(agents, store=kept).state.manager.storage is kept.storage
     with pytest.raises(TypeError, match=r"PlainStore.*lacks sessions, runs, shared, loops, changes, commit"):
         create_app(agents, store=PlainStore())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # what is refused
     with pytest.raises(TypeError, match="write one of them"):

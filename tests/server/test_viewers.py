@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from safepoint.server.feed import Feed
-from safepoint.server.wire_events import Scene, empty_event
+from safepoint.server.wire_events import EventContext, empty_event
 from tests.server.impatient_server import VIEWERS
 from tests.server.server_process import PATIENCE, ServerProcess, calls_and_results, message, texts, until_let_go
 
@@ -275,44 +275,44 @@ def told(feed: Feed, after: int = 0) -> list[tuple[int, str]]:
 
 
 def test_words_keep_their_order_and_thoughts_stay_apart() -> None:
-    feed = Feed(Scene("run_1", "a"))
+    feed = Feed(EventContext("run_1", "a"))
     for text, thought in (("hm", True), ("m", True), ("yes", False), (" no", False)):
-        feed.whisper(0, text, 0.0, thought=thought)
+        feed.append_partial(0, text, 0.0, thought=thought)
     assert told(feed) == [(0, "hmm"), (0, "yes no")]
 
 
 def test_words_of_a_failed_attempt_are_not_told_with_those_of_the_next() -> None:
-    feed = Feed(Scene("run_1", "a"))
-    feed.whisper(0, "half an ans", 0.0, thought=False)
+    feed = Feed(EventContext("run_1", "a"))
+    feed.append_partial(0, "half an ans", 0.0, thought=False)
     with feed.view() as viewer:
         assert viewer.take() is not None
         feed.begin()
-        feed.whisper(0, "the answer", 0.0, thought=False)
+        feed.append_partial(0, "the answer", 0.0, thought=False)
         frame = viewer.take()
     assert frame is not None
     assert texts([frame.event]) == ["the answer"]
 
 
 def test_no_viewer_is_given_more_words_at_once_than_it_may_hold() -> None:
-    feed = Feed(Scene("run_1", "a"))
+    feed = Feed(EventContext("run_1", "a"))
     for _ in range(10):
-        feed.whisper(0, "x" * 100_000, 0.0, thought=False)
+        feed.append_partial(0, "x" * 100_000, 0.0, thought=False)
     assert max(len(text) for _, text in told(feed)) <= 400_000
     assert sum(len(text) for _, text in told(feed)) == 1_000_000
 
 
 def test_words_wake_only_who_wants_to_see_them() -> None:
-    feed, words, whole = Feed(Scene("run_1", "a")), asyncio.Event(), asyncio.Event()
+    feed, words, whole = Feed(EventContext("run_1", "a")), asyncio.Event(), asyncio.Event()
     with feed.view(several=words), feed.view(partials=False, several=whole):
-        feed.whisper(0, "one", 1.0, thought=False)
+        feed.append_partial(0, "one", 1.0, thought=False)
         assert (words.is_set(), whole.is_set()) == (True, False)
-        feed.say(0, empty_event(feed.scene, 0, 1.0))
+        feed.append(0, empty_event(feed.event_context, 0, 1.0))
         assert whole.is_set()
 
 
 def test_half_a_surrogate_pair_can_be_sent() -> None:
-    feed = Feed(Scene("run_1", "a"))
-    feed.whisper(0, "\ud83d", 0.0, thought=False)
+    feed = Feed(EventContext("run_1", "a"))
+    feed.append_partial(0, "\ud83d", 0.0, thought=False)
     with feed.view() as viewer:
         frame = viewer.take()
     assert frame is not None
@@ -321,7 +321,7 @@ def test_half_a_surrogate_pair_can_be_sent() -> None:
 
 def test_the_feed_tells_when_the_first_viewer_comes_and_the_last_one_leaves() -> None:
     heard: list[bool] = []
-    feed, other = Feed(Scene("run_1", "a"), watched=heard.append), Feed(Scene("run_2", "a"))
+    feed, other = Feed(EventContext("run_1", "a"), watched=heard.append), Feed(EventContext("run_2", "a"))
     first, second = feed.view(), feed.view()
     first.leave()
     first.leave()
@@ -338,11 +338,11 @@ async def _waits(feed: Feed) -> bool:
     with feed.view() as viewer:
         waiting = asyncio.create_task(viewer.wait())
         await asyncio.sleep(0)
-        feed.say(0, empty_event(feed.scene, 0, 0.0), last=True)
+        feed.append(0, empty_event(feed.event_context, 0, 0.0), last=True)
         await waiting
         frame = viewer.take()
     return frame is not None and frame.last
 
 
 def test_who_waits_is_woken_and_sees_that_it_is_the_last() -> None:
-    assert asyncio.run(_waits(Feed(Scene("run_1", "a"))))
+    assert asyncio.run(_waits(Feed(EventContext("run_1", "a"))))

@@ -25,7 +25,7 @@ from safepoint import (
     tool,
 )
 from safepoint.sessions import MemoryStore, Session, Store
-from safepoint.sessions.recovery import sealed
+from safepoint.sessions.sealing import sealed
 from safepoint.testing import call, run_virtual, say
 from tests.injection.parts import StepModel
 from tests.sessions.stores import Wrapped, both_stores, opened

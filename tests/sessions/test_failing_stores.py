@@ -15,7 +15,7 @@ from safepoint.sessions import MemoryStore, Session, Store
 from safepoint.testing import ScriptedModel, call, run_virtual, say, stall
 from tests.injection.parts import SlowStore, StepModel
 from tests.sessions.stores import Wrapped, both_stores, opened
-from tests.sessions.test_inside import around
+from tests.sessions.test_nested_runs import around
 
 APPENDS = 5  # opened; said; called twice; ended
 

@@ -15,7 +15,7 @@ from safepoint._core.clock import current_clock
 from safepoint._core.orphans import Orphan
 from safepoint.errors import StopTool
 from safepoint.sessions import LateResult, Session, Store
-from safepoint.sessions.late import late_result
+from safepoint.sessions.late_results import late_result
 from safepoint.testing import ScriptedModel, call, pass_time, run_virtual, say
 from safepoint.tools.base import BaseTool
 from tests.sessions.stores import both_stores, opened

@@ -19,7 +19,7 @@ import pytest
 from safepoint._core.clock import current_clock
 from safepoint.errors import UsageError
 from safepoint.testing.clock import EPOCH, START, Deadlock, Endless, OutsideWork, VirtualLoop, run_virtual
-from safepoint.testing.passing import pass_time
+from safepoint.testing.virtual_sleep import pass_time
 
 
 def virtual_loop() -> VirtualLoop:

@@ -21,10 +21,10 @@ import anyio.to_thread
 import pytest
 
 from safepoint.testing.injector import check_cancellable
-from safepoint.testing.passing import pass_time
 from safepoint.testing.points import Moment
 from safepoint.testing.report import Report
 from safepoint.testing.subject import NullSubject
+from safepoint.testing.virtual_sleep import pass_time
 
 
 def check(scenario: Callable[[], Coroutine[Any, Any, object]], **options: Any) -> Report:

@@ -17,8 +17,8 @@ import pytest
 
 from safepoint.testing.clock import VirtualLoop
 from safepoint.testing.frames import Owner, chain, landed_at, owner_of, timed_by
-from safepoint.testing.passing import pass_time
 from safepoint.testing.points import Aim, Moment, Watch, WatchedLoop
+from safepoint.testing.virtual_sleep import pass_time
 
 T = TypeVar("T")
 

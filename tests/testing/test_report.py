@@ -12,13 +12,13 @@ import pytest
 from safepoint.errors import UsageError
 from safepoint.testing.clock import run_virtual
 from safepoint.testing.frames import Place
+from safepoint.testing.injections import CALLER, Injection, Shot, clock_jump, may_raise, must_return
 from safepoint.testing.injector import check_cancellable
-from safepoint.testing.kinds import CALLER, Injection, Shot, clock_jump, may_raise, must_return
-from safepoint.testing.passing import pass_time
 from safepoint.testing.points import Moment
 from safepoint.testing.report import Report
 from safepoint.testing.runs import SafepointRuns
 from safepoint.testing.subject import NullSubject, default_subject
+from safepoint.testing.virtual_sleep import pass_time
 
 
 def check(scenario: Callable[[], Coroutine[Any, Any, object]], **options: Any) -> Report:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from safepoint import Agent, Budget, CancelToken, RunFailed, SafePoint, Sequential, TurnLoop
+from safepoint.agent.event_hub import EventReader
 from safepoint.agent.events import RunEnded
-from safepoint.agent.stream import Reader
 from safepoint.errors import HistoryError, ModelError, UsageError
 from safepoint.sessions import MemoryStore, Session
 from safepoint.testing import ScriptedModel, call, fail, pass_time, say
@@ -170,7 +170,7 @@ async def test_an_agent_that_is_none_ends_the_loop() -> None:
 async def test_an_error_of_a_watcher_stops_the_run_and_ends_the_loop() -> None:
     gate = Gate()
 
-    async def on_events(turn: Turn[str], events: Reader) -> None:
+    async def on_events(turn: Turn[str], events: EventReader) -> None:
         await gate.reached.wait()
         raise KeyError("watching failed")
 
@@ -184,7 +184,7 @@ async def test_an_error_of_a_watcher_stops_the_run_and_ends_the_loop() -> None:
 
 @virtual
 async def test_a_watcher_may_be_a_plain_function_and_sees_every_event() -> None:
-    readers: list[Reader] = []
+    readers: list[EventReader] = []
     async with TurnLoop(talker(), on_events=lambda turn, events: readers.append(events)) as loop:
         loop.push("first")
         await until(loop, lambda: len(readers) == 1)

@@ -10,7 +10,7 @@ import asyncio
 import pytest
 
 from safepoint.testing import check_cancellable
-from safepoint.testing.kinds import Injection, Shot, must_return
+from safepoint.testing.injections import Injection, Shot, must_return
 from tests.injection.entries import Scenario
 from tests.injection.sampling import sample
 from tests.injection.turned import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from safepoint import Agent, SafePoint, TurnLoop
-from safepoint.agent.stream import Reader
+from safepoint.agent.event_hub import EventReader
 from safepoint.testing import ScriptedModel, say, stall
 from safepoint.turns import MemoryTurnStore, Turn
 from tests.machines.stepping import SteppingLoop
@@ -24,7 +24,7 @@ class Peeked(MemoryTurnStore):
         return stored_places(None if table is None else table.read())
 
 
-async def watch(turn: Turn[str], events: Reader) -> None:
+async def watch(turn: Turn[str], events: EventReader) -> None:
     async for _ in events:
         pass
 

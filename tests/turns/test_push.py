@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from safepoint import Agent, SafePoint, TurnLoop
-from safepoint.agent.stream import Reader
+from safepoint.agent.event_hub import EventReader
 from safepoint.errors import UsageError, WaitInsideRun
 from safepoint.testing import ScriptedModel, call, pass_time, say, stall
 from safepoint.turns import ItemCodec, Plan, PlanContext, PushOptions, PushReceipt, Turn
@@ -404,7 +404,7 @@ async def test_waiting_for_a_preempt_inside_its_own_turn_is_refused() -> None:
     receipts: list[PushReceipt] = []
     refused: list[BaseException] = []
 
-    async def on_events(turn: Turn[str], events: Reader) -> None:
+    async def on_events(turn: Turn[str], events: EventReader) -> None:
         receipts.append(turn.loop.push("again", preempt=SafePoint.ANY))
         for wait in (receipts[0].wait, turn.loop.wait):
             try:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from safepoint import Agent, SafePoint, Text, TurnLoop
-from safepoint.agent.stream import Reader
+from safepoint.agent.event_hub import EventReader
 from safepoint.errors import StoreError, UsageError, WaitInsideRun
 from safepoint.events import TextStreamed
 from safepoint.testing import ScriptedModel, call, pass_time, say, stall
@@ -41,7 +41,7 @@ async def test_a_receipt_brings_the_result_of_the_turn_that_dealt_with_its_item(
 async def test_a_result_can_be_waited_for_in_a_thread_and_not_where_that_would_hang() -> None:
     refused: list[BaseException] = []
 
-    async def on_events(turn: Turn[str], events: Reader) -> None:
+    async def on_events(turn: Turn[str], events: EventReader) -> None:
         try:
             await receipt.result()
         except WaitInsideRun as error:
@@ -254,7 +254,7 @@ async def test_an_item_joins_the_running_turn_if_a_model_call_follows() -> None:
 async def test_an_item_that_finds_no_further_model_call_is_queued() -> None:
     late: list[PushReceipt] = []
 
-    async def on_events(turn: Turn[str], events: Reader) -> None:
+    async def on_events(turn: Turn[str], events: EventReader) -> None:
         async for event in events:
             if isinstance(event, TextStreamed) and not late:
                 late.append(turn.loop.push("late", join=True))

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from safepoint import Agent, SafePoint, TurnLoop
-from safepoint.agent.stream import Reader
+from safepoint.agent.event_hub import EventReader
 from safepoint.errors import UsageError
 from safepoint.testing import ScriptedModel, pass_time, say, stall
 from safepoint.turns import Plan, PlanContext, Turn
@@ -40,7 +40,7 @@ async def test_a_graceful_stop_stops_the_turn_at_a_safe_point() -> None:
     gate = Gate()
     turns: list[Turn[str]] = []
 
-    async def on_events(turn: Turn[str], events: Reader) -> None:
+    async def on_events(turn: Turn[str], events: EventReader) -> None:
         turns.append(turn)
         async for _ in events:
             assert turn.run.ended or turn.cause is None
@@ -164,7 +164,7 @@ async def test_a_callback_that_goes_on_after_now_gets_a_moment_and_no_longer() -
     reached = asyncio.Event()
     cut: list[float] = []
 
-    async def on_events(turn: Turn[str], events: Reader) -> None:
+    async def on_events(turn: Turn[str], events: EventReader) -> None:
         with suppress(asyncio.CancelledError):
             await asyncio.get_running_loop().create_future()
         cut.append(now())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from safepoint import Agent, SafePoint, ToolContext, TurnLoop, check_history, tool
-from safepoint.agent.stream import Reader
+from safepoint.agent.event_hub import EventReader
 from safepoint.errors import StoreCorrupt
 from safepoint.testing import ScriptedModel, call, pass_time, say
 from safepoint.turns import MemoryTurnStore, Plan, PlanContext, PushOptions, ResumePlan, Turn, TurnStore
@@ -126,7 +126,7 @@ async def test_w17_a_turn_that_was_resumed_to_its_end_is_never_resumed_again() -
     await stopped_in_a_turn(store)
     resumed = resuming_agent("went on")
 
-    async def on_events(turn: Turn[str], events: Reader) -> None:
+    async def on_events(turn: Turn[str], events: EventReader) -> None:
         async for _ in events:
             pass
         turn.loop.stop()
@@ -192,7 +192,7 @@ async def test_w20_a_callback_that_returns_early_does_not_leave_the_run_beside_t
     agent = gate.agent(say("one"), say("two"))
     live: list[int] = []
 
-    async def on_events(turn: Turn[str], events: Reader) -> None:
+    async def on_events(turn: Turn[str], events: EventReader) -> None:
         live.append(turn.number)
 
     async with TurnLoop(agent, on_events=on_events) as loop:
@@ -209,7 +209,7 @@ async def test_w20_a_callback_that_returns_early_does_not_leave_the_run_beside_t
 async def test_w21_a_preempted_turn_does_not_swallow_the_error_of_its_callback() -> None:
     gate = Gate()
 
-    async def on_events(turn: Turn[str], events: Reader) -> None:
+    async def on_events(turn: Turn[str], events: EventReader) -> None:
         async for _ in events:
             pass
         assert turn.preempted
@@ -259,7 +259,7 @@ async def test_w23_a_turn_that_pauses_beside_a_preempt_is_saved_whole() -> None:
     agent = Agent("asker", model=ScriptedModel(call("asks"), say("thanks"), say("more")), tools=[asks])
     receipts: list[Any] = []
 
-    async def on_events(turn: Turn[str], events: Reader) -> None:
+    async def on_events(turn: Turn[str], events: EventReader) -> None:
         async for _ in events:
             pass
         receipts.append(turn.loop.push("second", preempt=SafePoint.ANY))
@@ -306,7 +306,7 @@ async def test_w25_a_preempted_turn_leaves_no_trace_in_a_later_exit() -> None:
     gate = Gate()
     store = MemoryTurnStore()
 
-    async def on_events(turn: Turn[str], events: Reader) -> None:
+    async def on_events(turn: Turn[str], events: EventReader) -> None:
         async for _ in events:
             pass
         if turn.number == 2:

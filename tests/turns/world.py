@@ -20,8 +20,8 @@ from safepoint._core.asks import Request
 from safepoint._core.points import Level
 from safepoint._core.reasons import Source
 from safepoint._core.supervisor import Supervisor
+from safepoint.agent.event_hub import EventReader
 from safepoint.agent.model import CallDelta, Chunk, Finish, ModelRequest, TextDelta
-from safepoint.agent.stream import Reader
 from safepoint.errors import ModelError, RunFailed, StoreError
 from safepoint.history.parts import Message
 from safepoint.sessions import MemoryStore, Session
@@ -236,7 +236,7 @@ class World:
             raise ValueError("told to fail")
         return self.agent
 
-    async def _watch(self, turn: Turn[str], events: Reader) -> None:
+    async def _watch(self, turn: Turn[str], events: EventReader) -> None:
         if turn not in self.turns:
             self.turns.append(turn)
         if await self.gates.wait("watch") == "fail":

@@ -96,7 +96,7 @@ class Killable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class StopPolicy:
     """How one piece of work wants to be stopped."""
 
     kind: WorkKind = WorkKind.TASK
@@ -104,7 +104,7 @@ class Manner:
     grace: float | None = None
 
 
-CUT_AT_ONCE = Manner()
+CUT_AT_ONCE = StopPolicy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,23 +121,27 @@ _PUSH = {WorkKind.TASK: Rung.CANCEL, WorkKind.THREAD: Rung.FLAG, WorkKind.CHILD:
 
 
 @lru_cache
-def plan(manner: Manner, ladder: Ladder, *, force: bool) -> Plan:
+def plan(stop_policy: StopPolicy, ladder: Ladder, *, force: bool) -> Plan:
     """The rungs for this work, ending in ABANDON; the sum of the waits is at most the cap."""
-    push = _PUSH[manner.kind]
+    push = _PUSH[stop_policy.kind]
     patience = {
         WorkKind.TASK: ladder.task,
         WorkKind.THREAD: ladder.thread,
         WorkKind.CHILD: ladder.cap,
         WorkKind.PROCESS: ladder.term,
-    }[manner.kind]
-    kill = [Climb(Rung.KILL, ladder.kill)] if manner.kind is WorkKind.PROCESS else []
+    }[stop_policy.kind]
+    kill = [Climb(Rung.KILL, ladder.kill)] if stop_policy.kind is WorkKind.PROCESS else []
     if force:
         # A child that is forced abandons its own work at once, but needs a moment to record what it leaves.
-        rungs = kill or [Climb(push, ladder.kill if manner.kind is WorkKind.CHILD else 0.0)]
-    elif manner.finish:
-        rungs = [Climb(Rung.FINISH, patience if manner.grace is None else manner.grace), Climb(push, patience), *kill]
+        rungs = kill or [Climb(push, ladder.kill if stop_policy.kind is WorkKind.CHILD else 0.0)]
+    elif stop_policy.finish:
+        rungs = [
+            Climb(Rung.FINISH, patience if stop_policy.grace is None else stop_policy.grace),
+            Climb(push, patience),
+            *kill,
+        ]
     else:
-        rungs = [Climb(push, patience if manner.grace is None else manner.grace), *kill]
+        rungs = [Climb(push, patience if stop_policy.grace is None else stop_policy.grace), *kill]
     # The last rung that waits keeps its time: a kill that is not given a moment would report what dies as an orphan.
     left = ladder.cap - sum(climb.seconds for climb in kill)
     climbed: list[Climb] = []

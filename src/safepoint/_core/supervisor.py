@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from safepoint._core.clock import Clock
-from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Manner
+from safepoint._core.ladder import CUT_AT_ONCE, Ladder, StopPolicy
 from safepoint._core.orphans import disown
 from safepoint._core.tree import Node
 from safepoint._core.watchdog import watch
@@ -86,7 +86,7 @@ class Supervisor:
         name: str,
         path: str,
         ladder: Ladder,
-        manner: Manner = CUT_AT_ONCE,
+        stop_policy: StopPolicy = CUT_AT_ONCE,
         context: Context | None = None,
         on_end: Callable[[], object],
         limit: float | None = None,
@@ -95,7 +95,7 @@ class Supervisor:
 
         `limit`: seconds after which it is stopped by itself, whatever else happens.
         """
-        work: Work[T] = Work(name, path, clock=self.clock, ladder=ladder, manner=manner)
+        work: Work[T] = Work(name, path, clock=self.clock, ladder=ladder, stop_policy=stop_policy)
         work.on_end = on_end
         if limit is not None:
             work.stop_at(self.clock.now() + limit)

@@ -46,7 +46,7 @@ class NodeState(StrEnum):
     ENDED = "ended"
 
 
-class Passing(StrEnum):
+class Propagation(StrEnum):
     """Which safe-point requests a node lets through to its children."""
 
     TO_CALLS = "to_calls"
@@ -80,7 +80,9 @@ class _WakeUp:
 class Node:
     """One stoppable thing. Everything but `cancel` and what a receipt reads happens in the loop's own thread."""
 
-    def __init__(self, id: str, name: str, kind: NodeKind, *, parent: Node | None = None, passing: Passing) -> None:
+    def __init__(
+        self, id: str, name: str, kind: NodeKind, *, parent: Node | None = None, propagation: Propagation
+    ) -> None:
         self.id = id
         self.name = name
         self.kind: NodeKind = kind
@@ -99,7 +101,7 @@ class Node:
         self.on_push: Callable[[Level], object] = _ignore
         self.on_change: Callable[[], object] = _nothing
         self.clock: Clock = parent.clock if parent else current_clock()
-        self._passing = passing
+        self._propagation = propagation
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         # One tuple, replaced whole, because other threads read it too.
@@ -188,9 +190,11 @@ class Node:
 
     def _let_through(self, request: Request, child: Node) -> Request | None:
         """What of a safe-point request goes on to that child."""
-        if self._passing is Passing.NOTHING or (self._passing is Passing.TO_CALLS and child.kind != "tool_call"):
+        if self._propagation is Propagation.NOTHING or (
+            self._propagation is Propagation.TO_CALLS and child.kind != "tool_call"
+        ):
             return None
-        if self._passing is Passing.TO_CALLS or request.recursive:
+        if self._propagation is Propagation.TO_CALLS or request.recursive:
             return request
         # A sub-agent's tool call is the sub-agent: what was asked of the call itself goes on to the run inside.
         return self.log.standing().request if self.kind == "tool_call" else None
@@ -237,13 +241,13 @@ class Node:
             else:
                 child.wake()  # a run that a thread tool started, on a loop of its own
 
-    def judge(self, place: str) -> Stop | None:
+    def check_safe_point(self, place: str) -> Stop | None:
         """The node stands at this place: does it stop here? If so it is stopping from now on."""
         if self.stop is None:
             self._commit(place, self.clock.now())
         return self.stop
 
-    def judge_now(self) -> Stop | None:
+    def check_stop(self) -> Stop | None:
         """No safe point here: only NOW and FORCE, perhaps recorded a moment ago and not yet told, stop the node."""
         if self.stop is None:
             self._commit(None, self.clock.now())

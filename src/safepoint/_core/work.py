@@ -24,7 +24,7 @@ from functools import partial
 from typing import Generic, TypeAlias, TypeVar
 
 from safepoint._core.clock import Clock
-from safepoint._core.ladder import Killable, Ladder, Manner, Plan, Rung, WorkKind, plan
+from safepoint._core.ladder import Killable, Ladder, Plan, Rung, StopPolicy, WorkKind, plan
 from safepoint._core.orphans import Orphan, disown
 
 # For a task whose last cancellation goes through tasks of its own, which need a turn each.
@@ -43,7 +43,7 @@ class WorkState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Done(Generic[T_co]):
+class Returned(Generic[T_co]):
     """It returned, also if it was being stopped."""
 
     value: T_co
@@ -75,19 +75,19 @@ class Abandoned:
     orphan: Orphan
 
 
-Outcome: TypeAlias = Done[T] | Failed | Cut | NeverRan | Abandoned
+WorkResult: TypeAlias = Returned[T] | Failed | Cut | NeverRan | Abandoned
 
 
 class Work(Generic[T]):
     """Made by `Supervisor.begin`; call `stop` as often as you like, it only gets stronger."""
 
-    def __init__(self, name: str, path: str, *, clock: Clock, ladder: Ladder, manner: Manner) -> None:
+    def __init__(self, name: str, path: str, *, clock: Clock, ladder: Ladder, stop_policy: StopPolicy) -> None:
         self.name = name
         self.path = path
         self.state = WorkState.WAITING
         self.rung: Rung | None = None
         self.rung_since: float = clock.now()
-        self.outcome: Outcome[T] | None = None
+        self.outcome: WorkResult[T] | None = None
         self.task: asyncio.Task[None] | None = None
         self.on_end: Callable[[], object] = _nothing
         self.on_rung: Callable[[Rung], object] = _nothing_for
@@ -100,7 +100,7 @@ class Work(Generic[T]):
         self._clock = clock
         self._ladder = ladder
         # What the work is right now. It may change while it runs: a check first, then a thread.
-        self.manner = manner
+        self.stop_policy = stop_policy
         self._rest: Plan = ()
         self._forced = False
         self._timer: asyncio.TimerHandle | None = None
@@ -135,7 +135,7 @@ class Work(Generic[T]):
                 raise  # the loop is gone and the interpreter is tidying up: there is nobody left to tell
             self._settle_error(error)
         else:
-            self._settle(Done(value))
+            self._settle(Returned(value))
 
     def _steps_now(self) -> bool:
         """Is it the loop that runs this task, and not a collector that closes it?"""
@@ -159,7 +159,7 @@ class Work(Generic[T]):
         self.last_moment = min(self.last_moment, now + seconds)
         self._forced = force
         self.state = WorkState.STOPPING
-        self._rest = plan(self.manner, self._ladder, force=force)
+        self._rest = plan(self.stop_policy, self._ladder, force=force)
         if self._shields and not force:
             self._enter(Rung.SHIELDED, max(self._shields), now)
         else:
@@ -237,7 +237,7 @@ class Work(Generic[T]):
 
         Work that ends by this has stopped. It gets a few turns of the loop for that, and no time.
         """
-        if self.manner.kind is not WorkKind.TASK:
+        if self.stop_policy.kind is not WorkKind.TASK:
             self._abandon()
             return
         self._cancel_task()
@@ -275,9 +275,9 @@ class Work(Generic[T]):
         else:
             self._settle(Cut(error))
 
-    def _settle(self, outcome: Outcome[T]) -> None:
+    def _settle(self, outcome: WorkResult[T]) -> None:
         if self.orphan is not None:
-            if isinstance(outcome, Done):
+            if isinstance(outcome, Returned):
                 self.orphan.returned_late(outcome.value)
             else:
                 self.orphan.ended_late(outcome.error if isinstance(outcome, Failed | Cut) else None)

@@ -12,7 +12,16 @@ from safepoint.agent.base import BaseAgent
 from safepoint.agent.budget import Budget
 from safepoint.agent.driver import Driver
 from safepoint.agent.hooks import Hooks
-from safepoint.agent.inputs import (
+from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.model import Model, ModelSettings
+from safepoint.agent.options import OF_A_MODEL, Instructions, RunOptions
+from safepoint.agent.output import OutputTool
+from safepoint.agent.result import OutT, RunResult
+from safepoint.agent.resume import Resume
+from safepoint.agent.run_context import RunContext
+from safepoint.agent.tool_choice import check_tool_choice, comes_later
+from safepoint.agent.trim import Trim, checked_trim
+from safepoint.agent.validation import (
     checked_count,
     checked_instructions,
     checked_kind,
@@ -20,15 +29,6 @@ from safepoint.agent.inputs import (
     checked_model,
     listed,
 )
-from safepoint.agent.ledger import LedgerEntry
-from safepoint.agent.model import Model, ModelSettings
-from safepoint.agent.options import OF_A_MODEL, Instructions, RunOptions
-from safepoint.agent.output import OutputTool
-from safepoint.agent.record import Record
-from safepoint.agent.result import OutT, RunResult
-from safepoint.agent.resume import Resume
-from safepoint.agent.tool_choice import check_tool_choice, comes_later
-from safepoint.agent.trim import Trim, checked_trim
 from safepoint.history.states import LedgerState
 from safepoint.tools.base import BaseTool
 from safepoint.tools.context import DepsT
@@ -74,7 +74,7 @@ class Agent(BaseAgent[DepsT, OutT]):
             check_tool_choice(self.settings.tool_choice, every)
         super().__init__(name, tools=every, budget=budget, hooks=hooks, ladder=ladder)
 
-    def driver(self, record: Record, resume: Resume | None) -> Driver:
+    def driver(self, record: RunContext, resume: Resume | None) -> Driver:
         return Driver(self, record, resume)
 
     def for_run(self, options: RunOptions[DepsT]) -> Agent[DepsT, OutT]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from safepoint._core.ladder import Manner, WorkKind
-from safepoint._core.tree import Passing
-from safepoint.agent.model import ToolSpec
+from safepoint._core.ladder import StopPolicy, WorkKind
+from safepoint._core.tree import Propagation
 from safepoint.agent.resume import Resume
 from safepoint.agent.run import Run, RunSetup
+from safepoint.agent.tool_context import ToolContext
 from safepoint.tools.bad_arguments import BadArguments
-from safepoint.tools.base import BaseTool
-from safepoint.tools.context import ToolContext
+from safepoint.tools.base import BaseTool, ToolSpec
+from safepoint.tools.context import CallContext
 from safepoint.tools.options import ToolOptions
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _PARAMETERS = {
 class AgentTool(BaseTool):
     """Made by `agent.as_tool()`. The sub-agent gets the caller's dependencies, and a conversation of its own."""
 
-    passing = Passing.RECURSIVE
+    propagation = Propagation.RECURSIVE
 
     def __init__(self, agent: BaseAgent[Any, Any], name: str, description: str) -> None:  # Any: agents of every type
         self.agent = agent
@@ -40,15 +40,16 @@ class AgentTool(BaseTool):
         return self.agent.model_names()
 
     @property
-    def manner(self) -> Manner:
-        return Manner(WorkKind.CHILD)
+    def stop_policy(self) -> StopPolicy:
+        return StopPolicy(WorkKind.CHILD)
 
     def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON
         if set(args) != {"input"} or not isinstance(args["input"], str) or not args["input"].strip():
             raise BadArguments('write {"input": "the task"} and nothing else')
         return dict(args)
 
-    def body(self, context: ToolContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
+    def body(self, context: CallContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
+        assert isinstance(context, ToolContext), "a sub-agent's call is made by a run"
         resume = context.child if isinstance(context.child, Resume) else None
         messages = resume.messages() if resume is not None else RunSetup.of(args["input"], None)
         ladder = self.agent.ladder

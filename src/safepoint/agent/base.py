@@ -17,29 +17,36 @@ from safepoint._core.groups import CancelToken, Group, GroupReceipt
 from safepoint._core.ladder import Ladder
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason
-from safepoint._core.tree import Passing
+from safepoint._core.tree import Propagation
 from safepoint.agent.as_tool import AgentTool
 from safepoint.agent.budget import Budget
 from safepoint.agent.checkpoint import Checkpoint
-from safepoint.agent.conversation import Conversation
 from safepoint.agent.hooks import Hooks
-from safepoint.agent.inputs import checked_hooks, checked_kind, checked_ladder, checked_name, checked_tool_name, listed
 from safepoint.agent.options import OF_A_MODEL, RunOptions, check_names
 from safepoint.agent.result import OutT, RunResult, StopReason
 from safepoint.agent.resume import Edit, OnUnknown, Resume, continued
 from safepoint.agent.run import INHERIT, Run, RunSetup, parent_of
-from safepoint.agent.streamed import Streamed, check_on_close
+from safepoint.agent.run_stream import RunStream, check_on_close
+from safepoint.agent.session_protocol import SessionProtocol
 from safepoint.agent.sync import refuse_loop, run_sync
 from safepoint.agent.sync_streamed import SyncStreamed
+from safepoint.agent.validation import (
+    checked_hooks,
+    checked_kind,
+    checked_ladder,
+    checked_name,
+    checked_tool_name,
+    listed,
+)
 from safepoint.errors import CheckpointError, RunFailed, StoreError, UsageError
 from safepoint.history.parts import Prompt
+from safepoint.history.rendering import render_error
 from safepoint.tools.base import BaseTool
 from safepoint.tools.context import DepsT
-from safepoint.tools.rendering import render_error
 
 if TYPE_CHECKING:
     from safepoint.agent.base_driver import BaseDriver
-    from safepoint.agent.record import Record
+    from safepoint.agent.run_context import RunContext
 
 NO_DEPS: Any = None  # Any: fits every agent; right for those that declare no dependencies
 
@@ -48,7 +55,7 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
     """The part of an agent that does not depend on what it does. `Agent` and the composites derive from it."""
 
     # Which safe-point asks go from a run of it to what is below.
-    passing: Passing = Passing.TO_CALLS
+    propagation: Propagation = Propagation.TO_CALLS
     # Whether a message that is added to a run of it is for all its children, or for the first that comes to take it.
     tells_all: bool = False
     tools: Mapping[str, BaseTool] = MappingProxyType({})
@@ -72,7 +79,7 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         self.group = Group()
 
     @abstractmethod
-    def driver(self, record: Record, resume: Resume | None) -> BaseDriver[Any]:  # Any: steps of its own
+    def driver(self, record: RunContext, resume: Resume | None) -> BaseDriver[Any]:  # Any: steps of its own
         """What carries out one run of this agent."""
 
     @abstractmethod
@@ -110,7 +117,7 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         if resume is not None:
             resume = continued.as_it_stands(resume)
         session, history = options.get("session"), options.get("history", ())
-        checked_kind("session", session, (Conversation, NoneType), "await Session.create(store)")
+        checked_kind("session", session, (SessionProtocol, NoneType), "await Session.create(store)")
         if session is not None and history:
             raise UsageError("a session has its own history: leave out history=…, or leave out session=…")
         messages = RunSetup.opening(prompt, history, resume)
@@ -200,13 +207,13 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         on_close: Literal["cancel", "detach"] = "cancel",
         nested: bool = False,
         **options: Unpack[RunOptions[DepsT]],
-    ) -> Streamed[DepsT, OutT]:
+    ) -> RunStream[DepsT, OutT]:
         """The run as an async iterator of its events; with `nested`, also of those of runs inside it.
 
         Leaving it early stops the run, or lets it go on: `on_close`.
         """
         check_on_close(on_close)
-        return Streamed(self.start(prompt, **options), on_close, nested=nested)
+        return RunStream(self.start(prompt, **options), on_close, nested=nested)
 
     def stream_sync(
         self, prompt: Prompt, *, nested: bool = False, **options: Unpack[RunOptions[DepsT]]

@@ -19,36 +19,36 @@ from typing import Generic, TypeAlias, TypeVar
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
-from safepoint._core.work import Done, Failed, NeverRan, Work
-from safepoint.agent.conversation import Conversation, ConversationMoved
+from safepoint._core.work import Failed, NeverRan, Returned, Work
 from safepoint.agent.ending import Closed, close, close_anyway
 from safepoint.agent.events import RunEnded, RunStarted
-from safepoint.agent.incoming import Incoming
 from safepoint.agent.journal import Ended, Fact, Opened
 from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.open_calls import OpenCalls
+from safepoint.agent.partial_reply import PartialReply
 from safepoint.agent.preview import Preview
-from safepoint.agent.record import Record
-from safepoint.agent.remains import Remains
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.resume import Resume, continued, remembered_by_hooks
-from safepoint.agent.stage import Stage
-from safepoint.agent.steps import Begin, Close, Over, Settle
+from safepoint.agent.run_context import RunContext
+from safepoint.agent.session_protocol import ConversationMoved, SessionProtocol
+from safepoint.agent.steps import Begin, Close, Done, Finalize
+from safepoint.agent.work_runner import WorkRunner
 from safepoint.errors import AskPerson, CheckpointError, StoreError
 
 _log = logging.getLogger("safepoint")
 
 OwnT = TypeVar("OwnT")
 # What every run does, beside steps of its own.
-Frame: TypeAlias = Begin | Settle | Close | Over
+Frame: TypeAlias = Begin | Finalize | Close | Done
 
 
 class BaseDriver(ABC, Generic[OwnT]):
     """Drives one run from its first step to its seal. What happens in between is the part of those that derive."""
 
-    def __init__(self, record: Record, resume: Resume | None) -> None:
+    def __init__(self, record: RunContext, resume: Resume | None) -> None:
         self._record = record
         self._node = record.node
-        self.stage = Stage(record)
+        self.runner = WorkRunner(record)
         self.result: RunResult[str] | None = None
         self._resume = resume
         # Why nothing of this run is in its session, if it was stopped before it got in.
@@ -62,14 +62,14 @@ class BaseDriver(ABC, Generic[OwnT]):
 
     @abstractmethod
     async def _act(self, step: OwnT) -> OwnT | Frame:
-        """Take one step of its own. Cancellation: as in `Stage.wait`."""
+        """Take one step of its own. Cancellation: as in `WorkRunner.wait`."""
 
     def _carried(self) -> Iterable[Fact]:
         """What a run that continues another one brings along, for the journal."""
         return ()
 
     @abstractmethod
-    def _remains(self, reason: str | None) -> Remains:
+    def _remains(self, reason: str | None) -> OpenCalls:
         """What is left beside the conversation; nothing of it runs any more. `reason`: why the run was stopped."""
 
     @abstractmethod
@@ -86,21 +86,21 @@ class BaseDriver(ABC, Generic[OwnT]):
 
     def works(self) -> Iterator[Work[object]]:
         """Whatever runs right now."""
-        yield from self.stage.works()
+        yield from self.runner.works()
 
     async def drive(self) -> None:
         """Run to the end. Cancellation: taken for the caller's; the run closes itself and returns."""
         token = current_node.set(self._node)
         try:
             self._record.emit(RunStarted, agent=self._record.agent.name)
-            self.stage.open()
+            self.runner.open()
             step: OwnT | Frame = Begin()
-            while not isinstance(step, Over):
+            while not isinstance(step, Done):
                 step = await self._take(step)
-            await self.stage.tell_the_end(self.result, stopped=self._node.stop is not None)
+            await self.runner.tell_the_end(self.result, stopped=self._node.stop is not None)
             pause = self._record.run.pause
             if pause is not None and pause.clearing is not None:  # who waits for the run finds its session settled
-                await self.stage.perform_last(pause.clearing.wait, "clearing")
+                await self.runner.perform_last(pause.clearing.wait, "clearing")
         except GeneratorExit:
             raise  # the loop is gone and the interpreter is tidying up: there is nobody left to tell
         except BaseException as error:
@@ -116,12 +116,12 @@ class BaseDriver(ABC, Generic[OwnT]):
         match step:
             case Begin():
                 return await self._begin()
-            case Settle(stop_reason):
-                await self.stage.run_hooks("after_run", self._record.messages[-1].text)
+            case Finalize(stop_reason):
+                await self.runner.run_hooks("after_run", self._record.messages[-1].text)
                 return Close(stop_reason)
             case Close():
                 return await self._close(step)
-            case Over():
+            case Done():
                 return step
             case _:
                 return await self._act(step)
@@ -130,7 +130,7 @@ class BaseDriver(ABC, Generic[OwnT]):
         failed = await self._enter()
         if failed is not None:
             return failed
-        if isinstance(await self.stage.run_hooks("before_run"), AskPerson):
+        if isinstance(await self.runner.run_hooks("before_run"), AskPerson):
             return self._interrupted()
         return self._unless_stopped(self._first())
 
@@ -151,13 +151,13 @@ class BaseDriver(ABC, Generic[OwnT]):
                 return step
             record.messages[:] = own  # the session takes it for good the next time, so this comes to an end
 
-    async def _enter_once(self, session: Conversation, continues: str | None) -> Frame | None:
+    async def _enter_once(self, session: SessionProtocol, continues: str | None) -> Frame | None:
         record, resume = self._record, self._resume
         # A run that is stopped before its start takes the session all the same, so that its input is in the history.
-        entered = await self.stage.perform_due(partial(session.enter, record.run, continues), "session")
+        entered = await self.runner.perform_due(partial(session.enter, record.run, continues), "session")
         if isinstance(entered, Failed):
             return self._fail_to_enter(entered.error)
-        if not isinstance(entered, Done):
+        if not isinstance(entered, Returned):
             self._shut_out = StoreError("the session was not taken before the run was stopped: it has nothing of it")
             return Close(StopReason.CANCELLED)
         if resume is not None and resume.edit is not None:
@@ -176,14 +176,14 @@ class BaseDriver(ABC, Generic[OwnT]):
         ledger, now = tuple(record.ledger), self._node.clock.wall()
         base = record.based_on(resume.answered()) if resume is not None else None
         opened = Opened(record.node.id, record.agent.name, record.started_at, new, continues, ledger, now, base)
-        perform = self.stage.perform if record.run.session is None else self.stage.perform_due
+        perform = self.runner.perform if record.run.session is None else self.runner.perform_due
         saved = await perform(partial(record.note, opened, *self._carried()), "journal")
         if isinstance(saved, Failed):
             record.journal = None  # it never began there, so it can't end there either
             if isinstance(saved.error, ConversationMoved):  # also of a run that was stopped: its input belongs there
                 return Close(StopReason.ERROR, error=saved.error)
             return self._fail_to_enter(saved.error)
-        if continues is not None and resume is not None and isinstance(saved, Done):
+        if continues is not None and resume is not None and isinstance(saved, Returned):
             continued.note(resume)
         return None
 
@@ -199,13 +199,13 @@ class BaseDriver(ABC, Generic[OwnT]):
         record = self._record
         if record.journal is None:
             return None
-        outcome = await self.stage.perform(partial(record.note, *record.unsaved()), "journal", owed=True)
+        outcome = await self.runner.perform(partial(record.note, *record.unsaved()), "journal", owed=True)
         return self._fail(outcome.error, None) if isinstance(outcome, Failed) else None
 
     def _unless_stopped(self, step: OwnT | Frame) -> OwnT | Frame:
-        return step if self._node.judge_now() is None else Close(StopReason.CANCELLED)
+        return step if self._node.check_stop() is None else Close(StopReason.CANCELLED)
 
-    def _fail(self, error: BaseException, incoming: Incoming | None) -> Close:
+    def _fail(self, error: BaseException, incoming: PartialReply | None) -> Close:
         if self._node.answer() is not None:
             return Close(StopReason.CANCELLED, incoming=incoming)
         return Close(StopReason.ERROR, incoming=incoming, error=error)
@@ -227,7 +227,7 @@ class BaseDriver(ABC, Generic[OwnT]):
             if error is None:
                 self._record.emit(RunStarted, agent=self._record.agent.name)
                 self._node.cancel(reason=Reason("the task of the run was cancelled", Source.CALLER))
-            stopped = self._node.judge_now() is not None
+            stopped = self._node.check_stop() is not None
             closed = self._closed(Close(StopReason.CANCELLED if stopped else StopReason.ERROR, error=error))
             # There is no task left in which its session could hear of it.
             closed = closed if self._record.run.session is None else closed.unless_saved(NeverRan())
@@ -239,17 +239,17 @@ class BaseDriver(ABC, Generic[OwnT]):
     async def _close(self, step: Close) -> Frame:
         """Close, save, seal, tell, and let everybody who waits know, in this order."""
         record = self._record
-        await self.stage.quieten()
-        await self.stage.announce_all()
+        await self.runner.quieten()
+        await self.runner.announce_all()
         closed = self._closed(step)
         if record.journal is not None and record.run.session is not None:
             ended = Ended.of(closed.result, record.started_at, self._node.clock.wall())
-            saved = await self.stage.perform_last(partial(record.note, ended), "journal")
+            saved = await self.runner.perform_last(partial(record.note, ended), "journal")
             closed = closed.unless_saved(saved)
         elif self._shut_out is not None:
             closed = closed.unless_saved(Failed(self._shut_out))
         self._seal(closed)
-        return Over()
+        return Done()
 
     def _closed(self, step: Close) -> Closed:
         record = self._record

@@ -23,7 +23,7 @@ from safepoint.history.states import LedgerState
 
 if TYPE_CHECKING:
     from safepoint.agent.ledger import LedgerEntry
-    from safepoint.agent.record import Record
+    from safepoint.agent.run_context import RunContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Budget:
 class Meter:
     """What one run has used of its budget. Every method asks when a mark is reached, and each mark asks once."""
 
-    def __init__(self, record: Record, budget: Budget) -> None:
+    def __init__(self, record: RunContext, budget: Budget) -> None:
         self._record = record
         self._budget = budget
         self._reached: set[tuple[str, str]] = set()

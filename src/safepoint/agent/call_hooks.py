@@ -24,8 +24,8 @@ from safepoint.agent.hooks import (
     told,
     words_unwrapped,
 )
-from safepoint.agent.record import Record
-from safepoint.tools.context import ToolContext
+from safepoint.agent.run_context import RunContext
+from safepoint.agent.tool_context import ToolContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def decide(
 class CallHooks:
     """`being_stopped`: whether the call is on its way out; then none of them starts any more."""
 
-    def __init__(self, record: Record, context: ToolContext[Any], being_stopped: Callable[[], bool]) -> None:
+    def __init__(self, record: RunContext, context: ToolContext[Any], being_stopped: Callable[[], bool]) -> None:
         self._record = record
         self._context = context
         self._being_stopped = being_stopped

@@ -18,7 +18,7 @@ from safepoint.agent.result import StopReason
 from safepoint.agent.usage import Usage
 from safepoint.history.closing import WAITS, notice_text, remark, unmarked
 from safepoint.history.parts import Message, Notice
-from safepoint.tools.memory import CallMemory
+from safepoint.tools.call_state import CallState
 
 # A tool asked; a check before a tool asked; a call was cut and its outcome is not known.
 QuestionKind: TypeAlias = Literal["interrupt", "check", "unknown"]
@@ -46,7 +46,7 @@ class OpenCall:
 
     call_id: str
     tool: str
-    memory: CallMemory = field(default_factory=CallMemory)
+    memory: CallState = field(default_factory=CallState)
     question: Question | None = None
     child: Checkpoint | None = None
     decided: bool | str | None = None

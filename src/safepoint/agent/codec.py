@@ -33,7 +33,7 @@ from safepoint.history.encoding import (
 )
 from safepoint.history.parts import Message, common
 from safepoint.history.states import LedgerState
-from safepoint.tools.memory import CallMemory
+from safepoint.tools.call_state import CallState
 from safepoint.tools.options import Effect
 
 MAGIC = "safepoint-checkpoint"
@@ -180,7 +180,7 @@ def _read_open_call(data: Json, around: Sequence[Message] | None) -> OpenCall:
     )
 
 
-def encode_memory(memory: CallMemory) -> Json:
+def encode_memory(memory: CallState) -> Json:
     return {
         "saved": encode_value(memory.saved),
         "answers": [encode_value(answer) for answer in memory.answers],
@@ -189,9 +189,9 @@ def encode_memory(memory: CallMemory) -> Json:
     }
 
 
-def decode_memory(data: Json) -> CallMemory:
+def decode_memory(data: Json) -> CallState:
     fields = {key: decode_value(value) for key, value in data.items()}
-    return CallMemory(fields["saved"], tuple(fields["answers"]), fields["once"], tuple(fields["approvals"]))
+    return CallState(fields["saved"], tuple(fields["answers"]), fields["once"], tuple(fields["approvals"]))
 
 
 def encode_entry(entry: LedgerEntry) -> Json:

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from safepoint._core.asks import is_seconds
 from safepoint._core.points import SafePoint
-from safepoint._core.work import Done, Failed, NeverRan, Outcome, Work
+from safepoint._core.work import Failed, NeverRan, Returned, Work, WorkResult
 from safepoint.agent.base_driver import BaseDriver
-from safepoint.agent.batch import Batch
 from safepoint.agent.events import Event, ModelCallEnded, RetryScheduled, TextStreamed
 from safepoint.agent.guidance import with_guidance
-from safepoint.agent.incoming import Incoming
 from safepoint.agent.model import ModelRequest
 from safepoint.agent.model_call import receive, usage_of
+from safepoint.agent.open_calls import OpenCalls
 from safepoint.agent.output import OUTPUT_TRIES, asks_again
+from safepoint.agent.partial_reply import PartialReply
 from safepoint.agent.preview import Preview, preview
-from safepoint.agent.record import Record
-from safepoint.agent.remains import Remains
 from safepoint.agent.result import NO_VALUE, StopReason
 from safepoint.agent.resume import Resume
-from safepoint.agent.steps import BackOff, CallModel, Close, OwnStep, RunTools, Settle, Step
+from safepoint.agent.run_context import RunContext
+from safepoint.agent.steps import BackOff, CallModel, Close, Finalize, OwnStep, RunTools, Step
+from safepoint.agent.tool_batch import ToolBatch
 from safepoint.agent.trim import trimmed
 from safepoint.agent.usage import NO_USAGE, Usage
 from safepoint.errors import AskPerson, ModelError, ModelMisbehaved, ModelUnavailable
@@ -44,11 +44,11 @@ _CUT_OFF = (StopReason.MAX_TOKENS, StopReason.REFUSED)
 class Driver(BaseDriver[OwnStep]):
     """Drives one run of an agent that calls a model."""
 
-    def __init__(self, agent: Agent[Any, Any], record: Record, resume: Resume | None) -> None:  # Any: every agent
+    def __init__(self, agent: Agent[Any, Any], record: RunContext, resume: Resume | None) -> None:  # Any: every agent
         super().__init__(record, resume)
         self._agent = agent
         # The calls of the last reply, until their results are in the conversation.
-        self.batch: Batch | None = None
+        self.batch: ToolBatch | None = None
         self._unfit_answers = 0
         if resume is not None:
             self._restore(resume)
@@ -63,7 +63,7 @@ class Driver(BaseDriver[OwnStep]):
             if entry.call_id not in open_ids:
                 record.ledger.open(entry)
         if last is not None and last.tool_calls:
-            self.batch = Batch(record, last, self._agent.max_parallel_tools, resume)
+            self.batch = ToolBatch(record, last, self._agent.max_parallel_tools, resume)
         amendment = resume.amendment()
         for message in (*checkpoint.pending, *((amendment,) if amendment is not None else ())):
             record.amendments.append(record.steering.add(message))
@@ -85,7 +85,7 @@ class Driver(BaseDriver[OwnStep]):
                     return self._last_step()
                 return Close(StopReason.CANCELLED) if self._at_soft_mark(step) else await self._call_model(step)
             case BackOff(seconds, then):
-                await self.stage.perform(partial(asyncio.sleep, seconds), "back-off")
+                await self.runner.perform(partial(asyncio.sleep, seconds), "back-off")
                 return self._unless_stopped(then)
             case RunTools(batch):
                 return await self._run_tools(batch)
@@ -101,7 +101,7 @@ class Driver(BaseDriver[OwnStep]):
             again = self._unfit(last)
             if again is not None:
                 return again
-            return Settle(StopReason.END_TURN) if self._node.answer() is None else Close(StopReason.CANCELLED)
+            return Finalize(StopReason.END_TURN) if self._node.answer() is None else Close(StopReason.CANCELLED)
         return CallModel()
 
     def _may_step(self, step: CallModel) -> bool:
@@ -112,7 +112,7 @@ class Driver(BaseDriver[OwnStep]):
         if step != CallModel():
             return False
         asked = [meter.asks_before_step() for meter in self._record.meters()]  # all of them, not up to the first
-        return any(asked) and self._node.judge("after_tools") is not None
+        return any(asked) and self._node.check_safe_point("after_tools") is not None
 
     def _last_step(self) -> Step:
         return Close(StopReason.MAX_STEPS if self._node.answer() is None else StopReason.CANCELLED)
@@ -128,26 +128,26 @@ class Driver(BaseDriver[OwnStep]):
         if record.messages[-1].role == "assistant":  # what was to join it was taken back
             return self._first()
         instructions = self._agent.instructions
-        if callable(instructions) or self._agent.trim is not None or self.stage.has_hooks("before_model"):
-            prepared = await self.stage.perform(self._prepare, "prepare")
-            if not isinstance(prepared, Done):
+        if callable(instructions) or self._agent.trim is not None or self.runner.has_hooks("before_model"):
+            prepared = await self.runner.perform(self._prepare, "prepare")
+            if not isinstance(prepared, Returned):
                 return self._unprepared(prepared)
             request = prepared.value
         else:
             request = self._request(instructions)
-        incoming, model = Incoming(), self._agent.models[step.model]
+        incoming, model = PartialReply(), self._agent.models[step.model]
         record.hub.say_under_way(record.node.id, partial(self._so_far, incoming))
-        outcome = await self.stage.perform(partial(receive, record, model, request, incoming), model.name)
+        outcome = await self.runner.perform(partial(receive, record, model, request, incoming), model.name)
         record.hub.said(record.node.id)
         if isinstance(outcome, NeverRan):
             return Close(StopReason.CANCELLED)
         next_step = self._received(step, request, incoming, outcome)
-        if isinstance(next_step, RunTools | Settle):
+        if isinstance(next_step, RunTools | Finalize):
             failed = await self._save() if isinstance(next_step, RunTools) else None
             if failed is not None:
                 return failed
-            await self.stage.run_hooks("after_model", record.messages[-1])
-        if isinstance(next_step, RunTools) and self._node.judge("after_model") is not None:
+            await self.runner.run_hooks("after_model", record.messages[-1])
+        if isinstance(next_step, RunTools) and self._node.check_safe_point("after_model") is not None:
             return Close(StopReason.CANCELLED)
         return next_step
 
@@ -162,7 +162,7 @@ class Driver(BaseDriver[OwnStep]):
         request = self._request(instructions)
         if self._agent.trim is not None:
             request = replace(request, messages=await trimmed(self._agent.trim, request.messages))
-        await self.stage.call_hooks("before_model", request)
+        await self.runner.call_hooks("before_model", request)
         return request
 
     def _request(self, instructions: str | None) -> ModelRequest:
@@ -172,19 +172,21 @@ class Driver(BaseDriver[OwnStep]):
         told = with_guidance(instructions, agent.tools.values())
         return ModelRequest(tuple(self._record.messages), told, specs, agent.settings)
 
-    def _unprepared(self, outcome: Outcome[ModelRequest]) -> Step:
-        if self._node.judge_now() is not None:
+    def _unprepared(self, outcome: WorkResult[ModelRequest]) -> Step:
+        if self._node.check_stop() is not None:
             return Close(StopReason.CANCELLED)
         error = outcome.error if isinstance(outcome, Failed) else None
         if isinstance(error, AskPerson):
             return self._interrupted()
         return self._fail(error or ModelError("the request could not be prepared"), None)
 
-    def _so_far(self, incoming: Incoming) -> Event | None:
+    def _so_far(self, incoming: PartialReply) -> Event | None:
         text = incoming.kept_text
         return self._record.event(TextStreamed, step=self._record.step, text=text) if text else None
 
-    def _received(self, step: CallModel, request: ModelRequest, incoming: Incoming, outcome: Outcome[None]) -> Step:
+    def _received(
+        self, step: CallModel, request: ModelRequest, incoming: PartialReply, outcome: WorkResult[None]
+    ) -> Step:
         """The call is over, one way or another: record it, and say what is next. Record and answer are one act."""
         record = self._record
         incoming.close()
@@ -225,14 +227,14 @@ class Driver(BaseDriver[OwnStep]):
             cancellation=cut,
         )
 
-    def _after_reply(self, message: Message | None, incoming: Incoming) -> Step:
+    def _after_reply(self, message: Message | None, incoming: PartialReply) -> Step:
         self._record.count_steps(1)
         self._record.hooked.pop("before_model", None)
         if message is not None:
             self._record.messages.append(message)
             if message.tool_calls:
                 self._record.known_call_ids().update(call.id for call in message.tool_calls)
-                self.batch = Batch(self._record, message, self._agent.max_parallel_tools)
+                self.batch = ToolBatch(self._record, message, self._agent.max_parallel_tools)
                 return RunTools(self.batch)
         if message is not None and incoming.stop_reason is StopReason.END_TURN:
             again = self._unfit(message)
@@ -244,7 +246,7 @@ class Driver(BaseDriver[OwnStep]):
                 return Close(StopReason.CANCELLED)
             self._take_back(message)
             return Close(StopReason.CANCELLED, incoming=incoming)
-        return Settle(reason) if message is not None else Close(reason)
+        return Finalize(reason) if message is not None else Close(reason)
 
     def _unfit(self, message: Message) -> Step | None:
         """What to do about an answer that is not of the type that was asked for; None if it is."""
@@ -268,9 +270,9 @@ class Driver(BaseDriver[OwnStep]):
             return None
         return self._fail(ModelMisbehaved(f"no answer of the required form in {OUTPUT_TRIES} tries: {problem}"), None)
 
-    def _after_error(self, step: CallModel, incoming: Incoming, error: BaseException) -> Step:
+    def _after_error(self, step: CallModel, incoming: PartialReply, error: BaseException) -> Step:
         """Try again, try the next model, or fail. Only before the first token, and never once somebody said NOW."""
-        if self._node.judge_now() is not None:
+        if self._node.check_stop() is not None:
             return Close(StopReason.CANCELLED, incoming=incoming)
         agent = self._agent
         if incoming.empty and isinstance(error, ModelUnavailable) and step.attempt < agent.retries:
@@ -284,12 +286,12 @@ class Driver(BaseDriver[OwnStep]):
 
     # -- tools ---------------------------------------------------------------------------------------------------------
 
-    async def _run_tools(self, batch: Batch) -> Step:
+    async def _run_tools(self, batch: ToolBatch) -> Step:
         while not batch.advance():
-            await self.stage.wait()
+            await self.runner.wait()
         return self._after_batch(batch)
 
-    def _after_batch(self, batch: Batch) -> Step:
+    def _after_batch(self, batch: ToolBatch) -> Step:
         batch.end()
         if self._record.broken is not None:
             return self._fail(self._record.broken, None)
@@ -309,19 +311,19 @@ class Driver(BaseDriver[OwnStep]):
         if answer is None or goes_on:
             return CallModel()
         messages.append(Message("assistant", (Text(well_formed(answer)),)))
-        return Settle(StopReason.END_TURN) if self._node.answer() is None else Close(StopReason.CANCELLED)
+        return Finalize(StopReason.END_TURN) if self._node.answer() is None else Close(StopReason.CANCELLED)
 
-    def _stops_after(self, batch: Batch) -> bool:
+    def _stops_after(self, batch: ToolBatch) -> bool:
         """A run that goes on from the end of a batch has not come there by its own work: it stops at the next one."""
         if not batch.is_made_here:
-            return self._node.judge_now() is not None
-        return (self._node.judge("after_tool") or self._node.judge("after_tools")) is not None
+            return self._node.check_stop() is not None
+        return (self._node.check_safe_point("after_tool") or self._node.check_safe_point("after_tools")) is not None
 
     # -- what is left --------------------------------------------------------------------------------------------------
 
-    def _remains(self, reason: str | None) -> Remains:
+    def _remains(self, reason: str | None) -> OpenCalls:
         if self.batch is None:
-            return Remains({})
+            return OpenCalls({})
         self.batch.end()
         return self.batch.remains(reason)
 

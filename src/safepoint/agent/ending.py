@@ -11,12 +11,12 @@ from typing import NamedTuple, TypeVar
 from safepoint._core.endings import Cancellation, Ending
 from safepoint._core.orphans import Orphan
 from safepoint._core.reasons import Source
-from safepoint._core.work import Done, Failed, Outcome
+from safepoint._core.work import Failed, Returned, WorkResult
 from safepoint.agent.checkpoint import Checkpoint, OpenCall
 from safepoint.agent.ledger import LedgerEntry, closed_call
-from safepoint.agent.record import Record
-from safepoint.agent.remains import Remains
+from safepoint.agent.open_calls import OpenCalls
 from safepoint.agent.result import NO_VALUE, RunResult, StopReason
+from safepoint.agent.run_context import RunContext
 from safepoint.agent.steering import joined
 from safepoint.agent.steps import Close
 from safepoint.agent.usage import NO_USAGE
@@ -24,8 +24,8 @@ from safepoint.errors import StoreError
 from safepoint.history.check import check_history
 from safepoint.history.closing import WAITS, Draft, close_history, notice_text, quoted, remark
 from safepoint.history.parts import Message, Notice, Text
+from safepoint.history.rendering import render_error
 from safepoint.history.states import LedgerState
-from safepoint.tools.rendering import render_error
 
 T = TypeVar("T")
 
@@ -38,15 +38,15 @@ class Closed(NamedTuple):
     result: RunResult[str]
     ending: Ending
 
-    def unless_saved(self, outcome: Outcome[None]) -> Closed:
+    def unless_saved(self, outcome: WorkResult[None]) -> Closed:
         """The same, with the failure to save on result and receipt, if there was one."""
-        if isinstance(outcome, Done):
+        if isinstance(outcome, Returned):
             return self
         error = outcome.error if isinstance(outcome, Failed) else StoreError("the end of the run was not saved in time")
         return Closed(replace(self.result, save_error=error), self.ending._replace(save_error=error))
 
 
-def close(record: Record, step: Close, remains: Remains, value_of: Callable[[str], object]) -> Closed:
+def close(record: RunContext, step: Close, remains: OpenCalls, value_of: Callable[[str], object]) -> Closed:
     """Everything that is left of a run, computed from what was recorded. `value_of`: the typed answer of a text."""
     now = record.node.clock.wall()
     stop = record.node.stop if step.stop_reason is StopReason.CANCELLED else None
@@ -75,7 +75,7 @@ def close(record: Record, step: Close, remains: Remains, value_of: Callable[[str
     return Closed(result, Ending(cancelled, now, remains.touched, remains.queued, orphans, record.usage))
 
 
-def close_anyway(record: Record, error: BaseException) -> Closed:
+def close_anyway(record: RunContext, error: BaseException) -> Closed:
     """What is certain of a run that could not be closed: it has failed, by this error. It can't be continued.
 
     Nothing here may raise, whatever was done to the run from inside.
@@ -103,7 +103,7 @@ def _over(entry: LedgerEntry) -> LedgerEntry:
     return replace(entry, state=LedgerState.CUT) if entry.state is LedgerState.RUNNING else entry
 
 
-def _certain_messages(record: Record, ledger: Sequence[LedgerEntry], error: BaseException) -> list[Message]:
+def _certain_messages(record: RunContext, ledger: Sequence[LedgerEntry], error: BaseException) -> list[Message]:
     """The conversation, closed by the ledger; if that is no conversation any more, what the run has begun with."""
     notice = remark(f"This run failed before it was done: {quoted(render_error(error))}.")
     known = {entry.call_id: entry for entry in ledger}
@@ -119,7 +119,9 @@ def _certain_messages(record: Record, ledger: Sequence[LedgerEntry], error: Base
     return [Message("user", (Text("(what was asked is lost)"),)), Message("assistant", (Notice(notice),))]
 
 
-def _closed_messages(record: Record, step: Close, remains: Remains, cancellation: Cancellation | None) -> list[Message]:
+def _closed_messages(
+    record: RunContext, step: Close, remains: OpenCalls, cancellation: Cancellation | None
+) -> list[Message]:
     draft = remains.draft
     if step.incoming is not None:
         draft = Draft(step.incoming.kept_text, step.incoming.kept_reasoning)
@@ -135,7 +137,11 @@ def _closed_messages(record: Record, step: Close, remains: Remains, cancellation
 
 
 def _checkpoint(
-    record: Record, why: StopReason, remains: Remains, closed: tuple[Message, ...], ledger: tuple[LedgerEntry, ...]
+    record: RunContext,
+    why: StopReason,
+    remains: OpenCalls,
+    closed: tuple[Message, ...],
+    ledger: tuple[LedgerEntry, ...],
 ) -> Checkpoint | None:
     """From where the run can go on; None if there is nothing left to do."""
     if why is StopReason.END_TURN:

@@ -18,7 +18,7 @@ from safepoint.history.parts import Message, ToolCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class EventOrigin:
     """Where and when: the fields that every event has."""
 
     run_id: str
@@ -28,12 +28,12 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunStarted(Place):
+class RunStarted(EventOrigin):
     agent: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCallStarted(Place):
+class ModelCallStarted(EventOrigin):
     """`model` is the name that chooses it; `model_name` and `provider_name` are what its provider calls both."""
 
     step: int
@@ -43,7 +43,7 @@ class ModelCallStarted(Place):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextStreamed(Place):
+class TextStreamed(EventOrigin):
     """More words of the answer. A slow reader gets several pieces as one."""
 
     step: int
@@ -51,13 +51,13 @@ class TextStreamed(Place):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReasoningStreamed(Place):
+class ReasoningStreamed(EventOrigin):
     step: int
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCallEnded(Place):
+class ModelCallEnded(EventOrigin):
     """`message` is the reply, or, if it is not `complete`, the words that had come; None if there were none.
 
     `cancellation`: why it was cut.
@@ -72,19 +72,19 @@ class ModelCallEnded(Place):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetryScheduled(Place):
+class RetryScheduled(EventOrigin):
     step: int
     delay: float
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCallStarted(Place):
+class ToolCallStarted(EventOrigin):
     call: ToolCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolOutputStreamed(Place):
+class ToolOutputStreamed(EventOrigin):
     """More of what a running tool tells, with `ctx.tell(…)`. A slow reader gets several pieces as one."""
 
     call_id: str
@@ -92,7 +92,7 @@ class ToolOutputStreamed(Place):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCallEnded(Place):
+class ToolCallEnded(EventOrigin):
     """The ledger's entry as recorded; also for a call that never started. `cancellation`: why it was cut."""
 
     entry: LedgerEntry
@@ -100,14 +100,14 @@ class ToolCallEnded(Place):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CancelRequested(Place):
+class CancelRequested(EventOrigin):
     """Somebody asked. Whether it stops anything is told by later events."""
 
     ask: Ask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RungReached(Place):
+class RungReached(EventOrigin):
     """A piece of work climbed a rung of the ladder. `call_id`: of the tool call, if it is one."""
 
     name: str
@@ -116,20 +116,20 @@ class RungReached(Place):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HookFailed(Place):
+class HookFailed(EventOrigin):
     hook: str
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lagged(Place):
+class Lagged(EventOrigin):
     """This reader was too slow: `missed` pieces of text were left out here. Nothing else ever is."""
 
     missed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunEnded(Place):
+class RunEnded(EventOrigin):
     """The run's one terminal event."""
 
     stop_reason: str

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from safepoint.agent.model import ModelRequest
     from safepoint.agent.result import RunResult
     from safepoint.agent.run import Run
+    from safepoint.agent.tool_context import ToolContext
     from safepoint.history.parts import Message, ToolCall
-    from safepoint.tools.context import ToolContext
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,8 @@ from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.usage import Usage
 from safepoint.errors import SafepointError, StoreError
 from safepoint.history.parts import Message
-from safepoint.tools.memory import CallMemory
-from safepoint.tools.rendering import render_error
+from safepoint.history.rendering import render_error
+from safepoint.tools.call_state import CallState
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Called:
     """A tool call as the ledger has it now, and what it remembers."""
 
     entry: LedgerEntry
-    memory: CallMemory | None = None
+    memory: CallState | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 from safepoint._core.asks import is_seconds
 from safepoint.agent.tool_choice import check_tool_choice
 from safepoint.history.parts import Message
+from safepoint.tools.base import ToolSpec
 
 FinishReason: TypeAlias = Literal["end_turn", "tool_calls", "max_tokens", "refused"]
 
@@ -62,15 +63,6 @@ class Finish:
 
 
 Chunk: TypeAlias = TextDelta | ReasoningDelta | CallDelta | Finish
-
-
-@dataclass(frozen=True, slots=True)
-class ToolSpec:
-    """What the model is told about a tool."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]  # Any: a JSON schema
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Reading one model reply, as the body of its own task.
 
-Every chunk goes into `Incoming` the moment it arrives and is told as an event, so a cut at any await loses nothing that
-was received. Others on the loop have their turn also while a stream is read that never waits, and there it can be cut.
-Leaving the model's context manager closes the provider's connection.
+Every chunk goes into `PartialReply` the moment it arrives and is emitted as an event, so a cut at any await loses
+nothing that was received. A stream that never waits is read with pauses, where other tasks run and the
+stream can be cut. Leaving the model's context manager closes the provider's connection.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import asyncio
 
 from safepoint._core.pace import Pace
 from safepoint.agent.events import ModelCallStarted, ReasoningStreamed, TextStreamed
-from safepoint.agent.incoming import Incoming
 from safepoint.agent.model import Model, ModelRequest, TextDelta, provider_names
-from safepoint.agent.record import Record
+from safepoint.agent.partial_reply import PartialReply
+from safepoint.agent.run_context import RunContext
 from safepoint.agent.usage import Usage
 from safepoint.errors import ModelMisbehaved, ModelUnavailable
 from safepoint.history.estimate import estimate_messages, estimate_tokens
@@ -22,7 +22,7 @@ from safepoint.history.estimate import estimate_messages, estimate_tokens
 CHARS_PER_TOKEN = 4
 
 
-async def receive(record: Record, model: Model, request: ModelRequest, incoming: Incoming) -> None:
+async def receive(record: RunContext, model: Model, request: ModelRequest, incoming: PartialReply) -> None:
     """Read the whole reply into `incoming`.
 
     Cancellation: the stream is closed on the way out; `incoming` has what was received.
@@ -61,7 +61,7 @@ async def receive(record: Record, model: Model, request: ModelRequest, incoming:
         raise ModelMisbehaved(f"{model.name} ended its stream without a Finish: the reply was cut by the provider")
 
 
-def usage_of(request: ModelRequest, incoming: Incoming) -> Usage:
+def usage_of(request: ModelRequest, incoming: PartialReply) -> Usage:
     """What this call cost: the provider's own count where it said, our estimate where it could not."""
     finish = incoming.finish
     spent_in = _count(finish.input_tokens) if finish is not None else None

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict
 from safepoint._core.groups import CancelToken
 from safepoint._core.ladder import Ladder
 from safepoint.agent.budget import Budget
-from safepoint.agent.conversation import Conversation
 from safepoint.agent.model import Model, ModelSettings
+from safepoint.agent.session_protocol import SessionProtocol
 from safepoint.history.parts import Message
 from safepoint.tools.base import BaseTool
 from safepoint.tools.context import DepsT
@@ -32,7 +32,7 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     """
 
     history: Sequence[Message]
-    session: Conversation | None
+    session: SessionProtocol | None
     deps: DepsT
     token: CancelToken | None
     budget: Budget | None

@@ -12,12 +12,11 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from safepoint._core.ladder import CUT_AT_ONCE, Manner
-from safepoint.agent.model import ToolSpec
+from safepoint._core.ladder import CUT_AT_ONCE, StopPolicy
 from safepoint.errors import ToolDefinitionError
 from safepoint.tools.bad_arguments import BadArguments
-from safepoint.tools.base import BaseTool
-from safepoint.tools.context import ToolContext
+from safepoint.tools.base import BaseTool, ToolSpec
+from safepoint.tools.context import CallContext
 from safepoint.tools.options import Effect, ToolOptions
 
 T = TypeVar("T")
@@ -40,7 +39,7 @@ class OutputTool(BaseTool, Generic[T]):
         )
 
     @property
-    def manner(self) -> Manner:
+    def stop_policy(self) -> StopPolicy:
         return CUT_AT_ONCE
 
     def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON
@@ -52,7 +51,7 @@ class OutputTool(BaseTool, Generic[T]):
             raise BadArguments(_problems(error)) from error
         return {"value": value}
 
-    async def body(self, context: ToolContext[Any], args: dict[str, Any]) -> object:  # Any: the typed value
+    async def body(self, context: CallContext[Any], args: dict[str, Any]) -> object:  # Any: the typed value
         """The value as JSON. Cancellation: there is nothing to wait for."""
         return self._adapter.dump_json(args["value"], by_alias=True, round_trip=True).decode()
 

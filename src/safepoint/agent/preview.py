@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from safepoint._core.ladder import Rung, plan
 from safepoint._core.points import Level, SafePoint
-from safepoint.agent.call import Call
+from safepoint.agent.tool_call import BatchedCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def joined(previews: Iterable[Preview]) -> Preview:
     )
 
 
-def preview(calls: Sequence[Call], at: SafePoint) -> Preview:
+def preview(calls: Sequence[BatchedCall], at: SafePoint) -> Preview:
     """For a safe point `seconds` is None: work that is in flight takes as long as it takes."""
     running = [call for call in calls if call.running]
     queued = [call for call in calls if call.queued]
@@ -60,15 +60,15 @@ def preview(calls: Sequence[Call], at: SafePoint) -> Preview:
     )
 
 
-def _names(calls: list[Call]) -> tuple[str, ...]:
+def _names(calls: list[BatchedCall]) -> tuple[str, ...]:
     return tuple(f"{call.call.name}:{call.call.id}" for call in calls)
 
 
-def _rungs(call: Call, force: bool) -> list[Rung]:
+def _rungs(call: BatchedCall, force: bool) -> list[Rung]:
     assert call.tool is not None
-    return [climb.rung for climb in plan(call.tool.manner, call.ladder, force=force)]
+    return [climb.rung for climb in plan(call.tool.stop_policy, call.ladder, force=force)]
 
 
-def _seconds(call: Call, *, force: bool) -> float:
+def _seconds(call: BatchedCall, *, force: bool) -> float:
     assert call.tool is not None
-    return sum(climb.seconds for climb in plan(call.tool.manner, call.ladder, force=force))
+    return sum(climb.seconds for climb in plan(call.tool.stop_policy, call.ladder, force=force))

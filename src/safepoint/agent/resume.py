@@ -28,7 +28,7 @@ from safepoint.history.closing import close_history
 from safepoint.history.parts import Message, Prompt, ToolCall, user_message
 from safepoint.history.states import LedgerState
 from safepoint.tools.base import BaseTool
-from safepoint.tools.memory import CallMemory
+from safepoint.tools.call_state import CallState
 from safepoint.tools.options import Effect
 
 OnUnknown: TypeAlias = Literal["tell", "ask", "rerun"]
@@ -134,7 +134,7 @@ class Restored:
     runs: bool
     saved: OpenCall
     before: LedgerEntry
-    memory: CallMemory = field(default_factory=CallMemory)
+    memory: CallState = field(default_factory=CallState)
     question: Question | None = None
     child: Resume | None = None
 
@@ -178,7 +178,7 @@ def _again(resume: Resume, entry: LedgerEntry, saved: OpenCall, tool: BaseTool |
     return Restored(fresh, True, _answered(resume, saved), entry, remembered, None, inside)
 
 
-def _remembered(resume: Resume, saved: OpenCall) -> CallMemory:
+def _remembered(resume: Resume, saved: OpenCall) -> CallState:
     question = saved.question
     if question is None or question.kind == "unknown" or question.id not in resume.answers:
         return saved.memory.copy()  # a question without an answer is asked again

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
-from safepoint._core.border import outlast, outlive
+from safepoint._core.caller_cancellation import outlast, outlive
 from safepoint._core.groups import CancelToken
 from safepoint._core.ladder import Ladder
 from safepoint._core.points import Level, SafePoint, check_point
@@ -24,24 +24,24 @@ from safepoint._core.receipts import Receipt, check_wait, current_node
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node, NodeState
 from safepoint.agent.budget import Budget
-from safepoint.agent.conversation import Conversation
+from safepoint.agent.event_hub import EventHub, EventReader
 from safepoint.agent.events import Event
-from safepoint.agent.holding import Holding, holding
-from safepoint.agent.inputs import listed
-from safepoint.agent.inside import InnerJournal
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.live import register
+from safepoint.agent.nested_journal import NestedJournal
 from safepoint.agent.pause import Pause
 from safepoint.agent.preview import Preview
 from safepoint.agent.preview import joined as joined_previews
-from safepoint.agent.record import Record
 from safepoint.agent.result import OutT, RunResult
 from safepoint.agent.resume import Resume, continued
+from safepoint.agent.run_context import RunContext
+from safepoint.agent.session_protocol import SessionProtocol
 from safepoint.agent.steering import Steering, SteerReceipt
-from safepoint.agent.stream import Hub, Reader
+from safepoint.agent.stop_diagnostics import Holding, holding
 from safepoint.agent.telemetry import trace
-from safepoint.agent.text import TextReader
+from safepoint.agent.text_reader import TextReader
 from safepoint.agent.tree import RunTree
+from safepoint.agent.validation import listed
 from safepoint.errors import NotEnded, UsageError
 from safepoint.history.check import check_history
 from safepoint.history.parts import Message, Prompt, user_message
@@ -70,13 +70,13 @@ class RunSetup(Generic[DepsT]):
     token: CancelToken | None = None
     ladder: Ladder = field(default_factory=Ladder)
     budget: Budget | None = None
-    session: Conversation | None = None
+    session: SessionProtocol | None = None
     parent: Node | None = None
     # For a child of a composite: what it is called there, and the run that it is a part of.
     label: str | None = None
-    above: Record | None = None
+    above: RunContext | None = None
     # For a run inside another one: where it writes its facts.
-    inside: InnerJournal | None = None
+    inside: NestedJournal | None = None
     # For a run that goes on in another process: the id by which everybody knows it.
     id: str | None = None
 
@@ -113,11 +113,11 @@ class Run(Generic[DepsT, OutT]):
         self.session = options.session
         self.id = options.id or f"run_{uuid.uuid4().hex}"
         parent = options.parent
-        self.node = Node(self.id, options.label or agent.name, "run", parent=parent, passing=agent.passing)
+        self.node = Node(self.id, options.label or agent.name, "run", parent=parent, propagation=agent.propagation)
         self._options = options
-        self.hub = Hub(self.node, _hub_above(parent))
+        self.hub = EventHub(self.node, _hub_above(parent))
         self._driver: BaseDriver[Any] | None = None  # Any: steps of every kind
-        self.record: Record | None = None
+        self.record: RunContext | None = None
         self._task: asyncio.Task[None] | None = None
         self._interrupt: KeyboardInterrupt | None = None
         # It has ended, and waits for a person.
@@ -198,7 +198,7 @@ class Run(Generic[DepsT, OutT]):
         """The live nodes of this run, each of which can be stopped by itself."""
         return RunTree(self.node)
 
-    def events(self, *, nested: bool = False) -> Reader:
+    def events(self, *, nested: bool = False) -> EventReader:
         """The events of this run from the first on, for `async for`; with `nested`, those of runs inside it as well.
 
         Runs inside it are those of sub-agents, of a composite's children, and of agents that its tools have started:
@@ -240,7 +240,7 @@ class Run(Generic[DepsT, OutT]):
         return self._options.ladder
 
     @property
-    def session_around(self) -> Conversation | None:
+    def session_around(self) -> SessionProtocol | None:
         """Its session, or that of the run that it is a part of: the state there is for the tools of both."""
         above = _run_above(self.node.parent) if self.session is None else None
         return above.session_around if above is not None else self.session
@@ -330,7 +330,7 @@ class Run(Generic[DepsT, OutT]):
             continued.claim(claimed)
         elif options.resume is not None:
             continued.refuse(options.resume)
-        record = self.record = Record(self, self.node, self.hub, options.messages, options.ladder, options.budget)
+        record = self.record = RunContext(self, self.node, self.hub, options.messages, options.ladder, options.budget)
         record.steering, record.above, record.inside = self._steering, options.above, options.inside
         record.payer = _record_above(self.node.parent)
         self._driver = self._drive_or_give_back(record, claimed)
@@ -343,7 +343,7 @@ class Run(Generic[DepsT, OutT]):
         trace(self.hub)
         return self._driver, record.supervisor
 
-    def _drive_or_give_back(self, record: Record, claimed: Resume | None) -> BaseDriver[Any]:  # Any: as above
+    def _drive_or_give_back(self, record: RunContext, claimed: Resume | None) -> BaseDriver[Any]:  # Any: as above
         """The driver. If the checkpoint can't be continued by this agent after all, nothing was changed by trying."""
         try:
             return self.agent.driver(record, self._options.resume)
@@ -401,13 +401,13 @@ def _run_above(node: Node | None) -> Run[Any, Any] | None:  # Any: as above
     return None
 
 
-def _record_above(node: Node | None) -> Record | None:
+def _record_above(node: Node | None) -> RunContext | None:
     """The run that pays for one inside it; not across threads, where its sums would be torn."""
     run = _run_above(node)
     return run.record if run is not None and run.node.runs_in_this_thread() else None
 
 
-def _hub_above(node: Node | None) -> Hub | None:
+def _hub_above(node: Node | None) -> EventHub | None:
     """Where the events of a run inside another go as well; not across threads, where nobody could wait for them."""
     run = _run_above(node)
     return run.hub if run is not None and run.node.runs_in_this_thread() else None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from safepoint.agent.batch import Batch
-from safepoint.agent.incoming import Incoming
+from safepoint.agent.partial_reply import PartialReply
 from safepoint.agent.result import StopReason
+from safepoint.agent.tool_batch import ToolBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class BackOff:
 class RunTools:
     """Carry out the calls of the last reply."""
 
-    batch: Batch
+    batch: ToolBatch
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
+class Finalize:
     """The answer is complete and recorded; run the hooks that follow it."""
 
     stop_reason: StopReason
@@ -50,14 +50,14 @@ class Close:
     """Close the history and seal the run. `incoming`: a reply that was cut."""
 
     stop_reason: StopReason
-    incoming: Incoming | None = None
+    incoming: PartialReply | None = None
     error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class Done:
     """Everything is recorded."""
 
 
 OwnStep: TypeAlias = CallModel | BackOff | RunTools
-Step: TypeAlias = Begin | OwnStep | Settle | Close | Over
+Step: TypeAlias = Begin | OwnStep | Finalize | Close | Done

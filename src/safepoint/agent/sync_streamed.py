@@ -20,10 +20,10 @@ from types import TracebackType
 from typing import Any, Generic
 
 from safepoint._core.reasons import Reason, Source
+from safepoint.agent.event_hub import EventReader
 from safepoint.agent.events import Event
 from safepoint.agent.result import OutT
 from safepoint.agent.run import Run
-from safepoint.agent.stream import Reader
 from safepoint.agent.sync import Presses, end_loop
 from safepoint.errors import CtrlC
 from safepoint.tools.context import DepsT
@@ -103,7 +103,7 @@ class _Life:
     def __init__(self, run: Run[Any, Any], *, nested: bool) -> None:  # Any: of any agent
         self._run = run
         self._nested = nested
-        self._place: Future[tuple[asyncio.AbstractEventLoop, Reader, asyncio.Event]] = Future()
+        self._place: Future[tuple[asyncio.AbstractEventLoop, EventReader, asyncio.Event]] = Future()
         self._over: Future[None] = Future()
 
     def begin(self) -> None:
@@ -160,5 +160,5 @@ class _Life:
             await left.wait()  # until then the last events can be asked for
 
 
-async def _next(reader: Reader) -> Event | None:
+async def _next(reader: EventReader) -> Event | None:
     return await anext(reader, None)

@@ -11,15 +11,15 @@ from collections.abc import Callable
 from functools import cache
 from typing import TypeAlias
 
+from safepoint.agent.event_hub import EventHub
 from safepoint.agent.events import Event
-from safepoint.agent.stream import Hub
 
 Listener: TypeAlias = Callable[[Event], object]
 
 _log = logging.getLogger("safepoint")
 
 
-def trace(hub: Hub) -> None:
+def trace(hub: EventHub) -> None:
     """Have the spans of this run, and of all below it, made."""
     listener = _listener_maker()() if hub.is_topmost else None
     if listener is not None:

@@ -16,11 +16,20 @@ from typing import Annotated
 
 import typer
 
-from safepoint.cli.answers import EventTold, ResumeTold, RunTold, SessionTold, SteerTold, Stopped, StopTold, WhyTold
 from safepoint.cli.client import Answer, ServerClient, Trouble, not_safepoint
 from safepoint.cli.options import NOT_YET, REFUSED, T, fail, takes
-from safepoint.cli.plain import plain
-from safepoint.cli.showing import age, event_line, show_table
+from safepoint.cli.render import age, event_line, show_table
+from safepoint.cli.sanitize import sanitize
+from safepoint.cli.server_responses import (
+    EventTold,
+    ResumeTold,
+    RunTold,
+    SessionTold,
+    SteerTold,
+    Stopped,
+    StopTold,
+    WhyTold,
+)
 
 _SILENCE = 2.0
 _OPEN = ("queued", "live", "paused", "suspended")
@@ -111,7 +120,7 @@ def stop(options: Stop) -> None:
     if options.json:
         _print_json(answer.json)
     elif told.runs is None:
-        typer.echo(plain(f"{options.run} is over already: {told.outcome or 'ended'}"))
+        typer.echo(sanitize(f"{options.run} is over already: {told.outcome or 'ended'}"))
     elif not told.runs:
         typer.echo("no run is live")
     else:
@@ -158,7 +167,7 @@ def steer(options: Steer) -> None:
     if options.json:
         _print_json(answer.json)
     else:
-        typer.echo(plain(": ".join(filter(None, (told.outcome, told.reason)))))
+        typer.echo(sanitize(": ".join(filter(None, (told.outcome, told.reason)))))
     if told.outcome != "joined":
         raise typer.Exit(NOT_YET if told.outcome == "waiting" else REFUSED)
 
@@ -170,13 +179,13 @@ def why(options: OfRun) -> None:
     if options.json:
         return _print_json(answer.json)
     if not told.holding:
-        typer.echo(plain(_not_held(told)))
+        typer.echo(sanitize(_not_held(told)))
         return
     columns = ("NAME", "PATH", "RUNG", "SECONDS")
     show_table(columns, ([each.name, each.path, each.rung, f"{each.seconds or 0:.1f}"] for each in told.holding))
     for each in told.holding:
         if each.stack:
-            typer.echo(plain(f"\n{each.name}:\n{each.stack}"))
+            typer.echo(sanitize(f"\n{each.name}:\n{each.stack}"))
 
 
 def _not_held(told: WhyTold) -> str:
@@ -208,7 +217,7 @@ def resume(options: Resume) -> None:
     told = answer.read(ResumeTold)
     if options.json:
         return _print_json(answer.json)
-    typer.echo(plain(f"goes on as {told.run_id}"))
+    typer.echo(sanitize(f"goes on as {told.run_id}"))
 
 
 def _reply(client: ServerClient, run: str, text: str | None) -> dict[str, object]:
@@ -255,7 +264,7 @@ def logs(options: Logs) -> None:
             typer.echo(json.dumps(answer.json, ensure_ascii=False))
         elif event.partial and options.follow:
             under_way = True
-            typer.echo(plain("".join(part.words for part in event.content.parts)), nl=False)
+            typer.echo(sanitize("".join(part.words for part in event.content.parts)), nl=False)
         elif not event.partial and event.id is not None:
             typer.echo(("\n" if under_way else "") + event_line(event))
             under_way = False

@@ -19,10 +19,10 @@ from typing import Any, TextIO
 
 from safepoint import Agent
 from safepoint.cli.conversation import Conversation
-from safepoint.cli.parrot import Parrot
+from safepoint.cli.echo_model import EchoModel
 from safepoint.errors import ModelNotReady
 from safepoint.models import Model
-from safepoint.models.choosing import choose_model
+from safepoint.models.registry import choose_model
 
 PROMPT = "you> "
 KEYS = "Ctrl-C stops the answer. Ctrl-D or /quit ends the chat.\n"
@@ -138,7 +138,7 @@ def greeting(model: str) -> str:
 def ready(name: str, pause: float) -> Model:
     """The model, ready to answer: the local one has been fetched and started, which takes a while the first time."""
     if name == SCRIPT:
-        return Parrot(partial(asyncio.sleep, pause))
+        return EchoModel(partial(asyncio.sleep, pause))
     model = choose_model(name)
     prepare: Callable[[], Coroutine[None, None, object]] | None = getattr(model, "prepare", None)
     if prepare is not None:

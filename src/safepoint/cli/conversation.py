@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, TextIO
 
 from safepoint import Agent, Message, Run, RunResult, SafePoint, StopReason
-from safepoint.cli.plain import plain
+from safepoint.cli.sanitize import sanitize
 
 
 class Conversation:
@@ -55,7 +55,7 @@ class Conversation:
         run.cancel(SafePoint.NOW if self._asked == 1 else SafePoint.FORCE, reason="Ctrl-C")
 
     def _write(self, text: str) -> None:
-        self._out.write(plain(text))
+        self._out.write(sanitize(text))
         self._out.flush()
 
 

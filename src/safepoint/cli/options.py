@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeVar, get_type_hints
 
 import typer
 
-from safepoint.cli.plain import plain
+from safepoint.cli.sanitize import sanitize
 
 T = TypeVar("T")
 
@@ -59,5 +59,5 @@ def _default(field: dataclasses.Field[Any]) -> Any:  # Any: as above
 
 def fail(message: str, code: int = MISUSED) -> NoReturn:
     """One line on stderr, and the exit code. Servers wrote parts of it, of whatever kind they are."""
-    typer.echo(f"safepoint: {plain(' '.join(message.split()))}", err=True)
+    typer.echo(f"safepoint: {sanitize(' '.join(message.split()))}", err=True)
     raise typer.Exit(code)

@@ -19,25 +19,25 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from safepoint._core.endings import Touched
-from safepoint._core.ladder import CUT_AT_ONCE, Manner, Rung, WorkKind
+from safepoint._core.ladder import CUT_AT_ONCE, Rung, StopPolicy, WorkKind
 from safepoint._core.work import Abandoned, Failed, Work
 from safepoint.agent.checkpoint import Checkpoint, OpenCall
 from safepoint.agent.events import RungReached
-from safepoint.agent.inside import InnerJournal
 from safepoint.agent.journal import Called
 from safepoint.agent.ledger import LedgerEntry
-from safepoint.agent.record import Record
+from safepoint.agent.nested_journal import NestedJournal
 from safepoint.agent.result import ChildResult, RunResult, StopReason
 from safepoint.agent.run import Run, RunSetup
-from safepoint.compose.moves import Child
-from safepoint.compose.restored import RestoredChild
-from safepoint.compose.stored import dump_result
+from safepoint.agent.run_context import RunContext
+from safepoint.compose.child_codec import dump_result
+from safepoint.compose.child_resume import RestoredChild
+from safepoint.compose.plan import Child
 from safepoint.errors import SafepointError, StoreError
+from safepoint.history.rendering import render_error, render_result
 from safepoint.history.states import LedgerState
-from safepoint.tools.memory import CallMemory
-from safepoint.tools.rendering import render_error, render_result
+from safepoint.tools.call_state import CallState
 
-_CHILD = Manner(WorkKind.CHILD)
+_CHILD = StopPolicy(WorkKind.CHILD)
 
 
 class Left(NamedTuple):
@@ -51,7 +51,7 @@ class Left(NamedTuple):
 class ChildRun:
     """Nothing here waits but the body of its own task; `harvest` takes it further after every change."""
 
-    def __init__(self, record: Record, child: Child, restored: RestoredChild | None) -> None:
+    def __init__(self, record: RunContext, child: Child, restored: RestoredChild | None) -> None:
         self.child = child
         self.work: Work[object] | None = None
         self.run: Run[Any, Any] | None = None  # Any: a run of any agent
@@ -61,9 +61,9 @@ class ChildRun:
         self.held_back = False
         self._error: BaseException | None = None
         # Kept in the checkpoint: the whole result, once it has finished.
-        self._memory = CallMemory()
+        self._memory = CallState()
         self._left: Left | None = None
-        self._inside = InnerJournal(record, child.key)
+        self._inside = NestedJournal(record, child.key)
         self._record = record
         self._restored = restored
         if child.key not in record.ledger:
@@ -121,20 +121,20 @@ class ChildRun:
             path=f"{record.node.path}/{self.child.key}",
             ladder=record.ladder,
             context=copy_context(),
-            on_end=record.bell.ring,
+            on_end=record.wakeup.ring,
         )
         self.work.on_rung = self._tell_rung
-        self.work.may_start = lambda: record.node.judge_now() is None
+        self.work.may_start = lambda: record.node.check_stop() is None
 
     # -- inside its own task -------------------------------------------------------------------------------------------
 
     async def _perform(self) -> object:
         """Cancellation: cuts a write to the journal; the run itself is asked, closes itself and returns."""
         await self._make_durable(state=LedgerState.RUNNING)
-        if self._being_stopped() or self.held_back or self._record.node.judge_now() is not None:
+        if self._being_stopped() or self.held_back or self._record.node.check_stop() is not None:
             return None
         assert self.work is not None
-        self.work.manner = _CHILD
+        self.work.stop_policy = _CHILD
         self._settle(LedgerState.RUNNING, started_at=self._record.supervisor.clock.wall())
         self.run = Run(self.child.agent, self._options())
         if self.child.speaks:
@@ -143,7 +143,7 @@ class ChildRun:
         if isinstance(self.work.outcome, Abandoned):
             return result  # abandoned long ago; it goes to the orphan and nowhere else
         self._keep(result)
-        self.work.manner = CUT_AT_ONCE
+        self.work.stop_policy = CUT_AT_ONCE
         if self._record.node.stop is None:  # otherwise the end of the composite tells of it, and nobody waits twice
             await self._make_durable()
         return result

@@ -6,18 +6,18 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from safepoint._core.tree import Passing
+from safepoint._core.tree import Propagation
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.checkpoint import Checkpoint
-from safepoint.agent.record import Record
 from safepoint.agent.result import OutT, RunResult
 from safepoint.agent.resume import Resume
+from safepoint.agent.run_context import RunContext
 from safepoint.compose.driver import CompositeDriver
-from safepoint.compose.moves import Answer, Move, Progress
+from safepoint.compose.plan import Answer, Move, Progress
 from safepoint.errors import CheckpointError
 from safepoint.history.parts import Message, Prompt, user_message
+from safepoint.history.rendering import render_result
 from safepoint.tools.context import DepsT
-from safepoint.tools.rendering import render_result
 
 _AgentT = TypeVar("_AgentT", bound=BaseAgent[Any, Any])  # Any: agents of every type
 
@@ -25,7 +25,7 @@ _AgentT = TypeVar("_AgentT", bound=BaseAgent[Any, Any])  # Any: agents of every 
 class Composite(BaseAgent[DepsT, OutT]):
     """An agent made of agents. Its hooks hear of its own run; model and tool hooks belong to its children."""
 
-    passing = Passing.RECURSIVE
+    propagation = Propagation.RECURSIVE
     # Whether it goes on when one of its children was stopped alone.
     goes_on_without = False
 
@@ -45,7 +45,7 @@ class Composite(BaseAgent[DepsT, OutT]):
         """The whole conversation, where children carry it on; None where it is the prompt and the answer."""
         return None
 
-    def driver(self, record: Record, resume: Resume | None) -> CompositeDriver:
+    def driver(self, record: RunContext, resume: Resume | None) -> CompositeDriver:
         return CompositeDriver(self, record, resume)
 
     def check_children(self, checkpoint: Checkpoint) -> None:

@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 from safepoint._core.points import BETWEEN, Level, SafePoint
 from safepoint._core.reasons import Reason
-from safepoint._core.work import Done, Failed, Work
+from safepoint._core.work import Failed, Returned, Work
 from safepoint.agent.base_driver import BaseDriver, Frame
 from safepoint.agent.journal import Fact
+from safepoint.agent.open_calls import OpenCalls
 from safepoint.agent.preview import Preview
-from safepoint.agent.record import Record
-from safepoint.agent.remains import Remains
 from safepoint.agent.result import NO_VALUE, StopReason
 from safepoint.agent.resume import Resume
+from safepoint.agent.run_context import RunContext
 from safepoint.agent.steering import joined
-from safepoint.agent.steps import Close, Settle
+from safepoint.agent.steps import Close, Finalize
+from safepoint.compose.child_group import ChildGroup
 from safepoint.compose.child_run import ChildRun
-from safepoint.compose.crew import Crew
-from safepoint.compose.family import Family
-from safepoint.compose.moves import Answer, EndAs, Move, Progress, RunChildren
+from safepoint.compose.children import Children
+from safepoint.compose.plan import Answer, EndAs, Move, Progress, RunChildren
 from safepoint.errors import SafepointError
 from safepoint.history.closing import Draft
 from safepoint.history.parts import Message, Text
@@ -49,7 +49,7 @@ class Plan:
 class RunCrew:
     """Run these children."""
 
-    crew: Crew
+    crew: ChildGroup
 
 
 OwnStep: TypeAlias = Plan | RunCrew
@@ -59,14 +59,14 @@ Step: TypeAlias = OwnStep | Frame
 class CompositeDriver(BaseDriver[OwnStep]):
     """Drives one run of a composite."""
 
-    def __init__(self, agent: Composite[Any, Any], record: Record, resume: Resume | None) -> None:  # Any: every one
+    def __init__(self, agent: Composite[Any, Any], record: RunContext, resume: Resume | None) -> None:  # Any: every one
         super().__init__(record, resume)
         self._agent = agent
-        self._crew: Crew | None = None
-        self._family = Family(agent, record, resume)
+        self._crew: ChildGroup | None = None
+        self._family = Children(agent, record, resume)
         self._answer: object = NO_VALUE
         self._draft: Draft | None = None
-        self.stage.push_more = self._push
+        self.runner.push_more = self._push
         if resume is not None:
             self._restore(resume)
 
@@ -97,7 +97,7 @@ class CompositeDriver(BaseDriver[OwnStep]):
                 return await self._plan()
             case RunCrew(crew):
                 while not crew.advance():
-                    await self.stage.wait()
+                    await self.runner.wait()
                 return self._after_crew(crew)
             case _:
                 assert_never(step)
@@ -106,10 +106,10 @@ class CompositeDriver(BaseDriver[OwnStep]):
 
     async def _plan(self) -> Step:
         progress = Progress(tuple(self._record.messages), self._family.ended())
-        outcome = await self.stage.perform(partial(_asked, self._agent, progress), "plan")
-        if isinstance(outcome, Done):
+        outcome = await self.runner.perform(partial(_asked, self._agent, progress), "plan")
+        if isinstance(outcome, Returned):
             return self._moved(outcome.value)
-        if self._node.judge_now() is not None:
+        if self._node.check_stop() is not None:
             return Close(StopReason.CANCELLED)
         error = outcome.error if isinstance(outcome, Failed) else None
         return self._fail(error or SafepointError(f"the plan of {self._agent.name!r} could not be asked"), None)
@@ -118,18 +118,18 @@ class CompositeDriver(BaseDriver[OwnStep]):
         """Carry out what the plan says. The answer and its record are one act."""
         match move:
             case RunChildren(children, limit, stop_others):
-                if self._family.has_moved and self._node.judge(BETWEEN) is not None:
+                if self._family.has_moved and self._node.check_safe_point(BETWEEN) is not None:
                     return Close(StopReason.CANCELLED)
                 runs = [self._family.run_of(child) for child in children]
                 if any(run.asks for run in runs):
                     return Close(StopReason.INTERRUPTED if self._node.pause() is None else StopReason.CANCELLED)
-                self._crew = Crew(self._record, runs, limit, stop_others=stop_others)
+                self._crew = ChildGroup(self._record, runs, limit, stop_others=stop_others)
                 return RunCrew(self._crew)
             case Answer():
                 if self._node.answer() is not None:
                     return Close(StopReason.CANCELLED)  # nothing is lost: the children's answers make it again
                 self._say(move)
-                return Settle(StopReason.END_TURN)
+                return Finalize(StopReason.END_TURN)
             case EndAs(stop_reason, text):
                 self._draft = Draft(text) if text else None
                 return Close(stop_reason if self._node.answer() is None else StopReason.CANCELLED)
@@ -143,7 +143,7 @@ class CompositeDriver(BaseDriver[OwnStep]):
 
     # -- after the children --------------------------------------------------------------------------------------------
 
-    def _after_crew(self, crew: Crew) -> Step:
+    def _after_crew(self, crew: ChildGroup) -> Step:
         self._family.has_moved = True
         if self._node.stop is not None:
             return Close(StopReason.CANCELLED)
@@ -156,15 +156,15 @@ class CompositeDriver(BaseDriver[OwnStep]):
             return Close(StopReason.INTERRUPTED if self._node.pause() is None else StopReason.CANCELLED)
         stopped = [child for child in crew.children if child.stopped]
         if any(child.was_asked_by_composite for child in stopped):
-            self._node.judge(BETWEEN)
+            self._node.check_safe_point(BETWEEN)
         elif stopped and not self._may_go_on(crew):
             self._stop_with(stopped[0])
-        if self._node.stop is not None or self._node.judge_now() is not None:
+        if self._node.stop is not None or self._node.check_stop() is not None:
             return Close(StopReason.CANCELLED)
         self._crew = None
         return Plan()
 
-    def _may_go_on(self, crew: Crew) -> bool:
+    def _may_go_on(self, crew: ChildGroup) -> bool:
         """Some child was stopped alone. Is there anything to answer with?"""
         return self._agent.goes_on_without and not all(child.stopped for child in crew.children)
 
@@ -175,7 +175,7 @@ class CompositeDriver(BaseDriver[OwnStep]):
         why = child.result.cancellation.reason
         text = f"its child {child.child.key!r} was stopped{f': {why.text}' if why.text else ''}"
         self._node.cancel(reason=Reason(text, why.source, why.by))
-        self._node.judge_now()
+        self._node.check_stop()
 
     # -- what is left --------------------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class CompositeDriver(BaseDriver[OwnStep]):
         """What the composite was asked: its prompt, and what was added while its children ran."""
         return joined(self._record.messages, self._record.steering.taken())
 
-    def _remains(self, reason: str | None) -> Remains:
+    def _remains(self, reason: str | None) -> OpenCalls:
         if self._answer is NO_VALUE:
             self._record.messages[:] = self._asked()
         return self._family.remains(self._draft)

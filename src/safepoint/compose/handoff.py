@@ -13,23 +13,23 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Manner
+from safepoint._core.ladder import CUT_AT_ONCE, Ladder, StopPolicy
 from safepoint.agent.agent import Agent
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.budget import Budget
 from safepoint.agent.hooks import Hooks
-from safepoint.agent.inputs import checked_count, listed
 from safepoint.agent.ledger import LedgerEntry
-from safepoint.agent.model import ToolSpec
 from safepoint.agent.result import OutT, StopReason
 from safepoint.agent.tool_choice import TRANSFER, check_tool_choice
+from safepoint.agent.tool_context import ToolContext
+from safepoint.agent.validation import checked_count, listed
 from safepoint.compose.composite import Composite, checked_member, keyed
-from safepoint.compose.moves import Answer, Child, EndAs, Move, Progress, RunChildren
+from safepoint.compose.plan import Answer, Child, EndAs, Move, Progress, RunChildren
 from safepoint.history.parts import Message, Notice, common
 from safepoint.history.states import LedgerState
 from safepoint.tools.bad_arguments import BadArguments
-from safepoint.tools.base import BaseTool
-from safepoint.tools.context import DepsT, ToolContext
+from safepoint.tools.base import BaseTool, ToolSpec
+from safepoint.tools.context import CallContext, DepsT
 from safepoint.tools.options import Effect, ToolOptions
 
 _NO_PARAMETERS: dict[str, Any] = {
@@ -51,7 +51,7 @@ class TransferTool(BaseTool):
         self.spec = ToolSpec(name, f"Hand the conversation over to {target!r}, who continues it.", _NO_PARAMETERS)
 
     @property
-    def manner(self) -> Manner:
+    def stop_policy(self) -> StopPolicy:
         return CUT_AT_ONCE
 
     def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON
@@ -59,7 +59,8 @@ class TransferTool(BaseTool):
             raise BadArguments("write {} and nothing else")
         return {}
 
-    def body(self, context: ToolContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
+    def body(self, context: CallContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
+        assert isinstance(context, ToolContext), "a transfer is made by a run"
         return self._transfer(context)
 
     async def _transfer(self, context: ToolContext[Any]) -> str:  # Any: the caller's own dependencies

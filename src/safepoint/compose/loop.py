@@ -9,10 +9,10 @@ from safepoint._core.ladder import Ladder
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.budget import Budget
 from safepoint.agent.hooks import Hooks
-from safepoint.agent.inputs import checked_count, checked_function
 from safepoint.agent.result import OutT, RunResult, StopReason
+from safepoint.agent.validation import checked_count, checked_function
 from safepoint.compose.composite import Composite, checked_member, words
-from safepoint.compose.moves import Answer, Child, EndAs, Finished, Move, Progress, RunChildren
+from safepoint.compose.plan import Answer, Child, EndAs, Finished, Move, Progress, RunChildren
 from safepoint.history.parts import Message, Prompt, user_message
 from safepoint.history.states import LedgerState
 from safepoint.tools.context import DepsT

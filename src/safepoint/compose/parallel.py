@@ -12,10 +12,10 @@ from safepoint._core.ladder import Ladder
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.budget import Budget
 from safepoint.agent.hooks import Hooks
-from safepoint.agent.inputs import checked_count, checked_function, listed
 from safepoint.agent.result import OutT, RunResult, StopReason
+from safepoint.agent.validation import checked_count, checked_function, listed
 from safepoint.compose.composite import Composite, checked_member, keyed, opening, words
-from safepoint.compose.moves import Answer, Child, Move, Progress, RunChildren
+from safepoint.compose.plan import Answer, Child, Move, Progress, RunChildren
 from safepoint.history.parts import Prompt
 from safepoint.tools.context import DepsT
 

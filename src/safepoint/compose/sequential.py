@@ -12,10 +12,10 @@ from safepoint._core.ladder import Ladder
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.budget import Budget
 from safepoint.agent.hooks import Hooks
-from safepoint.agent.inputs import checked_function
 from safepoint.agent.result import OutT, StopReason
+from safepoint.agent.validation import checked_function
 from safepoint.compose.composite import Composite, checked_member, keyed, opening, words
-from safepoint.compose.moves import Answer, Child, EndAs, Finished, Move, Progress, RunChildren
+from safepoint.compose.plan import Answer, Child, EndAs, Finished, Move, Progress, RunChildren
 from safepoint.history.parts import Message, Prompt, user_message
 from safepoint.tools.context import DepsT
 
@@ -82,14 +82,14 @@ class Sequential(Composite[DepsT, OutT]):
     ) -> Sequential[DepsT, Any]:  # Any: the overloads say which
         """The same sequence with one more agent. `combine` makes the output of the one before and of this one."""
         longer = cast("Sequential[DepsT, Any]", copy(self))
-        stage = _Stage(checked_member(agent), checked_function("input", input), checked_function("combine", combine))
-        longer._stages = (*self._stages, stage)
-        longer._keys = keyed(stage.agent.name for stage in longer._stages)
+        runner = _Stage(checked_member(agent), checked_function("input", input), checked_function("combine", combine))
+        longer._stages = (*self._stages, runner)
+        longer._keys = keyed(runner.agent.name for runner in longer._stages)
         longer.budget, longer.group = longer.checked_budget(self.budget), Group()
         return longer
 
     def members(self) -> Iterable[BaseAgent[Any, Any]]:  # Any: stages of every type
-        return [stage.agent for stage in self._stages]
+        return [runner.agent for runner in self._stages]
 
     def member(self, key: str) -> BaseAgent[Any, Any]:  # Any: as above
         return dict(zip(self._keys, self._stages, strict=True))[key].agent
@@ -99,23 +99,23 @@ class Sequential(Composite[DepsT, OutT]):
 
     def plan(self, progress: Progress) -> Move:
         before: Finished[Any] | None = None
-        for number, (key, stage) in enumerate(zip(self._keys, self._stages, strict=True), 1):
+        for number, (key, runner) in enumerate(zip(self._keys, self._stages, strict=True), 1):
             result = progress.ended.get(key)
             if result is None:
                 last = number == len(self._stages)
-                return RunChildren((Child(key, stage.agent, _input(stage, before, progress), speaks=last),))
+                return RunChildren((Child(key, runner.agent, _input(runner, before, progress), speaks=last),))
             if result.stop_reason is not StopReason.END_TURN:
                 return EndAs(result.stop_reason)
             finished = progress.finished(key, number)
-            before = finished if stage.combine is None else _combined(stage.combine, before, finished)
+            before = finished if runner.combine is None else _combined(runner.combine, before, finished)
         assert before is not None
         return Answer(before.text, cast("OutT", before.output))
 
 
-def _input(stage: _Stage, before: Finished[Any] | None, progress: Progress) -> tuple[Message, ...]:  # Any: as above
+def _input(runner: _Stage, before: Finished[Any] | None, progress: Progress) -> tuple[Message, ...]:  # Any: as above
     if before is None:
-        return opening(progress, stage.input)
-    return (user_message(words(before.text) if stage.input is None else stage.input(before)),)
+        return opening(progress, runner.input)
+    return (user_message(words(before.text) if runner.input is None else runner.input(before)),)
 
 
 def _combined(

@@ -24,7 +24,7 @@ from safepoint.history.parts import (
     ToolCall,
     ToolResult,
 )
-from safepoint.tools.rendering import render_result
+from safepoint.history.rendering import render_result
 
 Json: TypeAlias = dict[str, Any]  # Any: decoded JSON
 

@@ -12,14 +12,14 @@ from safepoint.agent.model import (
     ModelSettings,
     ReasoningDelta,
     TextDelta,
-    ToolSpec,
 )
 from safepoint.models.anthropic import AnthropicModel, BedrockModel
-from safepoint.models.choosing import choose_model
 from safepoint.models.gemini import GeminiModel
 from safepoint.models.llama import LlamaOptions
 from safepoint.models.local import LocalModel
 from safepoint.models.openai import OpenAIModel
+from safepoint.models.registry import choose_model
+from safepoint.tools.base import ToolSpec
 
 __all__ = [
     "AnthropicModel",

@@ -22,9 +22,9 @@ from safepoint.agent.model import CallDelta, Chunk, Finish, FinishReason, ModelR
 from safepoint.errors import HistoryError, ModelError
 from safepoint.history.parts import File, Image, Message, Notice, Part, Reasoning, Text, ToolCall, ToolResult
 from safepoint.models.attached import not_shown
-from safepoint.models.loose import Loose, event_of, mapping, number, text
 from safepoint.models.plain_json import plain
-from safepoint.models.seals import seal, unseal
+from safepoint.models.signatures import seal, unseal
+from safepoint.models.untrusted_json import Loose, event_of, mapping, number, text
 from safepoint.models.wire_id import LEGAL, wire_id
 
 Payload: TypeAlias = dict[str, Any]  # Any: JSON

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from safepoint.agent.model import ModelRequest
 from safepoint.errors import ModelNotReady
 from safepoint.models.extras import sdk
-from safepoint.models.failures import refusal, unreachable
 from safepoint.models.gemini_wire import Payload, Reader, to_payload
-from safepoint.models.loose import items, mapping, text
 from safepoint.models.per_loop import PerLoop
+from safepoint.models.provider_errors import refusal, unreachable
+from safepoint.models.untrusted_json import items, mapping, text
 from safepoint.models.upstream import Events, Upstream
 
 if TYPE_CHECKING:

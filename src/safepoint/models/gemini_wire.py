@@ -23,9 +23,9 @@ from safepoint.agent.model import CallDelta, Chunk, Finish, FinishReason, ModelR
 from safepoint.errors import HistoryError, ModelMisbehaved
 from safepoint.history.parts import File, Image, Message, Notice, Part, Reasoning, Text, ToolCall, ToolResult
 from safepoint.models.attached import whose
-from safepoint.models.loose import event_of, items, mapping, number, text
 from safepoint.models.plain_json import plain
-from safepoint.models.seals import seal, unseal
+from safepoint.models.signatures import seal, unseal
+from safepoint.models.untrusted_json import event_of, items, mapping, number, text
 from safepoint.models.wire_id import wire_id
 
 Payload: TypeAlias = dict[str, Any]  # Any: JSON, and bytes where the SDK wants them

@@ -17,13 +17,14 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-from safepoint.agent.model import CallDelta, Chunk, Finish, ModelRequest, TextDelta, ToolSpec
+from safepoint.agent.model import CallDelta, Chunk, Finish, ModelRequest, TextDelta
 from safepoint.agent.output import OUTPUT_TOOL
 from safepoint.history.parts import Attachment, File, Message, ToolResult
 from safepoint.models.attached import not_shown
 from safepoint.models.openai_wire import Reader as PlainReader
 from safepoint.models.openai_wire import assistant_text, file_text, to_messages
 from safepoint.models.plain_json import plain
+from safepoint.tools.base import ToolSpec
 
 Payload: TypeAlias = dict[str, Any]  # Any: JSON
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from safepoint.agent.model import ModelRequest
 from safepoint.errors import ModelNotReady
 from safepoint.models.extras import sdk
-from safepoint.models.failures import refusal, unreachable
-from safepoint.models.loose import mapping, number, text
 from safepoint.models.openai_wire import Payload, Reader, to_payload
 from safepoint.models.per_loop import PerLoop
+from safepoint.models.provider_errors import refusal, unreachable
 from safepoint.models.provider_names import provider_at
 from safepoint.models.thinking_back import server_of
+from safepoint.models.untrusted_json import mapping, number, text
 from safepoint.models.upstream import Events, Upstream
 from safepoint.models.upstream import Reader as EventReader
 

@@ -22,9 +22,9 @@ from safepoint.agent.model import CallDelta, Chunk, Finish, FinishReason, ModelR
 from safepoint.errors import HistoryError, ModelError
 from safepoint.history.parts import Attachment, File, Image, Message, Notice, Text, ToolCall, ToolResult
 from safepoint.models.attached import not_shown, whose
-from safepoint.models.loose import event_of, items, mapping, number, text
 from safepoint.models.plain_json import plain
 from safepoint.models.thinking_back import FIELD, OPENAI, ThinkingReader, thinking_for
+from safepoint.models.untrusted_json import event_of, items, mapping, number, text
 from safepoint.models.wire_id import wire_id
 
 Payload: TypeAlias = dict[str, Any]  # Any: JSON

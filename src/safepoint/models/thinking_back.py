@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from safepoint.agent.model import ReasoningDelta
 from safepoint.history.parts import Message, Reasoning
-from safepoint.models.loose import text
-from safepoint.models.seals import seal, unseal
+from safepoint.models.signatures import seal, unseal
+from safepoint.models.untrusted_json import text
 
 FIELD: Final = "reasoning_content"
 _WIRE: Final = "chat"

@@ -9,6 +9,6 @@ except ModuleNotFoundError as error:
 from safepoint.server.apps import Catalog
 from safepoint.server.config import Limits, OnCrash, ServerConfig
 from safepoint.server.keys import KeyFile
-from safepoint.server.serving import serve
+from safepoint.server.process import serve
 
 __all__ = ["Catalog", "KeyFile", "Limits", "OnCrash", "ServerConfig", "create_app", "serve"]

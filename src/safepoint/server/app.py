@@ -16,25 +16,36 @@ from fastapi.responses import JSONResponse
 
 from safepoint._core.ladder import Ladder
 from safepoint.agent.base import BaseAgent
-from safepoint.agent.inputs import checked_ladder
+from safepoint.agent.validation import checked_ladder
 from safepoint.errors import HistoryError, SessionBusy, SessionNotFound, StoreError
-from safepoint.server.access import Access
+from safepoint.server.access_log import AccessLogMiddleware
 from safepoint.server.apps import Catalog
+from safepoint.server.auth import check_exposed
 from safepoint.server.config import ServerConfig
 from safepoint.server.default_app import DefaultApp
-from safepoint.server.door import check_exposed
-from safepoint.server.guard import Guard
-from safepoint.server.host import Draining, Host, NoSuchApp, TooMany
 from safepoint.server.ids import BadId, ReservedName
-from safepoint.server.invalid import answer_invalid
 from safepoint.server.keys import KeyFile
+from safepoint.server.lease_sweeper import LeaseSweeper
+from safepoint.server.middleware import AuthMiddleware
 from safepoint.server.openapi import describe
-from safepoint.server.principal import NotAllowed, NotYours
+from safepoint.server.principal import NotAllowed, NotFound
 from safepoint.server.readiness import Readiness
-from safepoint.server.recovery import Recovery
-from safepoint.server.routes import cancel, going_on, live, operating, page, runs, service, sessions, unserved, watching
+from safepoint.server.routes import (
+    apps,
+    cancel,
+    live,
+    metrics,
+    not_implemented,
+    page,
+    resume,
+    run_status,
+    runs,
+    sessions,
+)
+from safepoint.server.run_manager import Draining, NoSuchApp, RunManager, TooMany
+from safepoint.server.run_request import NothingToAnswer
 from safepoint.server.shadowing import check_routes
-from safepoint.server.starting import NothingToAnswer
+from safepoint.server.validation_errors import answer_invalid
 from safepoint.sessions.stores import MemoryStore, SqliteStore
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.protocol import Storage, missing_parts
@@ -48,7 +59,7 @@ _CLOSING = 2.0
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (ReservedName, 403),
     (BadId, 400),
-    (NotYours, 404),
+    (NotFound, 404),
     (NotAllowed, 403),
     (NoSuchApp, 404),
     (SessionNotFound, 404),
@@ -78,10 +89,10 @@ def create_app(
     configuration that would let others in unknown, and for a ladder that a tool of an app does not fit.
     """
     catalog = agents if isinstance(agents, Catalog) else Catalog.of(agents)
-    host = Host(catalog, checked_storage(storage, store), config or ServerConfig())
-    _check_ladder(catalog, host.config.ladder)
+    manager = RunManager(catalog, checked_storage(storage, store), config or ServerConfig())
+    _check_ladder(catalog, manager.config.ladder)
 
-    recovery = Recovery(host)
+    recovery = LeaseSweeper(manager)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
@@ -89,24 +100,24 @@ def create_app(
         await recovery.start()
         yield
         await recovery.stop()
-        if await host.shut_down():
+        if await manager.shut_down():
             with suppress(TimeoutError):  # a store that hangs does not hold the exit
                 async with asyncio.timeout(_CLOSING):
-                    await host.storage.aclose()
+                    await manager.storage.aclose()
 
     # FastAPI's own pages of the API load scripts from other servers.
     app = FastAPI(title="Safepoint", version=version("safepoint"), lifespan=lifespan, docs_url=None, redoc_url=None)
-    if host.config.default_app is not None:
-        app.add_middleware(DefaultApp, name=_known_app(catalog, host.config.default_app))
-    app.add_middleware(Guard, config=host.config, keys=keys)
-    app.add_middleware(Access, metrics=host.operations.metrics)
-    app.state.host = host
+    if manager.config.default_app is not None:
+        app.add_middleware(DefaultApp, name=_known_app(catalog, manager.config.default_app))
+    app.add_middleware(AuthMiddleware, config=manager.config, keys=keys)
+    app.add_middleware(AccessLogMiddleware, metrics=manager.operations.metrics)
+    app.state.manager = manager
     app.state.keys = keys
-    app.state.readiness = Readiness(host, time.monotonic)
+    app.state.readiness = Readiness(manager, time.monotonic)
     # Middleware is made with the first request; what is wrong with it shall be known before.
-    check_exposed("allowed_hosts", host.config, keys, exposed=bool(host.config.allowed_hosts))
+    check_exposed("allowed_hosts", manager.config, keys, exposed=bool(manager.config.allowed_hosts))
     app.router.routes.extend(runs.routes.routes)  # the busiest first, and not a router away
-    for part in (service, cancel, going_on, sessions, watching, live, page, operating, unserved):
+    for part in (apps, cancel, resume, sessions, run_status, live, page, metrics, not_implemented):
         app.include_router(part.routes)
     app.add_exception_handler(RequestValidationError, answer_invalid)
     for kind, status in _STATUS:

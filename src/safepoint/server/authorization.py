@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from starlette.types import Scope
 
-from safepoint.server.door import Door, Head, Refusal
+from safepoint.server.auth import Authenticator, Head, Refusal
 from safepoint.server.principal import Principal
 
 _LOOK = 0.5
@@ -25,7 +25,7 @@ class Authorization:
     valid ──the key is revoked, the login is over──▶ refused
     """
 
-    def __init__(self, door: Door, head: Head, who: Principal) -> None:
+    def __init__(self, door: Authenticator, head: Head, who: Principal) -> None:
         self.refusal: Refusal | None = None
         self._door = door
         self._head = head
@@ -57,7 +57,7 @@ class Authorization:
 class Authorizations:
     """Those of all connections that stay open."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: Authenticator) -> None:
         self._door = door
         self._open: set[Authorization] = set()
         self._timer: asyncio.TimerHandle | None = None

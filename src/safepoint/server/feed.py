@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from safepoint.server.tool_output import Told, ToolOutput
-from safepoint.server.wire_events import Json, Scene, partial_event
+from safepoint.server.wire_events import EventContext, Json, partial_event
 
 # No viewer holds more of the words than this at once, however far behind it is.
 _MOST_WORDS = 262_144
@@ -45,8 +45,10 @@ class Feed:
     `watched` is called when the first viewer comes (True) and when the last one has left (False).
     """
 
-    def __init__(self, scene: Scene, first: int = 0, watched: Callable[[bool], object] | None = None) -> None:
-        self.scene = scene
+    def __init__(
+        self, event_context: EventContext, first: int = 0, watched: Callable[[bool], object] | None = None
+    ) -> None:
+        self.event_context = event_context
         self._first = first
         self.whole: list[Json] = []
         self.closed = False
@@ -70,7 +72,7 @@ class Feed:
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
-    def say(self, place: int, event: Json, *, last: bool = False) -> None:
+    def append(self, place: int, event: Json, *, last: bool = False) -> None:
         """A whole event, also in the place of an earlier form of it. `last`: it says how the run ended."""
         if self.closed:
             return
@@ -91,7 +93,7 @@ class Feed:
         self._words = []
         self._latest = None
 
-    def whisper(self, place: int, text: str, at: float, *, thought: bool, voice: str | None = None) -> None:
+    def append_partial(self, place: int, text: str, at: float, *, thought: bool, voice: str | None = None) -> None:
         """A few more words of the event under way. `voice`: whose, if not the root agent's own."""
         if self.closed:
             return
@@ -185,14 +187,14 @@ class Feed:
             size += len(self._words[end][1])
             end += 1
         text = "".join(piece for _, piece in self._words[heard:end])
-        event = partial_event(self.scene.spoken_by(self._voice), self._place, text, self._at, thought=thought)
+        event = partial_event(self.event_context.spoken_by(self._voice), self._place, text, self._at, thought=thought)
         frame = Frame(self._first + len(self.whole), event, as_text(event))
         self._latest = (heard, len(self._words), end, frame)
         return self._latest[2:]
 
     def output_frame(self, number: int, after: int) -> tuple[int, Frame] | None:
         """What tools told from that piece on, as `ToolOutput.take` finds it; and the number of the next piece."""
-        found = self.output.take(number, after, self.scene)
+        found = self.output.take(number, after, self.event_context)
         if found is None:
             return None
         following, whole, event = found

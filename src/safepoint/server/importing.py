@@ -18,7 +18,7 @@ from safepoint.history.check import check_history, part_rank
 from safepoint.history.parts import Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from safepoint.server.ids import SessionKey
 from safepoint.server.requests import ImportedEvent, WirePart
-from safepoint.server.wire_events import Json, Scene, message_event
+from safepoint.server.wire_events import EventContext, Json, message_event
 
 _RESERVED = "adk_request_"
 
@@ -43,9 +43,9 @@ def imported_messages(events: Iterable[Mapping[str, Any]]) -> list[Message]:  # 
 
 def imported_events(key: SessionKey, agent: str, messages: Sequence[Message], times: Sequence[float]) -> list[Json]:
     """As they are shown again: marked, and under an invocation that is no run's."""
-    scene = Scene(str(uuid.uuid5(uuid.NAMESPACE_URL, key.stored_as)), agent, {"safepointImported": True})
+    event_context = EventContext(str(uuid.uuid5(uuid.NAMESPACE_URL, key.stored_as)), agent, {"safepointImported": True})
     said = zip(messages, times, strict=True)
-    return [message_event(scene, place, message, at) for place, (message, at) in enumerate(said)]
+    return [message_event(event_context, place, message, at) for place, (message, at) in enumerate(said)]
 
 
 def _message(number: int, given: Mapping[str, Any]) -> Message | None:  # Any: JSON

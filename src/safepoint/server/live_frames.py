@@ -14,12 +14,12 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from safepoint.server.bodies import flaw_of
 from safepoint.server.config import Limits
 from safepoint.server.feed import Frame, as_text
+from safepoint.server.json_limits import find_problem
 from safepoint.server.requests import CancelAfter, Content, OnDisconnect, State
-from safepoint.server.wire_events import Scene, empty_event
-from safepoint.sessions.busy import IfBusy
+from safepoint.server.wire_events import EventContext, empty_event
+from safepoint.sessions.dispatch import IfBusy
 
 _AUDIO = ("blob", "activity_start", "activity_end", "audio_stream_end")
 _AUDIO_QUERY = ("proactive_audio", "enable_affective_dialog", "explicit_vad_signal", "save_live_blob")
@@ -111,7 +111,7 @@ def read_frame(text: str | None, limits: Limits) -> LiveRequest:
     """Raises `BadFrame`, with what was wrong."""
     if text is None:
         raise BadFrame("BAD_FRAME", "a binary frame: send text frames, each a LiveRequest as JSON")
-    flaw = flaw_of(text.encode(), depth=limits.json_depth, values=limits.json_values)
+    flaw = find_problem(text.encode(), depth=limits.json_depth, values=limits.json_values)
     if flaw is not None:
         raise BadFrame("BAD_FRAME", flaw.text)
     try:
@@ -134,5 +134,5 @@ def event_frame(frame: Frame) -> str:
 
 
 def error_frame(code: str, text: str, app: str) -> str:
-    event = empty_event(Scene(str(uuid.uuid4()), app), 0, time.time())
+    event = empty_event(EventContext(str(uuid.uuid4()), app), 0, time.time())
     return as_text({**event, "invocationId": "", "errorCode": code, "errorMessage": text})

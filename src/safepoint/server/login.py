@@ -9,10 +9,10 @@ from urllib.parse import parse_qs
 
 from starlette.types import Send
 
+from safepoint.server.auth import Authenticator, Head, Refusal
 from safepoint.server.cookies import set_cookie
-from safepoint.server.door import Door, Head, Refusal
 from safepoint.server.headers import page_headers
-from safepoint.server.replies import redirect, reply, reply_html, reply_json
+from safepoint.server.responses import redirect, reply, reply_html, reply_json
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -29,7 +29,7 @@ input, button {{ font: inherit; padding: .4rem; width: 100%; box-sizing: border-
 """
 
 
-async def log_in(door: Door, head: Head, body: bytes, send: Send) -> None:
+async def log_in(door: Authenticator, head: Head, body: bytes, send: Send) -> None:
     """A form is answered with the page, JSON with JSON. Cancellation: logged in or not."""
     is_form = head.get(b"content-type").partition(";")[0].strip() == "application/x-www-form-urlencoded"
     found = door.log_in(head, _key_in(body, is_form=is_form))
@@ -45,7 +45,7 @@ async def log_in(door: Door, head: Head, body: bytes, send: Send) -> None:
         await reply_json(send, 200, {"name": who.name, "user": who.user, "admin": who.admin}, cookie)
 
 
-async def log_out(door: Door, head: Head, send: Send) -> None:
+async def log_out(door: Authenticator, head: Head, send: Send) -> None:
     """Cancellation: logged out or not."""
     door.log_out(head)
     await reply_json(send, 200, {}, {"Set-Cookie": set_cookie(head.cookie, "", secure=False)})

@@ -17,7 +17,7 @@ from safepoint._core.reasons import Reason, Source
 from safepoint.server.ids import SessionKey, check_id
 
 
-class NotYours(LookupError):
+class NotFound(LookupError):
     """Answered with 404: to this caller it is not there."""
 
 
@@ -34,13 +34,13 @@ class Principal:
     admin: bool = False
 
     def session(self, app: str, user: str, session: str) -> SessionKey:
-        """Raises `BadId`, `NotYours`."""
+        """Raises `BadId`, `NotFound`."""
         key = SessionKey.of(app, user, session)
         self.must_own(key.user)
         return key
 
     def prefix(self, app: str, user: str) -> str:
-        """Where all sessions of this app and user are stored. Raises `BadId`, `NotYours`."""
+        """Where all sessions of this app and user are stored. Raises `BadId`, `NotFound`."""
         prefix = f"{check_id('app', app)}/{check_id('user', user)}/"
         self.must_own(user)
         return prefix
@@ -50,7 +50,7 @@ class Principal:
 
     def must_own(self, user: str) -> None:
         if not self.owns(user):
-            raise NotYours("Not found")
+            raise NotFound("Not found")
 
     def must_be_admin(self) -> None:
         if not self.admin:

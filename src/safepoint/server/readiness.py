@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from safepoint.server.host import Host
+from safepoint.server.run_manager import RunManager
 
 _log = logging.getLogger("safepoint.server")
 
@@ -36,8 +36,8 @@ class State:
 class Readiness:
     """Of one host. `clock`: seconds that only go up."""
 
-    def __init__(self, host: Host, clock: Callable[[], float]) -> None:
-        self._host = host
+    def __init__(self, manager: RunManager, clock: Callable[[], float]) -> None:
+        self._manager = manager
         self._clock = clock
         self._asking: asyncio.Task[bool] | None = None
         self._last: tuple[float, bool] | None = None
@@ -45,7 +45,7 @@ class Readiness:
     async def look(self, within: float = _PATIENCE) -> State:
         """A store that has not answered within that time is out of reach. Cancellation: only the waiting ends."""
         store = await self._reached(within)
-        return State(self._host.draining, store)
+        return State(self._manager.draining, store)
 
     async def _reached(self, within: float) -> bool:
         if self._last is not None and self._clock() - self._last[0] < _KEPT:
@@ -59,7 +59,7 @@ class Readiness:
         """Cancellation: nothing has changed."""
         try:
             async with asyncio.timeout(_PATIENCE):
-                await self._host.storage.check()
+                await self._manager.storage.check()
         except Exception as error:  # a store of the user's own may raise anything
             reached = False
             if self._last is None or self._last[1]:

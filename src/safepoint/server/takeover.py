@@ -25,17 +25,17 @@ from safepoint._core.reasons import Reason, Source
 from safepoint.agent.result import StopReason
 from safepoint.errors import CheckpointError, SessionBusy, SessionNotFound
 from safepoint.history.parts import user_message
-from safepoint.server.cancelling import clear_pause
+from safepoint.server.cancel_request import stopping
+from safepoint.server.cancel_service import clear_pause
 from safepoint.server.config import OnCrash, ServerConfig
-from safepoint.server.host import Host
-from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
+from safepoint.server.managed_run import ManagedRun
 from safepoint.server.requests import RunRequest
-from safepoint.server.starting import NothingToAnswer, Start, start
-from safepoint.server.turn_state import reason_json
-from safepoint.server.wish import stopping
-from safepoint.sessions.busy import Sender
-from safepoint.sessions.recovery import CRASH
+from safepoint.server.run_manager import RunManager
+from safepoint.server.run_request import NothingToAnswer, Start, start
+from safepoint.server.state_sync import reason_json
+from safepoint.sessions.dispatch import SessionDispatcher
+from safepoint.sessions.sealing import CRASH
 from safepoint.sessions.session import Session
 from safepoint.storage.run_records import RunRecord, RunState
 
@@ -114,15 +114,17 @@ def _has_joined(record: RunRecord, session: Session) -> bool:
 # -- doing it --------------------------------------------------------------------------------------------------------
 
 
-async def take_over(host: Host, record: RunRecord) -> bool:
+async def take_over(manager: RunManager, record: RunRecord) -> bool:
     """Take the record of a process that is gone, and settle it.
 
     Raises `RecordMoved` if another process was faster, `StoreError`. Cancellation: as for `settle`.
     """
-    return await settle(host, await host.storage.runs.take(record.run_id, host.storage.worker, epoch=record.epoch))
+    return await settle(
+        manager, await manager.storage.runs.take(record.run_id, manager.storage.worker, epoch=record.epoch)
+    )
 
 
-async def settle(host: Host, record: RunRecord) -> bool:
+async def settle(manager: RunManager, record: RunRecord) -> bool:
     """Do what has to be done with a record of this process that nobody works on. False: not yet, try again.
 
     Raises `StoreError`, `NoSuchApp`. Cancellation: the record stays open, and is settled the next time.
@@ -130,76 +132,78 @@ async def settle(host: Host, record: RunRecord) -> bool:
     key = SessionKey.parse(record.session)
     assert key is not None, record.session
     try:
-        sender = await host.sender(key)
-        if not sender.busy:
+        dispatcher = await manager.dispatcher(key)
+        if not dispatcher.busy:
             # Learns what others have written, and seals what they left open.
-            await sender.between(sender.session.save_state)
+            await dispatcher.between(dispatcher.session.save_state)
     except SessionNotFound:
-        await _end(host, record, Verdict(Move.END, reason=Reason("its session was deleted", Source.POLICY)))
+        await _end(manager, record, Verdict(Move.END, reason=Reason("its session was deleted", Source.POLICY)))
         return True
     except SessionBusy:
         return False
-    wanted = stopping(await host.storage.runs.cancel_requests(record.run_id))
-    decided = verdict(record, sender.session, wanted, host.config)
+    wanted = stopping(await manager.storage.runs.cancel_requests(record.run_id))
+    decided = verdict(record, dispatcher.session, wanted, manager.config)
     _log.info("nobody had the run %s any more: %s", record.run_id, decided.move)
     match decided.move:
         case Move.START | Move.RESUME:
-            await _adopt(host, key, sender, record, decided.move)
+            await _adopt(manager, key, dispatcher, record, decided.move)
         case Move.END:
-            await _end(host, record, decided)
+            await _end(manager, record, decided)
         case Move.SUSPEND:
             if record.state is not RunState.SUSPENDED:
-                await host.storage.runs.move(record.run_id, RunState.SUSPENDED, epoch=record.epoch)
+                await manager.storage.runs.move(record.run_id, RunState.SUSPENDED, epoch=record.epoch)
         case Move.PAUSE | Move.CLEAR:
             if record.state is not RunState.PAUSED:
                 outcome = str(StopReason.INTERRUPTED)
-                record = await host.storage.runs.move(
+                record = await manager.storage.runs.move(
                     record.run_id, RunState.PAUSED, epoch=record.epoch, outcome=outcome
                 )
             if decided.reason is not None:
-                await clear_pause(host, key, record, decided.reason)
+                await clear_pause(manager, key, record, decided.reason)
     return True
 
 
-async def _end(host: Host, record: RunRecord, decided: Verdict) -> None:
+async def _end(manager: RunManager, record: RunRecord, decided: Verdict) -> None:
     """Cancellation: it has ended, or not."""
     why = reason_json(decided.reason) if decided.reason is not None else None
     changes = {"outcome": decided.outcome, "reason": why, "ended_at": time.time()}
-    await host.storage.runs.move(record.run_id, RunState.ENDED, epoch=record.epoch, **changes)
+    await manager.storage.runs.move(record.run_id, RunState.ENDED, epoch=record.epoch, **changes)
 
 
-async def _adopt(host: Host, key: SessionKey, sender: Sender, record: RunRecord, move: Move) -> None:
+async def _adopt(
+    manager: RunManager, key: SessionKey, dispatcher: SessionDispatcher, record: RunRecord, move: Move
+) -> None:
     """Let it run, when its turn comes. Nobody is connected, so nobody's leaving stops it. Cancellation: not adopted."""
     request = RunRequest.model_validate(record.request)
     try:
-        begun = _make(host, key, sender.session, request, move)
+        begun = _make(manager, key, dispatcher.session, request, move)
     except (CheckpointError, NothingToAnswer, ValueError) as error:
         why = Reason(f"it could not go on: {error}", Source.POLICY)
-        return await _end(host, record, Verdict(Move.END, str(StopReason.ERROR), why))
+        return await _end(manager, record, Verdict(Move.END, str(StopReason.ERROR), why))
     begun = replace(begun, run=begun.run.under(record.run_id))
     try:
-        scene = await host.scene(begun, sender.session, request)
+        event_context = await manager.event_context(begun, dispatcher.session, request)
     except BaseException:
         begun.run.discard()
         raise
-    hosted = HostedRun(key, begun.run, begun.prompt, scene, by=record.by, epoch=record.epoch)
-    hosted.leaving.policy = "detach"
+    managed = ManagedRun(key, begun.run, begun.prompt, event_context, by=record.by, epoch=record.epoch)
+    managed.disconnect_policy.policy = "detach"
     try:
         if record.state is RunState.SUSPENDED:
-            record = await host.storage.runs.move(record.run_id, RunState.QUEUED, epoch=record.epoch)
+            record = await manager.storage.runs.move(record.run_id, RunState.QUEUED, epoch=record.epoch)
     except BaseException:
-        hosted.run.discard()
+        managed.run.discard()
         raise
-    hosted.queued = record.state is RunState.QUEUED
+    managed.queued = record.state is RunState.QUEUED
     if move is Move.START:
-        hosted.state_delta = request.state_delta or {}
-    host.serve(hosted, sender, "queue")
+        managed.state_delta = request.state_delta or {}
+    manager.serve(managed, dispatcher, "queue")
 
 
-def _make(host: Host, key: SessionKey, session: Session, request: RunRequest, move: Move) -> Start:
-    agent = host.agent(key.app)
+def _make(manager: RunManager, key: SessionKey, session: Session, request: RunRequest, move: Move) -> Start:
+    agent = manager.agent(key.app)
     if move is Move.START:
-        return start(agent, session, request, host.config.ladder)
+        return start(agent, session, request, manager.config.ladder)
     assert session.checkpoint is not None
-    run = agent.start(checkpoint=session.checkpoint, session=session, ladder=host.config.ladder)
+    run = agent.start(checkpoint=session.checkpoint, session=session, ladder=manager.config.ladder)
     return Start(run, "", continued=True)

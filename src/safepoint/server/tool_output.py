@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
-from safepoint.server.wire_events import Json, Scene, tool_output_event
+from safepoint.server.wire_events import EventContext, Json, tool_output_event
 
 _MOST = 262_144
 _PIECE_COSTS = 100  # to keep it at all, however short it is
@@ -76,7 +76,7 @@ class ToolOutput:
         """The number of the first piece that came after so many whole events."""
         return self.end - sum(1 for _ in takewhile(lambda piece: piece.after >= after, reversed(self._pieces)))
 
-    def take(self, number: int, after: int, scene: Scene) -> tuple[int, int, Json] | None:
+    def take(self, number: int, after: int, event_context: EventContext) -> tuple[int, int, Json] | None:
         """The next pieces of one call, as one event, up to those that came after so many whole events.
 
         With the number of the piece that comes next, and how many whole events there were before these.
@@ -90,7 +90,11 @@ class ToolOutput:
                 break
             texts.append(piece.text)
         event = tool_output_event(
-            scene.spoken_by(told.voice), told.place, call=(told.call_id, told.name), text="".join(texts), at=begin.at
+            event_context.spoken_by(told.voice),
+            told.place,
+            call=(told.call_id, told.name),
+            text="".join(texts),
+            at=begin.at,
         )
         if told.path is not None:
             event["nodeInfo"] = {"path": told.path}

@@ -33,7 +33,7 @@ _NAMES = uuid.UUID("6a3d1c9e-5f0b-4a57-9a43-8d5f0c1b7e21")
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class EventContext:
     """What every event of one run has in common. `voice`: who speaks, if that is not the root agent itself."""
 
     run_id: str
@@ -42,8 +42,8 @@ class Scene:
     voice: str | None = None
 
     @staticmethod
-    def of(run_id: str, agent: BaseAgent[Any, Any], metadata: Json | None = None) -> Scene:  # Any: every kind
-        return Scene(run_id, agent.name, metadata, first_voice(agent))
+    def of(run_id: str, agent: BaseAgent[Any, Any], metadata: Json | None = None) -> EventContext:  # Any: every kind
+        return EventContext(run_id, agent.name, metadata, first_author(agent))
 
     @property
     def invocation(self) -> str:
@@ -52,15 +52,15 @@ class Scene:
     def event_id(self, place: int) -> str:
         return str(uuid.uuid5(_NAMES, f"{self.run_id}/{place}"))
 
-    def spoken_by(self, voice: str | None) -> Scene:
+    def spoken_by(self, voice: str | None) -> EventContext:
         return self if voice is None else replace(self, voice=voice)
 
-    def spoken(self, messages: Iterable[Message]) -> Iterator[tuple[Scene, Message]]:
+    def spoken(self, messages: Iterable[Message]) -> Iterator[tuple[EventContext, Message]]:
         """Each message with its speaker. A remark of the runtime, which has none, is told under the one before it."""
-        scene = self
+        event_context = self
         for message in messages:
-            scene = scene.spoken_by(message.author)
-            yield scene, message
+            event_context = event_context.spoken_by(message.author)
+            yield event_context, message
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +72,16 @@ class Abnormal:
     ledger: tuple[LedgerEntry, ...] = ()
 
 
-def first_voice(agent: BaseAgent[Any, Any]) -> str | None:  # Any: agents of every kind
+def first_author(agent: BaseAgent[Any, Any]) -> str | None:  # Any: agents of every kind
     """Who speaks first, where that can be told."""
     return next(iter(agent.members())).name if isinstance(agent, Handoff) else None
 
 
-def message_event(scene: Scene, place: int, message: Message, at: float, *, questions: Sequence[Question] = ()) -> Json:
+def message_event(
+    event_context: EventContext, place: int, message: Message, at: float, *, questions: Sequence[Question] = ()
+) -> Json:
     """The event of one whole message. `questions`: what the run waits for."""
-    event = _event(scene, place, at, by_user=message.role == "user")
+    event = _event(event_context, place, at, by_user=message.role == "user")
     parts = [part for each in message.parts if (part := _part(each)) is not None]
     if parts:
         event["content"] = {"role": "model" if message.role == "assistant" else "user", "parts": parts}
@@ -114,18 +116,18 @@ def _question(question: Question) -> Json:
     return {"id": question.id, "tool": question.tool, "payload": plain(question.payload), "kind": question.kind}
 
 
-def partial_event(scene: Scene, place: int, text: str, at: float, *, thought: bool = False) -> Json:
+def partial_event(event_context: EventContext, place: int, text: str, at: float, *, thought: bool = False) -> Json:
     """A piece of a message under way."""
-    event = _event(scene, place, at)
+    event = _event(event_context, place, at)
     part: Json = {"text": text, "thought": True} if thought else {"text": text}
     event |= {"content": {"role": "model", "parts": [part]}, "partial": True}
     return event
 
 
-def tool_output_event(scene: Scene, place: int, *, call: tuple[str, str], text: str, at: float) -> Json:
+def tool_output_event(event_context: EventContext, place: int, *, call: tuple[str, str], text: str, at: float) -> Json:
     """What a running call, by id and name, tells: a response that will continue, as Gemini's API has it."""
     response: Json = {"id": call[0], "name": call[1], "response": {"output": text}, "willContinue": True}
-    event = _event(scene, place, at)
+    event = _event(event_context, place, at)
     event |= {"content": {"role": "user", "parts": [{"functionResponse": response}]}, "partial": True}
     return event
 
@@ -137,14 +139,14 @@ def abnormal_event(event: Json, abnormal: Abnormal) -> Json:
     return {**event, "errorCode": abnormal.code, "errorMessage": abnormal.text, "customMetadata": metadata}
 
 
-def empty_event(scene: Scene, place: int, at: float) -> Json:
+def empty_event(event_context: EventContext, place: int, at: float) -> Json:
     """An event without words, for an end that has none."""
-    return _event(scene, place, at)
+    return _event(event_context, place, at)
 
 
 def patch_event(agent: str, at: float, patch: Mapping[str, Any]) -> Json:  # Any: JSON values
     """A change of state from outside any run, as ADK stores it."""
-    event = _event(Scene(patch["id"], agent), 0, at, by_user=True)
+    event = _event(EventContext(patch["id"], agent), 0, at, by_user=True)
     event["invocationId"] = patch["id"]
     return with_state(event, patch["stateDelta"])
 
@@ -199,11 +201,11 @@ def latest(events: Iterable[Json]) -> list[Json]:
     return list({event["id"]: event for event in events}.values())
 
 
-def _event(scene: Scene, place: int, at: float, *, by_user: bool = False) -> Json:
-    speaker = scene.voice or scene.agent
+def _event(event_context: EventContext, place: int, at: float, *, by_user: bool = False) -> Json:
+    speaker = event_context.voice or event_context.agent
     event: Json = {
-        "id": scene.event_id(place),
-        "invocationId": scene.invocation,
+        "id": event_context.event_id(place),
+        "invocationId": event_context.invocation,
         "author": "user" if by_user else speaker,
         "timestamp": at,
         "actions": {
@@ -212,10 +214,14 @@ def _event(scene: Scene, place: int, at: float, *, by_user: bool = False) -> Jso
             "requestedAuthConfigs": {},
             "requestedToolConfirmations": {},
         },
-        "nodeInfo": {"path": scene.agent if by_user or scene.voice is None else f"{scene.agent}/{speaker}"},
+        "nodeInfo": {
+            "path": event_context.agent
+            if by_user or event_context.voice is None
+            else f"{event_context.agent}/{speaker}"
+        },
     }
-    if scene.metadata:
-        event["customMetadata"] = dict(scene.metadata)
+    if event_context.metadata:
+        event["customMetadata"] = dict(event_context.metadata)
     return event
 
 

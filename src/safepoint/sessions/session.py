@@ -23,20 +23,20 @@ from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason
 from safepoint._core.receipts import Receipt
 from safepoint._core.supervisor import Supervisor
-from safepoint._core.tree import Node, Passing
-from safepoint.agent.conversation import ConversationMoved, Entered
+from safepoint._core.tree import Node, Propagation
 from safepoint.agent.journal import Ended, Fact, Opened, Said
 from safepoint.agent.pause import Clearing, PauseReceipt
+from safepoint.agent.session_protocol import ConversationMoved, Entered
 from safepoint.errors import SessionBusy, SessionNotFound, StoreCorrupt, StoreError
 from safepoint.history.check import check_history
 from safepoint.history.parts import Message
 from safepoint.sessions.clearing import PauseClearer, refuse_cleared
-from safepoint.sessions.hold import Hold
-from safepoint.sessions.late import completed, ids_inside, late_change, late_result, with_late_notes
+from safepoint.sessions.late_results import completed, ids_inside, late_change, late_result, with_late_notes
+from safepoint.sessions.lease import SessionLease
 from safepoint.sessions.pending_ends import REFUSED, PendingEnd, pending_ends
-from safepoint.sessions.recovery import NOT_ENDED, sealed
-from safepoint.sessions.rewinding import Rewound, last_turn_taken_back
+from safepoint.sessions.rewind import Rewound, last_turn_taken_back
 from safepoint.sessions.run_writes import RunWrites
+from safepoint.sessions.sealing import NOT_ENDED, sealed
 from safepoint.sessions.state import lasting, plain, rebased
 from safepoint.sessions.stores import storage_of
 from safepoint.storage.operations import AppendChanges, ClaimSession, CreateSession, Statement
@@ -76,7 +76,7 @@ class Session:
         self.live: Run[Any, Any] | None = None
         self._stored = stored
         self._call_ids = _call_ids(stored.messages)
-        self._hold = Hold(self._storage.sessions, id)
+        self._hold = SessionLease(self._storage.sessions, id)
         self._changing = False
         # Appends that were begun and of which it is not known yet whether they happened. Calls that run side by side
         # write side by side; but a claim, and the beginning and the end of a run, load the session first.
@@ -235,7 +235,7 @@ class Session:
         clock, last = current_clock(), self._stored.runs[-1] if self._stored.runs else None
         ask = make_ask(at, within=within, recursive=recursive, reason=reason, now=clock.now(), wall=clock.wall())
         name, id = (last.agent, last.run_id) if last is not None else (self.id, self.id)
-        node, checkpoint = Node(id, name, "run", passing=Passing.NOTHING), self.checkpoint
+        node, checkpoint = Node(id, name, "run", propagation=Propagation.NOTHING), self.checkpoint
         return PauseReceipt(node, ask, self.clear_pause(checkpoint, ask.reason) if checkpoint is not None else None)
 
     def clear_pause(self, checkpoint: Checkpoint, reason: Reason) -> Clearing | None:
@@ -296,7 +296,9 @@ class Session:
         taken = self.live not in (None, run)  # a run enters again if others wrote before it began
         if taken or self._changing:
             what = "a run" if taken else "a change"
-            raise SessionBusy(f"{what} of the session {self.id!r} is live: wait for it, or use Sender(…).send(…)")
+            raise SessionBusy(
+                f"{what} of the session {self.id!r} is live: wait for it, or use SessionDispatcher(…).send(…)"
+            )
         self.live = run
         try:
             if not self._is_current():

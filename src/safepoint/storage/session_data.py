@@ -11,7 +11,7 @@ from safepoint.agent.journal import Counted, Fact
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import SessionBusy, StoreError
 from safepoint.history.parts import Message
-from safepoint.tools.memory import CallMemory
+from safepoint.tools.call_state import CallState
 
 # How the name of a claimant begins that is no run, and has the session for a moment.
 CHANGE = "change-"
@@ -66,7 +66,7 @@ class StoredRun:
     stop_reason: str | None = None
     checkpoint: Checkpoint | None = None
     ledger: tuple[LedgerEntry, ...] = ()
-    memories: Mapping[str, CallMemory] = field(default_factory=dict[str, CallMemory])
+    memories: Mapping[str, CallState] = field(default_factory=dict[str, CallState])
     state_before: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: JSON values
     origin: str = ""
     continued: Checkpoint | None = None

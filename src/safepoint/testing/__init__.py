@@ -6,8 +6,7 @@ from safepoint.testing.conformance.model_setup import ModelSetup, Situation
 from safepoint.testing.conformance.storage import check_storage
 from safepoint.testing.conformance.store import check_store
 from safepoint.testing.conformance.tool import check_tool
-from safepoint.testing.injector import check_cancellable
-from safepoint.testing.kinds import (
+from safepoint.testing.injections import (
     CALLER,
     OWN,
     Injection,
@@ -20,11 +19,12 @@ from safepoint.testing.kinds import (
     store_error,
     tool_error,
 )
+from safepoint.testing.injector import check_cancellable
 from safepoint.testing.models import RuleModel, ScriptedModel, call, fail, raw, say, stall, think
-from safepoint.testing.passing import pass_time
 from safepoint.testing.points import Moment
 from safepoint.testing.report import Failure, Report
 from safepoint.testing.sites import Site, never_reached
+from safepoint.testing.virtual_sleep import pass_time
 
 __all__ = [
     "CALLER",

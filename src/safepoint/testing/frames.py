@@ -59,7 +59,7 @@ class Place:
 _places: dict[tuple[int, int], tuple[CodeType, Place]] = {}
 _owners: dict[str, Owner] = {}
 _SAFEPOINT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_PASS_TIME = os.path.join(os.path.dirname(os.path.abspath(__file__)), "passing.py")  # a sleep by another name
+_PASS_TIME = os.path.join(os.path.dirname(os.path.abspath(__file__)), "virtual_sleep.py")  # a sleep by another name
 _ANYIO = os.path.dirname(os.path.abspath(anyio.__file__)) + os.sep
 _STDLIB = tuple(os.path.realpath(sysconfig.get_path(key)) + os.sep for key in ("stdlib", "platstdlib"))
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")

@@ -15,7 +15,7 @@ from itertools import zip_longest
 from typing import Any
 
 from safepoint.errors import UsageError
-from safepoint.testing.kinds import CALLER, OWN, Injection
+from safepoint.testing.injections import CALLER, OWN, Injection
 from safepoint.testing.points import Moment, Point
 from safepoint.testing.report import Case, Failure, Report
 from safepoint.testing.subject import NullSubject, Subject, default_subject

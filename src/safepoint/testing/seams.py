@@ -18,9 +18,9 @@ from itertools import pairwise
 from types import CodeType, FunctionType
 from typing import cast
 
-from safepoint.agent.execution import Execution
+from safepoint.agent.event_hub import EventReader
 from safepoint.agent.model_call import receive
-from safepoint.agent.stream import Reader
+from safepoint.agent.tool_execution import ToolExecution
 from safepoint.sessions.session import Session
 from safepoint.testing.frames import Owner, Place, timed_by
 from safepoint.testing.subject import Seam
@@ -37,8 +37,8 @@ def _file(function: object) -> str:
 _MODEL_CALL = _file(receive)
 _SESSION = _file(Session.write)
 _STORES = os.path.dirname(_SESSION) + os.sep
-_TOOL_CALL = _file(Execution.harvest), f"{Execution.__qualname__}._perform"
-_NEXT_EVENT = _file(Reader.put), _code(Reader.__anext__).co_qualname
+_TOOL_CALL = _file(ToolExecution.harvest), f"{ToolExecution.__qualname__}._perform"
+_NEXT_EVENT = _file(EventReader.put), _code(EventReader.__anext__).co_qualname
 
 
 class Seams:

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from safepoint.errors import UsageError
-from safepoint.testing import leftovers
+from safepoint.testing import leak_checks
 from safepoint.testing.clock import Stuck
-from safepoint.testing.kinds import Ending, Injection, Shot, must_return
+from safepoint.testing.injections import Ending, Injection, Shot, must_return
 from safepoint.testing.points import Aim, Moment, Point, Watch, WatchedLoop
 from safepoint.testing.subject import Subject
 
@@ -74,7 +74,7 @@ class Scenario:
 
         Unwatched, it is judged all the same, and its points are not recorded.
         """
-        outside = leftovers.Outside()
+        outside = leak_checks.Outside()
         with _listening() as heard:
             trial = self._run_on_loop(target, limit, heard, watched=watched)
             gc.collect()
@@ -108,13 +108,13 @@ class Scenario:
             trial.watch.close()  # what is cancelled from here on is cancelled by the clean-up
             trial.seconds = loop.time() - begun
             if task.done():
-                leftovers.settle(loop)
+                leak_checks.settle(loop)
                 if target is not None and not target.kind.cancels:
-                    leftovers.recover(loop)
+                    leak_checks.recover(loop)
                 # Before the loop closes what it still knows of: a generator that nobody has closed, for one.
-                trial.problems += [*leftovers.in_loop(loop), *self.subject.held()]
+                trial.problems += [*leak_checks.in_loop(loop), *self.subject.held()]
         finally:
-            trial.problems += leftovers.end(loop)
+            trial.problems += leak_checks.end(loop)
         return trial
 
     def _coroutine(self) -> Coroutine[Any, Any, object]:

@@ -25,8 +25,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, JsonSchema
 from pydantic_core import core_schema, from_json, to_json
 
 from safepoint.errors import ToolDefinitionError
+from safepoint.history.rendering import render_error
 from safepoint.tools.bad_arguments import explain, one_problem
-from safepoint.tools.rendering import render_error
 
 # The strictest rule among the providers (Anthropic's) for the names of a schema's properties.
 _WIRE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")

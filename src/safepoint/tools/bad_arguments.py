@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from pydantic_core import ErrorDetails
 
-from safepoint.tools.plain_text import clean, shorten
+from safepoint.history.plain_text import clean, shorten
 
 MAX_PROBLEMS = 20
 MAX_PROBLEM_CHARS = 400

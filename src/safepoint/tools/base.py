@@ -6,17 +6,17 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from safepoint._core.ladder import Ladder, Manner
-from safepoint._core.tree import Passing
-from safepoint.agent.model import ToolSpec
+from safepoint._core.ladder import Ladder, StopPolicy
+from safepoint._core.tree import Propagation
 from safepoint.history.check import TOOL_NAME
 from safepoint.tools.options import ToolOptions
 
 if TYPE_CHECKING:
-    from safepoint.tools.context import ToolContext
+    from safepoint.tools.context import CallContext
 
 
 def checked_tool_name(name: str) -> str:
@@ -25,13 +25,22 @@ def checked_tool_name(name: str) -> str:
     return name
 
 
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """What the model is told about a tool."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]  # Any: a JSON schema
+
+
 class BaseTool(ABC):
     """A tool: its face to the model, its options, and how to carry out one call."""
 
     spec: ToolSpec
     options: ToolOptions
     ladder: Ladder | None = None
-    passing: Passing = Passing.NOTHING
+    propagation: Propagation = Propagation.NOTHING
     # The run is over when such a call has finished: somebody else carries the conversation on.
     hands_over: bool = False
     # Somebody else's program runs it: what becomes of a cut call is not ours to know.
@@ -55,7 +64,7 @@ class BaseTool(ABC):
 
     @property
     @abstractmethod
-    def manner(self) -> Manner:
+    def stop_policy(self) -> StopPolicy:
         """How a running call wants to be stopped."""
 
     @abstractmethod
@@ -63,7 +72,7 @@ class BaseTool(ABC):
         """Check what the model sent. Raises `BadArguments`, whose text the model can act on."""
 
     @abstractmethod
-    def body(self, context: ToolContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
+    def body(self, context: CallContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
         """One call, as the body of its own task."""
 
     def __repr__(self) -> str:

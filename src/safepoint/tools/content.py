@@ -14,8 +14,8 @@ from typing import cast
 
 from safepoint.history.check import part_fault
 from safepoint.history.parts import Attachment, File, Image, Text
-from safepoint.tools.plain_text import clean
-from safepoint.tools.rendering import render_result
+from safepoint.history.plain_text import clean
+from safepoint.history.rendering import render_result
 
 MAX_PART_BYTES = 20_000_000
 """Of all parts of one result together: no provider takes more in one request."""

@@ -1,7 +1,7 @@
-"""What a tool may know and do while it runs: its dependencies, its run, and whether it is being stopped.
+"""What a tool call may know and do while it runs: its dependencies, and whether it is being stopped.
 
-A tool asks for it by annotating a parameter with `ToolContext` or `ToolContext[Deps]`; the model never sees that
-parameter.
+Tool functions take its subclass `ToolContext` (in `agent`), which also knows the run. The tools in this package need no
+run, so that `tools` does not import `agent`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic
 
 from typing_extensions import TypeVar  # TypeVar defaults; pydantic brings it along
 
@@ -20,19 +20,18 @@ from safepoint._core.points import NAMED, Level, SafePoint
 from safepoint._core.tree import Node
 from safepoint._core.work import Work, WorkState
 from safepoint.errors import AskPerson, StopTool, UsageError
-from safepoint.tools.memory import CallMemory
-
-if TYPE_CHECKING:
-    from safepoint.agent.inside import InnerJournal
-    from safepoint.agent.run import Run
+from safepoint.tools.call_state import CallState
 
 DepsT = TypeVar("DepsT", default=None)
 
 _TOLD_TO_STOP = frozenset({Rung.CANCEL, Rung.FLAG, Rung.ASK, Rung.TERM, Rung.KILL})
 
 
-class ToolContext(Generic[DepsT]):
-    """Handed to a tool for one call. Everything but `shield` and `safe_point` is safe in threads too."""
+class CallContext(Generic[DepsT]):
+    """The part of a `ToolContext` that belongs to one call.
+
+    Everything but `shield` and `safe_point` is safe in threads too.
+    """
 
     __tool_context__: ClassVar[bool] = True
 
@@ -40,24 +39,15 @@ class ToolContext(Generic[DepsT]):
         self,
         *,
         deps: DepsT,
-        run: Run[Any, Any],
         call_id: str,
         node: Node,
         ladder: Ladder,
-        memory: CallMemory | None = None,
-        child: object = None,
-        inside: InnerJournal | None = None,
+        memory: CallState | None = None,
     ) -> None:
         self.deps = deps
-        self.run = run
         self.call_id = call_id
         self.node = node
-        self.memory = memory or CallMemory()
-        # A sub-agent's own checkpoint, if this call continues one.
-        self.child = child
-        # Where a sub-agent that is this call writes its facts.
-        self.inside = inside
-        self.session = run.session_around
+        self.memory = memory or CallState()
         self._ladder = ladder
         self._asked = 0
         self._work: Work[object] | None = None
@@ -132,7 +122,7 @@ class ToolContext(Generic[DepsT]):
         SafePoint.named(name)  # refuses an empty name
         if self.work.state is WorkState.ENDED:
             return  # a task that the call has left behind: nothing can be asked of the call any more
-        if self.work.state is WorkState.ABANDONED or self.node.judge(NAMED + name) is not None:
+        if self.work.state is WorkState.ABANDONED or self.node.check_safe_point(NAMED + name) is not None:
             raise StopTool(name, save)
 
     @property

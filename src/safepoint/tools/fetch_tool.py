@@ -14,12 +14,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from urllib.parse import urljoin, urlsplit
 
-from safepoint._core.ladder import Manner
-from safepoint.agent.model import ToolSpec
+from safepoint._core.ladder import StopPolicy
 from safepoint.errors import UsageError
+from safepoint.tools.address_policy import AddressPolicy, Resolve, look_up, networks
 from safepoint.tools.arguments import Arguments, Parameter
-from safepoint.tools.base import BaseTool, checked_tool_name
-from safepoint.tools.network import Gate, Resolve, look_up, networks
+from safepoint.tools.base import BaseTool, ToolSpec, checked_tool_name
 from safepoint.tools.options import ToolOptions
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from httpcore2 import AsyncNetworkBackend, AsyncNetworkStream, Response
 
-    from safepoint.tools.context import ToolContext
+    from safepoint.tools.context import CallContext
 
 MAX_BYTES = 200_000
 TIMEOUT = 30.0
@@ -45,7 +44,9 @@ Connect: TypeAlias = "Callable[[str, int], Awaitable[AsyncNetworkStream]]"
 class Fetch(BaseTool):
     """Made by `fetch()`."""
 
-    def __init__(self, name: str, options: ToolOptions, gate: Gate, connect: Connect | None, max_bytes: int) -> None:
+    def __init__(
+        self, name: str, options: ToolOptions, gate: AddressPolicy, connect: Connect | None, max_bytes: int
+    ) -> None:
         self._arguments = Arguments("fetch()", [Parameter("url", str, meaning="It begins with http:// or https://.")])
         self.spec = ToolSpec(name, "Fetch a web page or a file by its URL.", self._arguments.schema)
         self.options = options
@@ -55,13 +56,13 @@ class Fetch(BaseTool):
         self._trust: ssl.SSLContext | None = None
 
     @property
-    def manner(self) -> Manner:
-        return Manner()
+    def stop_policy(self) -> StopPolicy:
+        return StopPolicy()
 
     def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON in, typed values out
         return self._arguments.validate(args)
 
-    async def body(self, context: ToolContext[Any], args: dict[str, Any]) -> object:  # Any: as above
+    async def body(self, context: CallContext[Any], args: dict[str, Any]) -> object:  # Any: as above
         """One page. Cancellation: the connection is closed."""
         url: str = args["url"]
         for _ in range(_MOST_REDIRECTS + 1):
@@ -141,7 +142,7 @@ def fetch(
     if isinstance(allow, str):
         raise ValueError(f"allow={allow!r}: write a list, as allow=[{allow!r}]")
     options = ToolOptions.parse(effect="pure", timeout=timeout)
-    return Fetch(checked_tool_name(name), options, Gate(networks(allow), resolve), connect, max_bytes)
+    return Fetch(checked_tool_name(name), options, AddressPolicy(networks(allow), resolve), connect, max_bytes)
 
 
 def _check_url(url: str) -> None:
@@ -152,7 +153,7 @@ def _check_url(url: str) -> None:
         raise PermissionError(f"{url!r} carries a name or a password: leave it out")
 
 
-def _backend(gate: Gate, connect: Connect | None) -> AsyncNetworkBackend:
+def _backend(gate: AddressPolicy, connect: Connect | None) -> AsyncNetworkBackend:
     """A network in which a host is reached only at an address that the gate has checked."""
     import httpcore2
 

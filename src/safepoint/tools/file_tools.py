@@ -8,7 +8,7 @@ from pathlib import Path
 
 from safepoint.errors import ToolDefinitionError
 from safepoint.tools.base import BaseTool
-from safepoint.tools.context import ToolContext
+from safepoint.tools.context import CallContext
 from safepoint.tools.folder import Folder
 from safepoint.tools.function import tool
 
@@ -74,7 +74,7 @@ def _listing(folder: Folder, prefix: str) -> BaseTool:
 
 def _writing(folder: Folder, prefix: str, most: int) -> BaseTool:
     @tool(name=f"{prefix}write_file", effect="idempotent")
-    def write_file(path: str, text: str, ctx: ToolContext) -> str:
+    def write_file(path: str, text: str, ctx: CallContext) -> str:
         """Write a whole text file, and the folders above it; what it contained before is replaced."""
         data = text.encode("utf-8", "replace")
         if len(data) > most:

@@ -9,12 +9,11 @@ from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, cast, overload
 
 from typing_extensions import Unpack  # pydantic brings it along
 
-from safepoint._core.ladder import Ladder, Manner, WorkKind
+from safepoint._core.ladder import Ladder, StopPolicy, WorkKind
 from safepoint._core.threads import in_thread
-from safepoint.agent.model import ToolSpec
 from safepoint.errors import ToolDefinitionError
-from safepoint.tools.base import BaseTool
-from safepoint.tools.context import ToolContext
+from safepoint.tools.base import BaseTool, ToolSpec
+from safepoint.tools.context import CallContext
 from safepoint.tools.options import (
     DEFAULT_GRACE_CAP,
     EffectLike,
@@ -25,7 +24,7 @@ from safepoint.tools.options import (
     ToolOptions,
     Undo,
 )
-from safepoint.tools.process import Place, check_platform
+from safepoint.tools.process import ProcessTarget, check_platform
 from safepoint.tools.signature import Signature
 from safepoint.tools.tool_function import ToolFunction
 
@@ -65,24 +64,24 @@ class Tool(BaseTool, Generic[P, R]):
         self._check_undo(function)
         self.spec = ToolSpec(self.signature.name, description or self.signature.description, self.signature.parameters)
         self.function = function
-        self._place: Place | None = None
+        self._place: ProcessTarget | None = None
         if self.options.run_in is RunIn.PROCESS:
             check_platform()
             label, takes_context = ToolFunction(function).label, self.signature.context_parameter is not None
-            self._place = Place.of(label, function, context=takes_context)
+            self._place = ProcessTarget.of(label, function, context=takes_context)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
     @property
-    def manner(self) -> Manner:
+    def stop_policy(self) -> StopPolicy:
         kind = _KINDS[self.options.run_in or RunIn.ASYNC]
-        return Manner(kind, finish=self.options.on_cancel is OnCancel.FINISH, grace=self.options.grace)
+        return StopPolicy(kind, finish=self.options.on_cancel is OnCancel.FINISH, grace=self.options.grace)
 
     def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON in, typed values out
         return self.signature.validate(args)
 
-    def body(self, context: ToolContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
+    def body(self, context: CallContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
         if self._place is not None:
             from safepoint.tools.process_call import in_process
 
@@ -92,7 +91,7 @@ class Tool(BaseTool, Generic[P, R]):
             return in_thread(context.work, call, context.node.clock)
         return cast("Awaitable[object]", call())
 
-    def undo(self, context: ToolContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
+    def undo(self, context: CallContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
         """The compensation of a cut call, with the same arguments."""
         assert self.options.undo is not None
         return self.options.undo(**self._with_context(context, args))
@@ -111,7 +110,7 @@ class Tool(BaseTool, Generic[P, R]):
                 f"name, and can't be: {problem}; write `async def` with the parameters ({', '.join(names)})"
             ) from problem
 
-    def _with_context(self, context: ToolContext[Any], args: dict[str, Any]) -> dict[str, Any]:  # Any: as above
+    def _with_context(self, context: CallContext[Any], args: dict[str, Any]) -> dict[str, Any]:  # Any: as above
         if self.signature.context_parameter is None:
             return args
         return {**args, self.signature.context_parameter: context}

@@ -13,7 +13,7 @@ import math
 import re
 from typing import Any, cast
 
-from safepoint.tools.plain_text import has_lone_surrogate, shorten
+from safepoint.history.plain_text import has_lone_surrogate, shorten
 
 MAX_ARGUMENTS_CHARS = 1_000_000
 MAX_ARGUMENTS_DEPTH = 64

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, cast
 
-from safepoint._core.border import outlast
+from safepoint._core.caller_cancellation import outlast
 from safepoint._core.latch import Latch
 from safepoint._core.supervisor import Supervisor
 from safepoint.errors import McpFailed, UsageError
-from safepoint.tools.rendering import render_error
+from safepoint.history.rendering import render_error
 
 if TYPE_CHECKING:
     from mcp import Client

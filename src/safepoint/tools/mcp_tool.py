@@ -12,21 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
-from safepoint._core.ladder import Manner
-from safepoint.agent.model import ToolSpec
+from safepoint._core.ladder import StopPolicy
 from safepoint.errors import UsageError
-from safepoint.tools.base import BaseTool
+from safepoint.history.plain_text import cut, shorten
+from safepoint.tools.base import BaseTool, ToolSpec
 from safepoint.tools.mcp_connection import Connection
 from safepoint.tools.mcp_content import read_result
 from safepoint.tools.mcp_effects import Effects, McpEffect
 from safepoint.tools.options import DEFAULT_GRACE_CAP, ToolOptions
-from safepoint.tools.plain_text import cut, shorten
 
 if TYPE_CHECKING:
     from mcp import Client
     from mcp_types import Tool as Offered
 
-    from safepoint.tools.context import ToolContext
+    from safepoint.tools.context import CallContext
 
 Era = Literal["auto", "legacy"]
 _UNFIT = re.compile(r"[^A-Za-z0-9_-]")
@@ -57,13 +56,13 @@ class McpTool(BaseTool):
         self.spec = ToolSpec(name, description, dict(offered.input_schema))
 
     @property
-    def manner(self) -> Manner:
-        return Manner(grace=self.options.grace)
+    def stop_policy(self) -> StopPolicy:
+        return StopPolicy(grace=self.options.grace)
 
     def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON
         return dict(args)
 
-    async def body(self, context: ToolContext[Any], args: dict[str, Any]) -> object:  # Any: as above
+    async def body(self, context: CallContext[Any], args: dict[str, Any]) -> object:  # Any: as above
         """One call. Cancellation: announced to the server."""
 
         async def tell(progress: float, total: float | None, message: str | None) -> None:

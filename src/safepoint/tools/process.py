@@ -32,14 +32,14 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProcessTarget:
     """Where a function can be found again: its module, and its name in there."""
 
     module: str
     qualname: str
 
     @classmethod
-    def of(cls, label: str, function: Callable[..., Any], *, context: bool) -> Place:  # Any: every function
+    def of(cls, label: str, function: Callable[..., Any], *, context: bool) -> ProcessTarget:  # Any: every function
         """Refuses, when the tool is defined, what no other process could find or call."""
         if not inspect.isfunction(function) or "<lambda>" in function.__qualname__:
             raise ToolDefinitionError(f"{label}: run_in='process' needs a plain function, written with `def`")

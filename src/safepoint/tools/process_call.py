@@ -20,15 +20,17 @@ from safepoint.errors import ProcessFailed, Retry, UsageError
 from safepoint.history.encoding import Json, decode_attachments
 from safepoint.tools import process
 from safepoint.tools.content import MAX_PART_BYTES, Content
-from safepoint.tools.family import Ended, Family
-from safepoint.tools.process import Job, Place
+from safepoint.tools.process import Job, ProcessTarget
+from safepoint.tools.process_tree import Ended, ProcessTree
 
 # A worker writes no more than this: the parts of a result, in base 64, and its words.
 _MOST = 2 * MAX_PART_BYTES
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from safepoint.tools.worker import main; main({job}, {reply})"
 
 
-async def in_process(work: Work[object], place: Place, args: dict[str, Any], clock: Clock) -> object:  # Any: typed
+async def in_process(
+    work: Work[object], place: ProcessTarget, args: dict[str, Any], clock: Clock
+) -> object:  # Any: typed
     """Run the function that is found there in a new process, as the body of `work`; what it returned, as text.
 
     Cancellation: the process and all that it started are killed, and waited for, within a second.
@@ -41,7 +43,7 @@ async def in_process(work: Work[object], place: Place, args: dict[str, Any], clo
     with _nameless() as job, _nameless() as reply:
         job.write(_pickled(_job(place)) + _pickled(place) + pickled_arguments(args))
         job.seek(0)
-        family = Family(
+        family = ProcessTree(
             work.name,
             [*_interpreter(), "-c", _PROGRAM.format(path=sys.path, job=job.fileno(), reply=reply.fileno())],
             clock=clock,
@@ -72,7 +74,7 @@ def _read(reply: bytes, ended: Ended, *, asked: bool) -> object:
             raise ProcessFailed(f"the process that ran it {ended} before the function had returned")
 
 
-def _job(place: Place) -> Job:
+def _job(place: ProcessTarget) -> Job:
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     path: str | None = getattr(main, "__file__", None)

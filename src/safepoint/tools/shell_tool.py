@@ -15,16 +15,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from safepoint._core.ladder import Ladder, Manner, WorkKind
-from safepoint.agent.model import ToolSpec
+from safepoint._core.ladder import Ladder, StopPolicy, WorkKind
 from safepoint.errors import CutShort, ProcessFailed
 from safepoint.tools.arguments import Arguments, Parameter
-from safepoint.tools.base import BaseTool, checked_tool_name
-from safepoint.tools.context import ToolContext
-from safepoint.tools.family import Ended, Family
+from safepoint.tools.base import BaseTool, ToolSpec, checked_tool_name
+from safepoint.tools.context import CallContext
 from safepoint.tools.options import DEFAULT_GRACE_CAP, EffectLike, ToolOptions
-from safepoint.tools.output import Output
+from safepoint.tools.output_buffer import OutputBuffer
 from safepoint.tools.process import check_platform
+from safepoint.tools.process_tree import Ended, ProcessTree
 
 INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 MAX_OUTPUT = 30_000
@@ -55,17 +54,17 @@ class Shell(BaseTool):
         self._cwd, self._env, self._max_output = cwd, dict(env), max_output
 
     @property
-    def manner(self) -> Manner:
-        return Manner(WorkKind.PROCESS, grace=self.options.grace)
+    def stop_policy(self) -> StopPolicy:
+        return StopPolicy(WorkKind.PROCESS, grace=self.options.grace)
 
     def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON in, typed values out
         return self._arguments.validate(args)
 
-    async def body(self, context: ToolContext[Any], args: dict[str, Any]) -> object:  # Any: as above
+    async def body(self, context: CallContext[Any], args: dict[str, Any]) -> object:  # Any: as above
         """One command. Cancellation: all its processes are killed, and waited for, within a second."""
-        output = Output(self._max_output, context.tell)
+        output = OutputBuffer(self._max_output, context.tell)
         with _Pipe(output) as pipe:
-            family = Family(
+            family = ProcessTree(
                 f"{self.name}:{context.call_id}",
                 ["/bin/sh", "-c", args["command"]],
                 clock=context.node.clock,
@@ -110,7 +109,7 @@ def shell(
 class _Pipe:
     """The way of the output, from the command's end to ours. Everything that came before the end is read."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: OutputBuffer) -> None:
         self._output = output
         self._loop = asyncio.get_running_loop()
         self._ours, self.end = os.pipe()

@@ -24,10 +24,10 @@ from typing import Any, cast
 
 from safepoint.errors import Retry, StopTool
 from safepoint.history.encoding import encode_attachments
+from safepoint.history.rendering import refuse_coroutine, render_error
 from safepoint.tools import process
 from safepoint.tools.content import content_of
 from safepoint.tools.function import Tool
-from safepoint.tools.rendering import refuse_coroutine, render_error
 
 
 def main(job: int, reply: int) -> None:
@@ -50,7 +50,7 @@ def _told(job: int) -> dict[str, Any]:  # Any: JSON
         with open(job, "rb") as file:
             told: process.Job = pickle.load(file)
             _prepare(told)
-            place: process.Place = pickle.load(file)
+            place: process.ProcessTarget = pickle.load(file)
             args: dict[str, Any] = pickle.load(file)  # Any: typed by the tool's signature
         found = place.find()
         function = cast("Tool[..., object]", found).function if isinstance(found, Tool) else found

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar, cast, get_origin
 from pydantic import TypeAdapter
 
 from safepoint.errors import StoreError
-from safepoint.tools.rendering import render_error
+from safepoint.history.rendering import render_error
 
 T = TypeVar("T")
 KindT = TypeVar("KindT")

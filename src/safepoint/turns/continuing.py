@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from safepoint.agent.checkpoint import Checkpoint
-from safepoint.agent.conversation import Conversation
 from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.session_protocol import SessionProtocol
 from safepoint.history.closing import quoted
 from safepoint.history.parts import Message, Prompt, Text, user_message
-from safepoint.sessions.rewinding import has_effect
+from safepoint.sessions.rewind import has_effect
 from safepoint.sessions.session import Session
 from safepoint.turns.items import Item
 from safepoint.turns.plan import Plan, ResumePlan
@@ -41,7 +41,7 @@ class Unfinished(Generic[T]):
     runs: tuple[str, ...] = ()
     checkpoint: Checkpoint | None = None
     plan: Plan[T] | ResumePlan[T] | None = None
-    session: Conversation | None = None
+    session: SessionProtocol | None = None
     # Items that were about to join its conversation when the process died.
     joining: list[Item[T]] = field(default_factory=list[Item[T]])
     # The storage has a row for this turn; and an earlier loop has left it.
@@ -71,7 +71,7 @@ class AlreadyOver:
 NextStep: TypeAlias = GoOn | Anew | AlreadyOver
 
 
-def next_step(turn: Unfinished[T], session: Conversation | None, history: Sequence[Message]) -> NextStep:
+def next_step(turn: Unfinished[T], session: SessionProtocol | None, history: Sequence[Message]) -> NextStep:
     """`history`: the conversation that the plan of the turn wants to continue."""
     if isinstance(session, Session):
         return _by_session(turn, session)
@@ -94,7 +94,7 @@ def _by_session(turn: Unfinished[T], session: Session) -> NextStep:
     return GoOn(session.checkpoint) if session.checkpoint is not None else AlreadyOver()
 
 
-def joined_already(turn: Unfinished[T], session: Conversation | None) -> list[Item[T]]:
+def joined_already(turn: Unfinished[T], session: SessionProtocol | None) -> list[Item[T]]:
     """Which of the items that were about to join the turn are in its session's conversation."""
     if not isinstance(session, Session) or not session.runs:
         return []

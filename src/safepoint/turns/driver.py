@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from safepoint._core.asks import make_ask
-from safepoint._core.bell import Bell
 from safepoint._core.clock import Clock
 from safepoint._core.ladder import Ladder
 from safepoint._core.latch import Latch
 from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.supervisor import Supervisor
-from safepoint._core.work import Abandoned, Cut, Done, Failed, Work
+from safepoint._core.wakeup import Wakeup
+from safepoint._core.work import Abandoned, Cut, Failed, Returned, Work
 from safepoint.agent.steering import SteerOutcome, SteerReceipt
 from safepoint.errors import StoreError
 from safepoint.storage.loop_data import LoopStorage
@@ -91,7 +91,7 @@ class Driver(Generic[T]):
         self.state: LoopState[T] = LoopState(config.carry, self.journal)
         self.inbox: Inbox[T] = Inbox()
         self.hub: LoopHub[T] = LoopHub()
-        self._bell = Bell()
+        self._bell = Wakeup()
         self.preempts: PreemptController[T] = PreemptController(self._bell.ring)
         self.stops = StopController()
         self.answers: dict[str, Any] = {}  # Any: whatever people answered
@@ -303,7 +303,7 @@ class Driver(Generic[T]):
             self.press(work)
             await self.wait()
         match work.outcome:
-            case Done(value):
+            case Returned(value):
                 return value
             case Failed(error) if not (isinstance(error, asyncio.CancelledError) and self.is_cancelled):
                 raise CallbackFailed(error)
@@ -434,7 +434,7 @@ class Driver(Generic[T]):
         work.stop_at(until)
         while work.outcome is None:
             await self.wait()
-        if not isinstance(work.outcome, Done):
+        if not isinstance(work.outcome, Returned):
             _log.warning("a loop could not give its record back: %r", work.outcome)
 
     def task_done(self, task: asyncio.Task[None]) -> None:

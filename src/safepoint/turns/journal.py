@@ -18,7 +18,7 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from safepoint._core.threads import off_loop
-from safepoint._core.work import Done, Failed, Work
+from safepoint._core.work import Failed, Returned, Work
 from safepoint.errors import StoreCorrupt, StoreError
 from safepoint.history.parts import Message, common
 from safepoint.storage.loop_data import (
@@ -225,7 +225,7 @@ class Journal(Generic[T]):
     def _wrote(self, batch: _Batch[T]) -> None:
         assert self._work is not None
         outcome, self._work = self._work.outcome, None
-        if not isinstance(outcome, Done):
+        if not isinstance(outcome, Returned):
             # Nobody knows whether it happened. If it did, the next write makes the same true once more.
             self.error = (
                 outcome.error if isinstance(outcome, Failed) else StoreError("the record was not saved in time")

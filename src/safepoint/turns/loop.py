@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, cast, get_args, overload
 
 from safepoint._core.asks import make_ask
-from safepoint._core.border import outlast, outlive
+from safepoint._core.caller_cancellation import outlast, outlive
 from safepoint._core.ladder import Ladder
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source

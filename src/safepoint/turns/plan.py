@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 from safepoint._core.groups import CancelToken
 from safepoint.agent.budget import Budget
 from safepoint.agent.checkpoint import Checkpoint
-from safepoint.agent.conversation import Conversation
+from safepoint.agent.event_hub import EventReader
 from safepoint.agent.result import RunResult
 from safepoint.agent.resume import OnUnknown, Resume
-from safepoint.agent.stream import Reader
+from safepoint.agent.session_protocol import SessionProtocol
 from safepoint.history.parts import Message, Prompt
 from safepoint.turns.turn import AnyRun, Turn, TurnOutcome
 
@@ -70,7 +70,7 @@ class Plan(Generic[T]):
     consumed: Sequence[T]
     remaining: Sequence[T] = ()
     history: Sequence[Message] = ()
-    session: Conversation | None = None
+    session: SessionProtocol | None = None
     deps: Any = None  # Any: whatever the agent depends on
     budget: Budget | None = None
     token: CancelToken | None = None
@@ -128,7 +128,7 @@ class ResumePlan(Generic[T]):
     message: Prompt | None = None
     answers: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: whatever people answered
     on_unknown: OnUnknown = "tell"
-    session: Conversation | _AsPlanned | None = AS_PLANNED
+    session: SessionProtocol | _AsPlanned | None = AS_PLANNED
     deps: Any = AS_PLANNED  # Any: as above
     budget: Budget | _AsPlanned | None = AS_PLANNED
     token: CancelToken | _AsPlanned | None = AS_PLANNED
@@ -171,7 +171,7 @@ class ResumePlan(Generic[T]):
         )
 
 
-def session_of(plan: Plan[T] | ResumePlan[T]) -> Conversation | None:
+def session_of(plan: Plan[T] | ResumePlan[T]) -> SessionProtocol | None:
     return _chosen(plan.session, None, None)
 
 
@@ -198,7 +198,7 @@ PrepareAgent: TypeAlias = Callable[
     [PlanContext[T], list[T]],
     "BaseAgent[Any, Any] | Awaitable[BaseAgent[Any, Any]]",  # Any: any agent
 ]
-OnEvents: TypeAlias = Callable[[Turn[T], Reader], object]
+OnEvents: TypeAlias = Callable[[Turn[T], EventReader], object]
 PlanResume: TypeAlias = Callable[
     [PlanContext[T], list[T], list[T], list[T]], "Plan[T] | ResumePlan[T] | Awaitable[Plan[T] | ResumePlan[T]]"
 ]

@@ -27,8 +27,8 @@ from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.errors import SafepointError, StoreError
 from safepoint.history.parts import Message
+from safepoint.history.rendering import render_error
 from safepoint.storage.loop_data import StoredState, TurnBegun, TurnFailed, TurnOver, TurnStopped
-from safepoint.tools.rendering import render_error
 from safepoint.turns.continuing import Unfinished
 from safepoint.turns.exit import ExitReason, FailedTurn
 from safepoint.turns.items import Buffer, Item, Taken, in_order, values

@@ -19,13 +19,13 @@ from safepoint.agent.journal import Ended
 from safepoint.server.app import create_app
 from safepoint.server.config import ServerConfig
 from safepoint.server.feed import Feed, Frame, Viewer
-from safepoint.server.host import Host
-from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import SessionKey
+from safepoint.server.managed_run import ManagedRun
 from safepoint.server.requests import RunRequest
-from safepoint.server.wire_events import Scene, message_event
-from safepoint.sessions import Sender
-from safepoint.sessions.busy import IfBusy
+from safepoint.server.run_manager import RunManager
+from safepoint.server.wire_events import EventContext, message_event
+from safepoint.sessions import SessionDispatcher
+from safepoint.sessions.dispatch import IfBusy
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.operations import AppendChanges, EndedRuns, FindRuns, OpenRuns, Query, Statement
 from safepoint.storage.protocol import Storage
@@ -41,15 +41,15 @@ Build = Callable[[Path], FastAPI]
 def app_with(
     *,
     storage: Storage | None = None,
-    host: type[Host] = Host,
+    manager: type[RunManager] = RunManager,
     blocking: Any = block,  # Any: a tool
 ) -> FastAPI:
     """The app, with the parts that are broken."""
     agent = Agent("worker", model=Handy(), tools=[nap, note, ask, stubborn, blocking])
     agents: dict[str, BaseAgent[Any, Any]] = {"worker": agent, "handy": agent}  # Any: agents of every kind
     app = create_app(agents, storage=storage, config=ServerConfig(shutdown_seconds=0.1))
-    whole: Host = app.state.host
-    app.state.host = host(whole.catalog, whole.storage, whole.config)
+    whole: RunManager = app.state.manager
+    app.state.manager = manager(whole.catalog, whole.storage, whole.config)
     return app
 
 
@@ -76,8 +76,8 @@ def d01(folder: Path) -> FastAPI:
 
     @router.post(SESSION)
     async def create_any(app_: Request, app: str, user: str, session: str) -> dict[str, str]:
-        host: Host = app_.app.state.host
-        await host.create(SessionKey(app, user, session), {})
+        manager: RunManager = app_.app.state.manager
+        await manager.create(SessionKey(app, user, session), {})
         return {"id": session}
 
     return first(app, router)
@@ -150,56 +150,58 @@ def d05(folder: Path) -> FastAPI:
 
     @router.get(SESSION)
     async def raw(request: Request, app: str, user: str, session: str) -> dict[str, Any]:  # Any: JSON
-        host: Host = request.app.state.host
-        stored = await host.storage.sessions.load(SessionKey(app, user, session).stored_as)
-        scene = Scene("raw", "raw")
-        return {"events": [message_event(scene, place, each, 0.0) for place, each in enumerate(stored.messages)]}
+        manager: RunManager = request.app.state.manager
+        stored = await manager.storage.sessions.load(SessionKey(app, user, session).stored_as)
+        event_context = EventContext("raw", "raw")
+        return {
+            "events": [message_event(event_context, place, each, 0.0) for place, each in enumerate(stored.messages)]
+        }
 
     return first(app, router)
 
 
-class BySessionId(Host):
-    def live_of(self, key: SessionKey) -> list[HostedRun]:
+class BySessionId(RunManager):
+    def live_of(self, key: SessionKey) -> list[ManagedRun]:
         return [run for run in self.live() if run.key.session == key.session]
 
 
 def d06(folder: Path) -> FastAPI:
     """The key of a run is the bare id of its session."""
-    return app_with(host=BySessionId)
+    return app_with(manager=BySessionId)
 
 
-class OnlyTheLast(Host):
-    def live_of(self, key: SessionKey) -> list[HostedRun]:
+class OnlyTheLast(RunManager):
+    def live_of(self, key: SessionKey) -> list[ManagedRun]:
         return super().live_of(key)[-1:]
 
 
 def d07(folder: Path) -> FastAPI:
     """The second run of a session takes the entry of the first."""
-    return app_with(host=OnlyTheLast, storage=NoRecords())
+    return app_with(manager=OnlyTheLast, storage=NoRecords())
 
 
-class OneEntry(Host):
+class OneEntry(RunManager):
     """One entry for each session, which every run of it puts there and takes away."""
 
     def __init__(self, *parts: Any) -> None:  # Any: those of a host
         super().__init__(*parts)
-        self._entries: dict[SessionKey, HostedRun] = {}
+        self._entries: dict[SessionKey, ManagedRun] = {}
 
-    def serve(self, hosted: HostedRun, sender: Sender, if_busy: IfBusy) -> None:
-        self._entries[hosted.key] = hosted
-        super().serve(hosted, sender, if_busy)
+    def serve(self, managed: ManagedRun, dispatcher: SessionDispatcher, if_busy: IfBusy) -> None:
+        self._entries[managed.key] = managed
+        super().serve(managed, dispatcher, if_busy)
 
-    async def _lead(self, hosted: HostedRun, sender: Sender, if_busy: IfBusy) -> None:
-        await super()._lead(hosted, sender, if_busy)
-        self._entries.pop(hosted.key, None)
+    async def _lead(self, managed: ManagedRun, dispatcher: SessionDispatcher, if_busy: IfBusy) -> None:
+        await super()._lead(managed, dispatcher, if_busy)
+        self._entries.pop(managed.key, None)
 
-    def live_of(self, key: SessionKey) -> list[HostedRun]:
+    def live_of(self, key: SessionKey) -> list[ManagedRun]:
         return [self._entries[key]] if key in self._entries else []
 
 
 def d08(folder: Path) -> FastAPI:
     """The end of one run takes another's entry away."""
-    return app_with(host=OneEntry, storage=NoRecords())
+    return app_with(manager=OneEntry, storage=NoRecords())
 
 
 @tool(name="block")
@@ -221,12 +223,12 @@ def hasty_cancel(app: FastAPI) -> FastAPI:
 
     @router.post(SESSION + ":cancel")
     async def cancel(request: Request, app: str, user: str, session: str) -> dict[str, Any]:  # Any: JSON
-        host: Host = request.app.state.host
-        runs = host.live_of(SessionKey(app, user, session))
-        for hosted in runs:
-            hosted.run.cancel()
+        manager: RunManager = request.app.state.manager
+        runs = manager.live_of(SessionKey(app, user, session))
+        for managed in runs:
+            managed.run.cancel()
         told: list[dict[str, Any]] = [
-            {"runId": hosted.id, "requested": True, "outcome": "stopped", "orphans": []} for hosted in runs
+            {"runId": managed.id, "requested": True, "outcome": "stopped", "orphans": []} for managed in runs
         ]  # Any: JSON
         return {"status": "cancelled", "session_id": session, "runs": told}
 
@@ -264,13 +266,13 @@ def d11(folder: Path) -> FastAPI:
 
     @router.post("/run_sse")
     async def run_sse(request: Request, body: RunRequest) -> Response:
-        host: Host = request.app.state.host
+        manager: RunManager = request.app.state.manager
         assert body.app_name is not None
         key = SessionKey(body.app_name, body.user_id, body.session_id)
-        hosted = await host.submit(request.scope["safepoint.principal"], key, body)
-        assert isinstance(hosted, HostedRun)
-        viewer = Hoarding(hosted.feed, 0)
-        hosted.feed.enter(viewer)
+        managed = await manager.submit(request.scope["safepoint.principal"], key, body)
+        assert isinstance(managed, ManagedRun)
+        viewer = Hoarding(managed.feed, 0)
+        managed.feed.enter(viewer)
 
         async def frames() -> AsyncIterator[str]:
             while not viewer.over or viewer.hoard:
@@ -295,8 +297,8 @@ def d13(folder: Path) -> FastAPI:
 
     @router.post(SESSION + ":cancel")
     async def cancel(request: Request, app: str, user: str, session: str) -> JSONResponse:
-        host: Host = request.app.state.host
-        if not host.live_of(SessionKey(app, user, session)):
+        manager: RunManager = request.app.state.manager
+        if not manager.live_of(SessionKey(app, user, session)):
             return JSONResponse({"detail": f"No active run found for session '{session}'"}, 404)
         return JSONResponse({"status": "cancelled", "session_id": session})
 
@@ -311,14 +313,14 @@ class NoRecords(MemoryStorage):
         return cast("T", []) if isinstance(query, FindRuns | EndedRuns | OpenRuns) else found
 
 
-class OnlyRunning(Host):
-    def live_of(self, key: SessionKey) -> list[HostedRun]:
+class OnlyRunning(RunManager):
+    def live_of(self, key: SessionKey) -> list[ManagedRun]:
         return [run for run in super().live_of(key) if run.state is RunState.LIVE]
 
 
 def d14(folder: Path) -> FastAPI:
     """What waits, for a person or for its turn, can't be cancelled."""
-    return app_with(host=OnlyRunning, storage=NoRecords())
+    return app_with(manager=OnlyRunning, storage=NoRecords())
 
 
 BROKEN: dict[str, Build] = {

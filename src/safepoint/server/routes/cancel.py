@@ -9,18 +9,18 @@ from fastapi import APIRouter, HTTPException
 from fastapi.responses import JSONResponse
 
 from safepoint.server import described
-from safepoint.server.answers import cancelled_json, record_json, without_nulls
-from safepoint.server.cancelling import Cancelled, cancel_all
-from safepoint.server.elsewhere import cancel_records
-from safepoint.server.finding import Finder
-from safepoint.server.host import Host
-from safepoint.server.hosted import HostedRun
+from safepoint.server.cancel_service import Cancelled, cancel_all
+from safepoint.server.dependencies import Manager
 from safepoint.server.ids import SessionKey, check_ids
+from safepoint.server.managed_run import ManagedRun
 from safepoint.server.openapi import answers, by_name
 from safepoint.server.principal import Principal, Who
+from safepoint.server.remote_cancel import cancel_records
 from safepoint.server.requests import CancelMany, CancelRequest
 from safepoint.server.routes.sessions import BASE
-from safepoint.server.served import Served
+from safepoint.server.run_lookup import RunLookup
+from safepoint.server.run_manager import RunManager
+from safepoint.server.serializers import cancelled_json, record_json, without_nulls
 from safepoint.server.wire_events import Json
 
 routes = APIRouter(generate_unique_id_function=by_name)
@@ -28,21 +28,21 @@ routes = APIRouter(generate_unique_id_function=by_name)
 
 @routes.post(BASE + "/{session}:cancel", response_model=None, responses=answers(described.Cancelled))
 async def cancel_session(
-    host: Served, who: Who, app: str, user: str, session: str, body: CancelRequest | None = None
+    manager: Manager, who: Who, app: str, user: str, session: str, body: CancelRequest | None = None
 ) -> JSONResponse:
     key, request = who.session(app, user, session), body or CancelRequest()
     check_ids(run=request.run_id)
     reason = who.reason(request.reason, user=key.user)
-    runs = [run for run in host.live_of(key) if request.run_id in (None, run.id)]
+    runs = [run for run in manager.live_of(key) if request.run_id in (None, run.id)]
     if runs:
-        return _answer(who, key, await cancel_all(host, runs, request, reason))
+        return _answer(who, key, await cancel_all(manager, runs, request, reason))
     there = [
-        each for each in await host.storage.runs.still_open(key.stored_as) if request.run_id in (None, each.run_id)
+        each for each in await manager.storage.runs.still_open(key.stored_as) if request.run_id in (None, each.run_id)
     ]
-    cancelled = await cancel_records(host, there, request, reason)
+    cancelled = await cancel_records(manager, there, request, reason)
     if cancelled:
         return _answer(who, key, cancelled)
-    last = await host.storage.runs.find(session=key.stored_as, limit=1)
+    last = await manager.storage.runs.find(session=key.stored_as, limit=1)
     nothing: Json = {"detail": f"No active run found for session '{key.session}'"}
     if last:
         nothing["lastRun"] = without_nulls({"runId": last[0].run_id, "outcome": last[0].outcome})
@@ -50,31 +50,31 @@ async def cancel_session(
 
 
 @routes.post("/runs/{run}:cancel", response_model=None, responses=answers(described.Cancelled | described.EndedRun))
-async def cancel_run(host: Served, who: Who, run: str, body: CancelRequest | None = None) -> JSONResponse:
-    request, found = body or CancelRequest(), await Finder(host).run(who, run)
+async def cancel_run(manager: Manager, who: Who, run: str, body: CancelRequest | None = None) -> JSONResponse:
+    request, found = body or CancelRequest(), await RunLookup(manager).run(who, run)
     if request.run_id not in (None, run):
         raise HTTPException(400, "runId names another run than the address: leave it out")
-    if isinstance(found, HostedRun) and found.live:
+    if isinstance(found, ManagedRun) and found.live:
         reason = who.reason(request.reason, user=found.key.user)
-        return _answer(who, found.key, await cancel_all(host, [found], request, reason))
-    key, record = await Finder(host).record(who, run)
-    cancelled = await cancel_records(host, [record], request, who.reason(request.reason, user=key.user))
+        return _answer(who, found.key, await cancel_all(manager, [found], request, reason))
+    key, record = await RunLookup(manager).record(who, run)
+    cancelled = await cancel_records(manager, [record], request, who.reason(request.reason, user=key.user))
     if cancelled:
         return _answer(who, key, cancelled)
     return JSONResponse(without_nulls({"status": "ended", **record_json(record)}))
 
 
 @routes.post("/runs:cancel", response_model=None, responses=answers(described.CancelledMany))
-async def cancel_many(host: Served, who: Who, body: CancelMany) -> Json:
+async def cancel_many(manager: Manager, who: Who, body: CancelMany) -> Json:
     check_ids(app=body.app_name, user=body.user_id, session=body.session_id, run=body.run_id)
     if not (body.all or body.app_name or body.user_id or body.session_id or body.run_id):
         raise HTTPException(400, "which runs? write appName, userId, sessionId or runId, or all: true")
     if body.node is not None and body.run_id is None:
         raise HTTPException(400, "node is a part of one run: write its runId too")
-    mine = [run for run in host.live() if who.owns(run.key.user) and body.fits(run.key, run.id)]
+    mine = [run for run in manager.live() if who.owns(run.key.user) and body.fits(run.key, run.id)]
     here, there = await asyncio.gather(
-        asyncio.gather(*(cancel_all(host, [run], body, who.reason(body.reason, user=run.key.user)) for run in mine)),
-        _cancel_others(host, who, body, {run.id for run in mine}),
+        asyncio.gather(*(cancel_all(manager, [run], body, who.reason(body.reason, user=run.key.user)) for run in mine)),
+        _cancel_others(manager, who, body, {run.id for run in mine}),
     )
     answers = [cancelled for each in (*here, *there) for cancelled in each]
     over = all(each.outcome is not None for each in answers)
@@ -82,13 +82,15 @@ async def cancel_many(host: Served, who: Who, body: CancelMany) -> Json:
     return {"status": "cancelled" if over else "cancelling", "runs": runs}
 
 
-async def _cancel_others(host: Host, who: Principal, body: CancelMany, here: set[str]) -> list[list[Cancelled]]:
+async def _cancel_others(
+    manager: RunManager, who: Principal, body: CancelMany, here: set[str]
+) -> list[list[Cancelled]]:
     """Those that wait for a person, or that other processes have. Cancellation: the wishes stand."""
     asked: list[Awaitable[list[Cancelled]]] = []
-    for record in await host.storage.runs.still_open():
+    for record in await manager.storage.runs.still_open():
         key = SessionKey.parse(record.session)
         if key is not None and record.run_id not in here and who.owns(key.user) and body.fits(key, record.run_id):
-            asked.append(cancel_records(host, [record], body, who.reason(body.reason, user=key.user)))
+            asked.append(cancel_records(manager, [record], body, who.reason(body.reason, user=key.user)))
     return await asyncio.gather(*asked)
 
 

@@ -23,14 +23,14 @@ from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
 
 from safepoint.errors import HistoryError, SafepointError, SessionBusy, SessionNotFound, StoreError
 from safepoint.server.authorization import authorization_of
+from safepoint.server.dependencies import Manager
 from safepoint.server.feed import Viewer
-from safepoint.server.host import Draining, Host, NoSuchApp, TooMany
-from safepoint.server.hosted import HostedRun
 from safepoint.server.ids import BadId, SessionKey
 from safepoint.server.live_frames import BadFrame, Intake, LiveQuery, LiveRequest, error_frame, event_frame, read_frame
-from safepoint.server.principal import NotYours, Principal, Who
+from safepoint.server.managed_run import ManagedRun
+from safepoint.server.principal import NotFound, Principal, Who
 from safepoint.server.requests import Content, RunRequest, SaidPart
-from safepoint.server.served import Served
+from safepoint.server.run_manager import Draining, NoSuchApp, RunManager, TooMany
 
 _log = logging.getLogger("safepoint.server")
 
@@ -53,28 +53,28 @@ routes = APIRouter()
 
 
 @routes.websocket("/run_live")
-async def run_live(socket: WebSocket, host: Served, who: Who, query: Annotated[LiveQuery, Query()]) -> None:
+async def run_live(socket: WebSocket, manager: Manager, who: Who, query: Annotated[LiveQuery, Query()]) -> None:
     """Cancellation: as if the client had left."""
     await socket.accept()
     try:
-        app = query.app_name or host.config.default_app
+        app = query.app_name or manager.config.default_app
         if app is None:
             raise NoSuchApp("app_name is required")
-        host.agent(app)
+        manager.agent(app)
         key = who.session(app, query.user_id, query.session_id)
         if query.refusal is not None:
             await socket.send_text(error_frame("UNSUPPORTED", query.refusal, app))
             await socket.close(1008, query.refusal)
             return
-        await host.sender(key)
+        await manager.dispatcher(key)
     except (BadId, NoSuchApp) as error:
         await socket.close(1008, short(str(error)))
-    except (NotYours, SessionNotFound):
+    except (NotFound, SessionNotFound):
         await socket.close(1002, "Session not found")
     except WebSocketDisconnect:
         pass
     else:
-        await LiveSocket(socket, host, who, key, query).serve()
+        await LiveSocket(socket, manager, who, key, query).serve()
 
 
 def short(reason: str) -> str:
@@ -85,24 +85,26 @@ def short(reason: str) -> str:
 class LiveSocket:
     """One socket, from accepted to closed."""
 
-    def __init__(self, socket: WebSocket, host: Host, who: Principal, key: SessionKey, query: LiveQuery) -> None:
+    def __init__(
+        self, socket: WebSocket, manager: RunManager, who: Principal, key: SessionKey, query: LiveQuery
+    ) -> None:
         self._socket = socket
-        self._host = host
+        self._manager = manager
         self._who = who
         self._key = key
         self._query = query
         self._woken = asyncio.Event()
-        self._watched: list[tuple[HostedRun, Viewer]] = []
+        self._watched: list[tuple[ManagedRun, Viewer]] = []
         # A message that comes in several frames, and how much of it is there.
         self._parts: list[SaidPart] = []
         self._size = 0
         # A message that is being accepted is accepted, whatever becomes of the socket.
         self._accepting: asyncio.Task[None] | None = None
         self._ended: tuple[int, str] | None = None
-        self._intake = Intake(host.config.limits, time.monotonic)
+        self._intake = Intake(manager.config.limits, time.monotonic)
         self._authorization = authorization_of(socket.scope)
         # How long the client may take to read what it is sent, and the clocks of what it is being sent.
-        self._stalled = host.config.stalled_seconds
+        self._stalled = manager.config.stalled_seconds
         self._sending: set[asyncio.Timeout] = set()
 
     async def serve(self) -> None:
@@ -148,24 +150,24 @@ class LiveSocket:
                 await self._send(text)
             elif self._ended is not None or reading.done():
                 return
-            elif self._host.draining and not self._watched:
+            elif self._manager.draining and not self._watched:
                 self._ended = (1012, "the server is shutting down")
             else:
                 await self._woken.wait()
 
     def _next(self) -> str | None:
         """The next frame of any of its runs; those that are over are let go."""
-        for hosted, viewer in list(self._watched):
+        for managed, viewer in list(self._watched):
             frame = viewer.take()
             if frame is not None:
                 return event_frame(frame)
             # A message that has joined a run is told there, and once is enough.
             twin = any(other.feed is viewer.feed for _, other in self._watched if other is not viewer)
-            if viewer.over or (twin and viewer.feed is not hosted.feed):
-                self._watched.remove((hosted, viewer))
+            if viewer.over or (twin and viewer.feed is not managed.feed):
+                self._watched.remove((managed, viewer))
                 viewer.leave()
-                if hosted.refused is not None:
-                    return self._error(hosted.refused)
+                if managed.refused is not None:
+                    return self._error(managed.refused)
         return None
 
     async def _send(self, text: str) -> None:
@@ -206,7 +208,7 @@ class LiveSocket:
     async def _hear(self, text: str | None) -> None:
         """Cancellation: a message that is being accepted is accepted."""
         try:
-            await self._take(read_frame(text, self._host.config.limits), size=len(text or ""))
+            await self._take(read_frame(text, self._manager.config.limits), size=len(text or ""))
         except SessionNotFound:
             self._ended = (1002, "Session not found")
         except (SafepointError, ValueError) as error:
@@ -221,7 +223,7 @@ class LiveSocket:
         if request.content is not None:
             self._parts += request.content.parts
             self._size += size
-            limit = self._host.config.limits.body_bytes
+            limit = self._manager.config.limits.body_bytes
             if self._size > limit:
                 self._parts, self._size = [], 0
                 raise BadFrame("BAD_FRAME", f"a message may have {limit} bytes in all its frames: begin it again")
@@ -230,7 +232,7 @@ class LiveSocket:
             self._accepting = asyncio.create_task(self._start(content, request), name="safepoint: accept")
             await asyncio.shield(self._accepting)
         elif request.state_delta:
-            await self._host.patch(self._key, request.state_delta)
+            await self._manager.patch(self._key, request.state_delta)
         if request.close:
             self._ended = (1000, "")
 
@@ -246,11 +248,11 @@ class LiveSocket:
             on_disconnect=self._query.policy,
             if_busy=self._query.if_busy,
         )
-        hosted = await self._host.submit(self._who, self._key, run)
-        assert isinstance(hosted, HostedRun), "without an idempotency key nothing is repeated"
-        viewer = hosted.feed.view(several=self._woken)
+        managed = await self._manager.submit(self._who, self._key, run)
+        assert isinstance(managed, ManagedRun), "without an idempotency key nothing is repeated"
+        viewer = managed.feed.view(several=self._woken)
         self._woken.set()
         if self._ended is None:
-            self._watched.append((hosted, viewer))
+            self._watched.append((managed, viewer))
         else:
             viewer.leave()

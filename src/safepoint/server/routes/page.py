@@ -9,7 +9,7 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 
-from safepoint.server.api_page import api_page
+from safepoint.server.api_docs import api_page
 from safepoint.server.headers import page_headers
 from safepoint.server.principal import Who
 

@@ -11,32 +11,32 @@ from fastapi.responses import JSONResponse, Response
 
 from safepoint.server import described
 from safepoint.server.authorization import Authorization, authorization_of
-from safepoint.server.direct import DirectRoute
+from safepoint.server.dependencies import Manager
 from safepoint.server.event_stream import EventStream
+from safepoint.server.fast_route import FastRoute
 from safepoint.server.feed import Feed
-from safepoint.server.finding import Finder
-from safepoint.server.host import Host
-from safepoint.server.hosted import HostedRun
+from safepoint.server.managed_run import ManagedRun
 from safepoint.server.openapi import answers, by_name, errors, streams
 from safepoint.server.principal import Principal, Who
 from safepoint.server.requests import RunRequest
-from safepoint.server.served import Served
+from safepoint.server.run_lookup import RunLookup
+from safepoint.server.run_manager import RunManager
 from safepoint.server.wire_events import latest
 from safepoint.storage.run_records import RunRecord
 
 _A_MOMENT = 0.05
 
-routes = APIRouter(route_class=DirectRoute, generate_unique_id_function=by_name)
+routes = APIRouter(route_class=FastRoute, generate_unique_id_function=by_name)
 
 
 @routes.post("/run", response_model=None, responses=answers(list[described.Event]) | errors(409))
-async def run(host: Served, who: Who, body: RunRequest, request: Request) -> Response:
-    hosted, feed = await _submit(host, who, body)
+async def run(manager: Manager, who: Who, body: RunRequest, request: Request) -> Response:
+    managed, feed = await _submit(manager, who, body)
     with feed.view() as viewer:
-        if hosted is None:
+        if managed is None:
             return JSONResponse(latest(await viewer.all()))
         authorization = authorization_of(request.scope)
-        await _until_gone(request, hosted, authorization)
+        await _until_gone(request, managed, authorization)
         refusal = authorization.check()
     if refusal is not None:
         raise HTTPException(refusal.status, refusal.text, dict(refusal.headers or {}))
@@ -46,42 +46,42 @@ async def run(host: Served, who: Who, body: RunRequest, request: Request) -> Res
 @routes.post(
     "/run_sse", response_model=None, response_class=EventStream, status_code=200, responses=streams() | errors(409)
 )
-async def run_sse(host: Served, who: Who, body: RunRequest, request: Request) -> Response:
-    hosted, feed = await _submit(host, who, body)
-    run_id = feed.scene.run_id if hosted is None else hosted.id
-    return EventStream(feed, host.config, partials=body.streaming, run_id=run_id)
+async def run_sse(manager: Manager, who: Who, body: RunRequest, request: Request) -> Response:
+    managed, feed = await _submit(manager, who, body)
+    run_id = feed.event_context.run_id if managed is None else managed.id
+    return EventStream(feed, manager.config, partials=body.streaming, run_id=run_id)
 
 
-async def _submit(host: Host, who: Principal, body: RunRequest) -> tuple[HostedRun | None, Feed]:
+async def _submit(manager: RunManager, who: Principal, body: RunRequest) -> tuple[ManagedRun | None, Feed]:
     """The run and what it tells; without the run if that is long over. Cancellation: accepted, or not."""
-    app = body.app_name or host.config.default_app
+    app = body.app_name or manager.config.default_app
     if app is None:
         raise HTTPException(400, "app_name is required")
     key = who.session(app, body.user_id, body.session_id)
-    submitted = await host.submit(who, key, body)
+    submitted = await manager.submit(who, key, body)
     if isinstance(submitted, RunRecord):
-        return None, await Finder(host).replay(submitted)
+        return None, await RunLookup(manager).replay(submitted)
     await submitted.admitted.wait()
     if submitted.refused is not None:
         raise submitted.refused
     return submitted, submitted.feed
 
 
-async def _until_gone(request: Request, hosted: HostedRun, authorization: Authorization) -> None:
+async def _until_gone(request: Request, managed: ManagedRun, authorization: Authorization) -> None:
     """Until the run is over, or its caller has left or may not stay. Cancellation: only the waiting ends."""
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[None] = loop.create_future()
-    hosted.over.when_set(partial(_finish, woken))
+    managed.over.when_set(partial(_finish, woken))
     # A run that takes no longer than this costs no task that watches its caller.
     later = loop.call_later(_A_MOMENT, _finish, woken)
     try:
         await woken
     finally:
         later.cancel()
-    if not hosted.over.is_set:
+    if not managed.over.is_set:
         refused = asyncio.Event()
         authorization.when_refused(refused.set)
-        await _until_one(hosted.over.wait(), _disconnected(request), _set(refused))
+        await _until_one(managed.over.wait(), _disconnected(request), _set(refused))
 
 
 def _finish(future: asyncio.Future[None]) -> None:

@@ -11,15 +11,15 @@ from fastapi import APIRouter, Body, HTTPException
 from safepoint.errors import SessionExists, SessionNotFound
 from safepoint.history.parts import Message
 from safepoint.server import described
-from safepoint.server.elsewhere import cancel_records
-from safepoint.server.finding import Finder
-from safepoint.server.host import Host
+from safepoint.server.dependencies import Manager
 from safepoint.server.ids import SessionKey
 from safepoint.server.importing import imported_messages
 from safepoint.server.openapi import answers, answers_null, by_name, errors
 from safepoint.server.principal import Who
+from safepoint.server.remote_cancel import cancel_records
 from safepoint.server.requests import CancelRequest, NewSession, State, StatePatch
-from safepoint.server.served import Served
+from safepoint.server.run_lookup import RunLookup
+from safepoint.server.run_manager import RunManager
 from safepoint.server.wire_events import Json
 
 _PATIENCE = 15.0  # for runs of other processes to stop
@@ -30,60 +30,62 @@ _SESSION = answers(described.Session)
 routes = APIRouter(generate_unique_id_function=by_name)
 
 
-async def _create(host: Host, key: SessionKey, state: State | None, history: Sequence[Message] = ()) -> Json:
+async def _create(manager: RunManager, key: SessionKey, state: State | None, history: Sequence[Message] = ()) -> Json:
     try:
-        await host.create(key, state, history)
+        await manager.create(key, state, history)
     except SessionExists:
         raise HTTPException(409, f"Session already exists: {key.session}") from None
-    return await Finder(host).session(key)
+    return await RunLookup(manager).session(key)
 
 
 @routes.get(BASE, response_model=None, responses=answers(list[described.Session]))
-async def list_sessions(host: Served, who: Who, app: str, user: str) -> list[Json]:
-    return await Finder(host).sessions(app, user, who.prefix(app, user))
+async def list_sessions(manager: Manager, who: Who, app: str, user: str) -> list[Json]:
+    return await RunLookup(manager).sessions(app, user, who.prefix(app, user))
 
 
 @routes.post(BASE, response_model=None, responses=_SESSION | errors(409))
-async def create_session(host: Served, who: Who, app: str, user: str, body: NewSession | None = None) -> Json:
+async def create_session(manager: Manager, who: Who, app: str, user: str, body: NewSession | None = None) -> Json:
     wanted = body or NewSession()
     key = who.session(app, user, str(uuid.uuid4()) if wanted.session_id is None else wanted.session_id)
     if wanted.options:
         raise HTTPException(400, "Session options are not supported by the configured session service.")
-    return await _create(host, key, wanted.state, imported_messages(wanted.events or []))
+    return await _create(manager, key, wanted.state, imported_messages(wanted.events or []))
 
 
 @routes.post(BASE + "/{session}", response_model=None, responses=_SESSION | errors(409))
 async def create_session_with_id(
-    host: Served,
+    manager: Manager,
     who: Who,
     app: str,
     user: str,
     session: str,
     state: Annotated[State | None, Body()] = None,
 ) -> Json:
-    return await _create(host, who.session(app, user, session), state)
+    return await _create(manager, who.session(app, user, session), state)
 
 
 @routes.get(BASE + "/{session}", response_model=None, responses=_SESSION)
-async def get_session(host: Served, who: Who, app: str, user: str, session: str) -> Json:
-    return await Finder(host).session(who.session(app, user, session))
+async def get_session(manager: Manager, who: Who, app: str, user: str, session: str) -> Json:
+    return await RunLookup(manager).session(who.session(app, user, session))
 
 
 @routes.patch(BASE + "/{session}", response_model=None, responses=_SESSION | errors(409))
-async def patch_session(host: Served, who: Who, app: str, user: str, session: str, body: StatePatch) -> Json:
+async def patch_session(manager: Manager, who: Who, app: str, user: str, session: str, body: StatePatch) -> Json:
     key = who.session(app, user, session)
-    await host.patch(key, body.state_delta)
-    return await Finder(host).session(key)
+    await manager.patch(key, body.state_delta)
+    return await RunLookup(manager).session(key)
 
 
 @routes.delete(BASE + "/{session}", response_model=None, responses=answers_null("It is not there any more."))
-async def delete_session(host: Served, who: Who, app: str, user: str, session: str) -> None:
+async def delete_session(manager: Manager, who: Who, app: str, user: str, session: str) -> None:
     key = who.session(app, user, session)
-    here = {run.id for run in host.live_of(key)}
-    there = [run for run in await host.storage.runs.still_open(key.stored_as, waiting=False) if run.run_id not in here]
+    here = {run.id for run in manager.live_of(key)}
+    there = [
+        run for run in await manager.storage.runs.still_open(key.stored_as, waiting=False) if run.run_id not in here
+    ]
     wait = CancelRequest(wait_seconds=_PATIENCE)
-    await cancel_records(host, there, wait, who.reason("its session is deleted", user=key.user))
+    await cancel_records(manager, there, wait, who.reason("its session is deleted", user=key.user))
     try:
-        await host.delete(key)
+        await manager.delete(key)
     except SessionNotFound:
         return

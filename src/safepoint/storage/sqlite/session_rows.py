@@ -52,7 +52,7 @@ from safepoint.storage.session_data import (
     taken_by,
 )
 from safepoint.storage.sqlite.unit import Statements, Unit
-from safepoint.tools.memory import CallMemory
+from safepoint.tools.call_state import CallState
 
 
 class Row(NamedTuple):
@@ -289,7 +289,7 @@ def _insert_messages(
 
 
 def _insert_call(
-    db: sqlite3.Connection, session_id: str, run_id: str, entry: LedgerEntry, memory: CallMemory | None
+    db: sqlite3.Connection, session_id: str, run_id: str, entry: LedgerEntry, memory: CallState | None
 ) -> None:
     remembered = None if memory is None else dump_json(encode_memory(memory))
     db.execute(

@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from safepoint.agent.incoming import Incoming
 from safepoint.agent.model import CallDelta, Chunk, Finish, ReasoningDelta, TextDelta
+from safepoint.agent.partial_reply import PartialReply
 from safepoint.errors import ModelError, ModelUnavailable
 from safepoint.testing.conformance.cutting import Cut, cut_everywhere
 from safepoint.testing.conformance.model_setup import (
@@ -123,7 +123,7 @@ async def _end_turn(setup: ModelSetup) -> None:
     Situation.TOOL_CALL,
 )
 async def _calls(setup: ModelSetup) -> None:
-    incoming = Incoming()
+    incoming = PartialReply()
     chunks = await setup.read()
     for chunk in chunks:
         if not isinstance(chunk, Finish):

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from safepoint.agent.model import Chunk, Finish, Model, ModelRequest, TextDelta, ToolSpec
+from safepoint.agent.model import Chunk, Finish, Model, ModelRequest, TextDelta
 from safepoint.history.parts import Message, Text
+from safepoint.tools.base import ToolSpec
 
 _PLACE = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
 REQUEST = ModelRequest(

@@ -10,7 +10,7 @@ from safepoint.agent.result import StopReason
 from safepoint.agent.usage import Usage
 from safepoint.history.parts import File, Image, Message, Notice, Reasoning, Text, ToolCall, ToolResult
 from safepoint.history.states import LedgerState
-from safepoint.tools.memory import CallMemory
+from safepoint.tools.call_state import CallState
 from safepoint.tools.options import Effect
 
 STATE = {"user": "Zoë 🙂", "nested": {"list": [1, 2.5, None, True, "x"]}, "empty": {}}
@@ -45,7 +45,7 @@ RESULTS = Message(
 ANSWER = Message("assistant", (Text("There is du", incomplete=True), Notice("This run was stopped.")))
 EVERYTHING = (ASKED, CALLS, RESULTS, ANSWER)
 
-MEMORY = CallMemory({"row": 3}, ("yes", 4), {"key": [1]}, (True, "because"))
+MEMORY = CallState({"row": 3}, ("yes", 4), {"key": [1]}, (True, "because"))
 RUNNING = LedgerEntry("call_1", "look", ARGS, LedgerState.RUNNING, Effect.PURE, started_at=1.5)
 FINISHED = LedgerEntry(
     "call_1", "look", ARGS, LedgerState.FINISHED, Effect.PURE, content="dust", started_at=1.5, ended_at=2.5

@@ -9,15 +9,15 @@ from typing import Any
 
 from safepoint.agent.result import RunResult
 from safepoint.history.check import TOOL_NAME
+from safepoint.history.rendering import render_result
 from safepoint.history.states import LedgerState
 from safepoint.testing.conformance.cutting import Cut
 from safepoint.testing.conformance.rules import Rules
 from safepoint.testing.conformance.tool_case import Args, MakeTool, Seen, ToolCase, left_in_loop
-from safepoint.testing.leftovers import Outside
+from safepoint.testing.leak_checks import Outside
 from safepoint.tools.bad_arguments import BadArguments
 from safepoint.tools.base import BaseTool
 from safepoint.tools.content import Content, content_of
-from safepoint.tools.rendering import render_result
 
 _NO_NAME = "no_parameter_has_this_name"
 # For each type of JSON, something that it is not.

@@ -17,7 +17,7 @@ from safepoint.testing.conformance.cutting import Cut, cuts
 from safepoint.testing.frames import describe
 from safepoint.testing.models import ScriptedModel, call, say
 from safepoint.tools.base import BaseTool
-from safepoint.tools.context import ToolContext
+from safepoint.tools.context import CallContext
 
 MakeTool: TypeAlias = Callable[[], BaseTool]
 Args: TypeAlias = Mapping[str, Any]  # Any: JSON
@@ -77,7 +77,7 @@ def _watched(tool: BaseTool, values: list[object], cut: Cut | None, act: Callabl
     """The same tool, with somebody at its side who sees what it returns, and may act at one of its waits."""
     watched = copy(tool)
 
-    async def body(context: ToolContext[Any], args: dict[str, Any]) -> object:  # Any: as in BaseTool
+    async def body(context: CallContext[Any], args: dict[str, Any]) -> object:  # Any: as in BaseTool
         inner: Awaitable[object] = tool.body(context, args)
         values.append(await (inner if cut is None else cut.watch(inner, act)))
         return values[-1]

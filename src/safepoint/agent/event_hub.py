@@ -1,0 +1,258 @@
+"""How events reach readers without ever holding the run.
+
+The hub keeps what must not be lost (starts, ends, asks, rungs) and hands every event to the readers that are there.
+Text is not kept twice: a reader that comes late gets what happened so far, then one piece with all the text of the
+reply under way, then the live events. A reader's buffer is bounded: text pieces that it has not fetched melt into one,
+and beyond the limit they are dropped and counted in a `Lagged` event.
+
+All of this happens on the run's own event loop, without a lock: while the run lives, a reader on another loop or in
+another thread is refused. Once the run has ended, anybody may read what it told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+from safepoint._core.pace import MOST_AT_ONCE
+from safepoint._core.tree import Node
+from safepoint.agent.events import Event, Lagged, ReasoningStreamed, RunEnded, TextStreamed, ToolOutputStreamed
+from safepoint.errors import UsageError
+
+MAX_BUFFERED_CHARS = 1_000_000
+
+_log = logging.getLogger("safepoint")
+
+Piece: TypeAlias = TextStreamed | ReasoningStreamed | ToolOutputStreamed
+_PIECES = (TextStreamed, ReasoningStreamed, ToolOutputStreamed)
+
+
+class EventReader:
+    """One reader's place in the stream: an async iterator that ends after the terminal event.
+
+    Cancellation: leaving only detaches this reader; the run goes on and other readers see nothing of it.
+    """
+
+    def __init__(self, hub: EventHub, backlog: list[Event], *, nested: bool, ended: bool) -> None:
+        self._hub = hub
+        self._nested = nested
+        self._buffer: deque[Event] = deque(event for event in backlog if self._wants(event))
+        self._pieces: list[str] = []
+        self._chars = 0
+        self._missed = 0
+        self._lagged_at: Piece | None = None
+        self._ended = ended
+        self._waiter: asyncio.Future[None] | None = None
+        self._fetched = 0
+
+    def speaks(self, event: Event) -> bool:
+        """Is it about the run whose words are read here, or about one that speaks for it?"""
+        return event.run_id in self._hub.speakers
+
+    def _wants(self, event: Event) -> bool:
+        return self._nested or event.run_id == self._hub.run_id
+
+    def put(self, event: Event) -> None:
+        if not self._wants(event):
+            return
+        if isinstance(event, _PIECES):
+            self._put_text(event)
+        else:
+            self._flush()
+            self._buffer.append(event)
+            if isinstance(event, RunEnded) and event.run_id == self._hub.run_id:
+                self._ended = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _put_text(self, event: Piece) -> None:
+        # Once there is a gap, it lasts until the reader has caught up: what came after must not join what came before.
+        if self._lagged_at is not None or self._chars + len(event.text) > MAX_BUFFERED_CHARS:
+            self._missed += 1
+            self._lagged_at = event
+            return
+        self._chars += len(event.text)
+        tail = self._buffer[-1] if self._buffer else None
+        if tail is not None and _speaker(tail) == _speaker(event):
+            # Joined only when fetched: melting a long text piece by piece must not cost its square.
+            self._pieces.append(event.text)
+        else:
+            self._flush()
+            self._buffer.append(event)
+
+    def _flush(self) -> None:
+        if self._pieces:
+            tail = self._buffer[-1]
+            assert isinstance(tail, _PIECES)
+            self._buffer[-1] = replace(tail, text=tail.text + "".join(self._pieces))
+            self._pieces.clear()
+        at = self._lagged_at
+        if at is not None:
+            self._buffer.append(Lagged(run_id=at.run_id, path=at.path, seq=at.seq, time=at.time, missed=self._missed))
+            self._missed, self._lagged_at = 0, None
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event. Cancellation: no event is lost, this reader can go on."""
+        if not self._ended:
+            self._hub.check_place()
+        self._fetched += 1
+        if self._fetched % MOST_AT_ONCE == 0:  # a long backlog is read without waiting, and others want their turn
+            await asyncio.sleep(0)
+        while not self._buffer:
+            self._flush()
+            if self._buffer:
+                break
+            if self._ended:
+                raise StopAsyncIteration
+            if self._waiter is not None:
+                raise UsageError("another task waits for the next event here: call run.events() once for each reader")
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        if len(self._buffer) == 1:
+            self._flush()
+        event = self._buffer.popleft()
+        if isinstance(event, _PIECES):
+            self._chars -= len(event.text)
+        return event
+
+    async def aclose(self) -> None:
+        """Detach. Cancellation: there is nothing to wait for."""
+        self.detach()
+
+    def detach(self) -> None:
+        self._ended = True
+        self._hub.drop(self)
+        self._wake()
+
+    def __del__(self) -> None:
+        self._hub.drop(self)
+
+
+def _speaker(event: Event) -> tuple[type[Event], str, str | None]:
+    """Whose words these are; only words of one speaker are joined."""
+    return type(event), event.run_id, event.call_id if isinstance(event, ToolOutputStreamed) else None
+
+
+class EventHub:
+    """The events of one run and of everything below it."""
+
+    def __init__(self, node: Node, parent: EventHub | None) -> None:
+        self.node = node
+        self.run_id = node.id
+        self._parent = parent
+        self._top: EventHub = parent._top if parent is not None else self
+        self._kept: list[Event] = []
+        # By their ids. Adding, dropping and copying are atomic: a collector drops readers in the middle of anything.
+        self._readers: dict[int, weakref.ref[EventReader]] = {}
+        self._listeners: list[Callable[[Event], object]] = []
+        # What each run that streams right now has said so far, for readers that come late.
+        self._under_way: dict[str, Callable[[], Event | None]] = {}
+        self._last = 0
+        self._ended = False
+        # Whose words are this run's answer: its own, or those of a child that speaks for it.
+        self.speakers = {node.id}
+
+    def let_speak(self, run_id: str) -> None:
+        """The words of that run are this one's own; and so on upwards, as far as this one speaks for others."""
+        hub: EventHub | None = self
+        while hub is not None:
+            hub.speakers.add(run_id)
+            above = hub._parent
+            hub = above if above is not None and hub.run_id in above.speakers else None
+
+    @property
+    def is_topmost(self) -> bool:
+        """Whether no other run hears what this one tells."""
+        return self._parent is None
+
+    def number(self) -> int:
+        """The next sequence number of the whole tree."""
+        self._top._last += 1
+        return self._top._last
+
+    def emit(self, event: Event) -> None:
+        """Tell it here and in every run above."""
+        keep = not isinstance(event, _PIECES)
+        hub: EventHub | None = self
+        while hub is not None:
+            if keep and not hub._ended:  # a sub-agent that was abandoned may go on telling, but not here
+                hub._kept.append(event)
+            if hub._readers or hub._listeners:
+                hub._tell(event)
+            hub = hub._parent
+        if isinstance(event, RunEnded):
+            self._ended = True
+
+    def _tell(self, event: Event) -> None:
+        if not self._ended:
+            for reader in self._live_readers():
+                reader.put(event)
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except Exception:
+                _log.exception("a listener failed at %s of %s", type(event).__name__, event.path)
+
+    def say_under_way(self, run_id: str, so_far: Callable[[], Event | None]) -> None:
+        """That run streams a reply from now on; `so_far` gives its text as one event."""
+        hub: EventHub | None = self
+        while hub is not None:
+            hub._under_way[run_id] = so_far
+            hub = hub._parent
+
+    def said(self, run_id: str) -> None:
+        """That reply is over, and told whole by another event."""
+        hub: EventHub | None = self
+        while hub is not None:
+            hub._under_way.pop(run_id, None)
+            hub = hub._parent
+
+    def listen(self, listener: Callable[[Event], object]) -> None:
+        """Call it for every event, right where it happens: a start is told in the very task that starts.
+
+        It must not wait. What it raises is logged and changes nothing.
+        """
+        self._listeners.append(listener)
+
+    def read(self, *, nested: bool) -> EventReader:
+        """A new reader, from the first event on: of this run, or, `nested`, of the runs inside it as well."""
+        backlog = [*self._kept, *(() if self._ended else self._partials())]
+        reader = EventReader(self, backlog, nested=nested, ended=self._ended)
+        if not self._ended:
+            self._readers[id(reader)] = weakref.ref(reader)
+        return reader
+
+    def check_place(self) -> None:
+        """Refuse to read a live run anywhere but on its own loop: events are put there, and there a reader is woken."""
+        if self.node.started and not self.node.runs_in_this_thread():
+            raise UsageError(
+                f"{self.node.path} lives on another event loop: read its events and text there, and hand on what "
+                "others need, for example with queue.Queue(); once it has ended they can be read anywhere"
+            )
+
+    def kept(self, *, nested: bool) -> tuple[Event, ...]:
+        """All events so far but the pieces of text; `nested` as for `read`."""
+        return tuple(self._kept) if nested else tuple([each for each in self._kept if each.run_id == self.run_id])
+
+    def drop(self, reader: EventReader) -> None:
+        self._readers.pop(id(reader), None)
+
+    def _live_readers(self) -> list[EventReader]:
+        return [reader for ref in tuple(self._readers.values()) if (reader := ref()) is not None]
+
+    def _partials(self) -> list[Event]:
+        return [event for say in tuple(self._under_way.values()) if (event := say()) is not None]

@@ -1,0 +1,259 @@
+"""Everything about one run that is not control flow: who it is, what it has recorded so far, and how it tells.
+
+The driver decides and acts; it writes here. Facts are written in plain functions, then told as events, so that no
+callback ever runs between a fact and its record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from safepoint._core.ladder import Ladder
+from safepoint._core.orphans import Orphan
+from safepoint._core.supervisor import Supervisor
+from safepoint._core.tree import Node
+from safepoint._core.wakeup import Wakeup
+from safepoint._core.work import Cut, Failed, WorkResult
+from safepoint.agent.budget import Budget, Meter
+from safepoint.agent.checkpoint import Checkpoint, OpenCall
+from safepoint.agent.event_hub import EventHub
+from safepoint.agent.events import Event, EventOrigin
+from safepoint.agent.journal import Counted, Ended, Fact, Journal, Opened, Said, as_store_errors
+from safepoint.agent.ledger import Ledger
+from safepoint.agent.nested_journal import NestedJournal
+from safepoint.agent.session_protocol import ConversationMoved, Entered
+from safepoint.agent.steering import Steering, SteerOutcome, SteerReceipt, joined
+from safepoint.agent.usage import NO_USAGE, Usage
+from safepoint.errors import StoreError
+from safepoint.history.parts import Message, common
+from safepoint.history.rendering import render_error
+
+if TYPE_CHECKING:
+    from safepoint.agent.base import BaseAgent
+    from safepoint.agent.run import Run
+
+_EventT = TypeVar("_EventT", bound=EventOrigin)
+
+
+class RunContext:
+    """One run's facts."""
+
+    def __init__(
+        self,
+        run: Run[Any, Any],
+        node: Node,
+        hub: EventHub,
+        messages: list[Message],
+        ladder: Ladder,
+        budget: Budget | None = None,
+    ) -> None:
+        self.run = run
+        self.node = node
+        self.hub = hub
+        self.ladder = ladder
+        self.wakeup = Wakeup()
+        self.ledger = Ledger()
+        self.usage: Usage = NO_USAGE
+        self.spent_before: Usage = NO_USAGE
+        self.orphans: list[Orphan] = []
+        # What the hooks before the run, and before the model call under way, remember and ask, by the hook's name.
+        self.hooked: dict[str, OpenCall] = {}
+        # Whole messages only. What is half done lives in the driver until it is recorded here.
+        self.messages = messages
+        # What it began with, in case nothing else is left in the end.
+        self.opening = tuple(messages)
+        # Where this run's part of the conversation begins.
+        self.started_at = 0
+        # The user's message that this run answers: what the model says after it are the run's own words.
+        self.answers_at = _last_of_user(messages)
+        self.call_ids: set[str] | None = None
+        # The step under way, and how many are complete: a model call that is made again counts once.
+        self.step = 0
+        self.steps_done = 0
+        self.steering = Steering()
+        # The run that this one is a child of, if that is a composite: its budget counts here too.
+        self.above: RunContext | None = None
+        # The run whose tool call started this one, if there is one: what is spent here is spent there too.
+        self.payer: RunContext | None = None
+        self._paid: set[str] = set()
+        # What a resumed run was given to say, until it has joined the conversation.
+        self.amendments: list[SteerReceipt] = []
+        # Where facts go that must outlive the process; `unsaved` knows which messages it has not seen.
+        self.journal: Journal | None = None
+        # The place for its facts in the run around it, if it is inside one.
+        self.inside: NestedJournal | None = None
+        # What a journal raised: nothing new may build on facts that were not saved.
+        self.broken: StoreError | None = None
+        self._saved = 0
+        self._counted: tuple[object, ...] = ()
+        # What is left of the run is being made: nothing inside it may write any more.
+        self.closed = False
+        # After the terminal event nothing more is told.
+        self.sealed = False
+        self.supervisor = Supervisor.current()
+        self.meter = Meter(self, budget) if budget is not None else None
+
+    @property
+    def agent(self) -> BaseAgent[Any, Any]:
+        return self.run.agent
+
+    @property
+    def deps(self) -> Any:  # Any: the user's own type, given back to the user's own tools
+        return self.run.deps
+
+    def event(self, kind: type[_EventT], **fields: Any) -> _EventT:  # Any: the event's own fields
+        """An event of this run, numbered and timed; about the run itself unless `path` names a node of it."""
+        node = self.node
+        fields.setdefault("path", node.path)
+        return kind(run_id=node.id, seq=self.hub.number(), time=node.clock.wall(), **fields)
+
+    def emit(self, kind: type[Event], **fields: Any) -> None:  # Any: as above
+        if not self.sealed:
+            self.hub.emit(self.event(kind, **fields))
+
+    def unsaved(self) -> list[Fact]:
+        """The messages that the journal has not seen, in the form it takes them; they count as seen from now on."""
+        new, now = range(self._saved, len(self.messages)), self.node.clock.wall()
+        facts: list[Fact] = [Said(place, self.messages[place], now) for place in new]
+        self._saved = len(self.messages)
+        return facts
+
+    def hear(self) -> bool:
+        """Take the messages that wait to join the conversation; True if there were any."""
+        new = self.steering.take()
+        if new:
+            # The last message may have become a longer one, which the journal has not seen.
+            self._saved = min(self._saved, len(self.messages) - (self.messages[-1].role == "user"))
+            self.messages[:] = joined(self.messages, new)
+        return bool(new)
+
+    def join(self, entered: Entered, *, resumed: bool) -> None:
+        """Continue a stored conversation. A resumed run brings its own, which begins with the same messages."""
+        self.journal, self.call_ids = entered.journal, entered.call_ids
+        self.started_at = entered.index
+        if not resumed:
+            self.messages[:] = joined(list(entered.messages), self.messages)
+            self.answers_at = _last_of_user(self.messages)
+        self._saved = len(self.messages)
+
+    def join_inside(self) -> bool:
+        """Write to the run around this one from now on; False if there is none, or nothing of it is kept."""
+        if self.inside is None or not self.inside.is_kept:
+            return False
+        self.inside.begin(self.messages)
+        self.journal, self.started_at, self._saved = self.inside, self.inside.index, len(self.messages)
+        return True
+
+    def has_written(self, messages: Sequence[Message]) -> int:
+        """With how many messages these begin that the journal has of this run's own conversation."""
+        return common(self.messages[: self._saved], messages)
+
+    def known_call_ids(self) -> set[str]:
+        """The ids of all calls in the conversation; read once, then kept."""
+        if self.call_ids is None:
+            self.call_ids = {call.id for message in self.messages for call in message.tool_calls}
+        return self.call_ids
+
+    async def note(self, *facts: Fact) -> None:
+        """Write facts if there is a journal. Cancellation: either all of them are written or none."""
+        if self.journal is None:
+            return
+        try:
+            with as_store_errors():
+                await self.journal.write(*facts, *self._counts(*facts))
+        except (asyncio.CancelledError, ConversationMoved):
+            raise  # cut: it is stopped, or is written once more
+        except BaseException as error:
+            self.broken = error if isinstance(error, StoreError) else StoreError(f"not written: {render_error(error)}")
+            raise
+
+    def _counts(self, *facts: Fact) -> list[Fact]:
+        """What was used since it was last written. How a run begins and how it ends say that by themselves."""
+        pending = self.pending
+        now = (self.steps_done, self.spent, pending)
+        if isinstance(facts[0], Opened):
+            self._counted = now
+        if now == self._counted or isinstance(facts[-1], Ended):
+            return []
+        self._counted = now
+        return [Counted(self.steps_done, self.spent, self.used(), pending)]
+
+    def used(self) -> dict[str, float]:
+        """What was used of a budget beyond steps and tokens."""
+        return self.meter.used() if self.meter is not None else {}
+
+    @property
+    def pending(self) -> tuple[Message, ...]:
+        """Messages that were added to a resumed run and have not joined the conversation."""
+        return tuple([one.message for one in self.amendments if one.outcome is not SteerOutcome.JOINED])
+
+    def based_on(self, checkpoint: Checkpoint) -> Checkpoint:
+        """What this run goes on from: the checkpoint, with what it was given to say and the steps as they count now."""
+        return replace(checkpoint, pending=self.pending, step=self.steps_done)
+
+    @property
+    def spent(self) -> Usage:
+        """What was used by this run and by those that it continues."""
+        return self.spent_before + self.usage
+
+    def heed(self, outcome: WorkResult[Any] | None) -> None:  # Any: work of every kind
+        """A KeyboardInterrupt that came up in a piece of work is meant for the caller, also if the work was cut."""
+        error = outcome.error if isinstance(outcome, Failed | Cut) else None
+        if isinstance(error, KeyboardInterrupt):
+            self.run.interrupt(error)
+
+    def name_orphan(self, orphan: Orphan) -> None:
+        """List what did not stop, unless it has ended since and left nothing."""
+        if orphan.matters:
+            self.orphans.append(orphan)
+
+    def leave(self, child: Node) -> None:
+        """A run below this one has had its time and goes on without it: name it, its result goes to the orphan."""
+        if child.task is None:
+            return  # it lives in the task of a call, which is named itself
+        orphan = Orphan(child.name, child.path, clock=child.clock, task=child.task)
+        self.orphans.append(orphan)
+        child.ended.when_set(lambda: orphan.returned_late(getattr(child.owner, "result", None)))
+
+    def meters(self) -> Iterator[Meter]:
+        """The budgets that count what this run does: its own, and those of the composites that it is a part of."""
+        record: RunContext | None = self
+        while record is not None:
+            if record.meter is not None:
+                yield record.meter
+            record = record.above
+
+    def payers(self) -> Iterator[Meter]:
+        """The budgets that count what this run spends: those, and those of the runs that it is a sub-agent of."""
+        record: RunContext | None = self
+        while record is not None:
+            if record.meter is not None:
+                yield record.meter
+            record = record.above or record.payer
+
+    def count_steps(self, number: int) -> None:
+        self.steps_done += number
+        if self.above is not None:
+            self.above.count_steps(number)
+
+    def spend(self, usage: Usage) -> None:
+        """At the moment it is known, here and in every run that this one is a part of."""
+        self.usage = self.usage + usage
+        if self.payer is not None:
+            self.payer._paid.add(self.node.id)
+        payer = self.above or self.payer
+        if payer is not None:
+            payer.spend(usage)
+
+    def pay(self, run_id: str, usage: Usage) -> None:
+        """For a run that a tool has made and handed back, unless it was paid for as it went."""
+        if run_id not in self._paid:
+            self.spend(usage)
+
+
+def _last_of_user(messages: Sequence[Message]) -> int:
+    places = range(len(messages) - 1, -1, -1)
+    return next((place for place in places if messages[place].role == "user"), 0)

@@ -1,0 +1,96 @@
+"""A run as an async iterator that cannot leak: closed, broken out of, or forgotten, the run is stopped or let go."""
+
+from __future__ import annotations
+
+import warnings
+from types import TracebackType
+from typing import Generic, Literal
+
+from safepoint._core.reasons import Reason, Source
+from safepoint.agent.event_hub import EventReader
+from safepoint.agent.events import Event
+from safepoint.agent.result import OutT
+from safepoint.agent.run import Run
+from safepoint.errors import UsageError
+from safepoint.tools.context import DepsT
+
+
+def check_on_close(on_close: str) -> None:
+    if on_close not in ("cancel", "detach"):
+        raise ValueError(f"on_close={on_close!r}: write 'cancel' or 'detach'")
+
+
+class RunStream(Generic[DepsT, OutT]):
+    """`async for event in agent.stream(…)`; the run starts with the first event asked for. `run` is its handle.
+
+    Leaving early: with "cancel" the run is stopped, and `async with` or `aclose()` waits for that; with "detach" it
+    goes on by itself. A stream that is simply dropped does the same, without anybody waiting. Left before its first
+    event, it never starts.
+    """
+
+    def __init__(self, run: Run[DepsT, OutT], on_close: Literal["cancel", "detach"], *, nested: bool) -> None:
+        self.run = run
+        self._nested = nested
+        self.run.discard()  # the stream itself says that nobody has read it
+        self._closed = False
+        # Somebody has asked for an event, also if the run was refused then.
+        self._tried = False
+        self._on_close = on_close
+        self._reader: EventReader | None = None
+
+    def __aiter__(self) -> RunStream[DepsT, OutT]:
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event; ends when nothing of the run is left.
+
+        Cancellation: with "cancel" the run is stopped NOW and closes itself before the exception goes on.
+        """
+        if self._closed and self._reader is None:
+            raise StopAsyncIteration
+        if self._reader is None:
+            self._tried = True
+            self.run.launch()
+            self._reader = self.run.events(nested=self._nested)
+        try:
+            return await anext(self._reader)
+        except StopAsyncIteration:
+            await self.run.join()
+            raise
+        except UsageError:
+            raise  # of a second reader: the first one goes on
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        """Leave the stream. Cancellation: put off until the run has closed itself, then it goes on."""
+        self._closed = True
+        if self._reader is None:
+            return
+        self._reader.detach()
+        if self._on_close == "cancel":
+            if not self.run.ended:
+                self._ask()
+            await self.run.join()  # a run that has ended may still be telling its hooks
+
+    async def __aenter__(self) -> RunStream[DepsT, OutT]:
+        """Cancellation: there is nothing to wait for."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """As `aclose`. Cancellation: likewise."""
+        await self.aclose()
+
+    def _ask(self) -> None:
+        self.run.node.cancel(reason=Reason("its stream was closed", Source.DISCONNECT))
+
+    def __del__(self) -> None:
+        if not self._closed and not self._tried:
+            name = self.run.agent.name
+            message = f"agent.stream(…) of {name!r} was never read: write `async for event in agent.stream(…):`"
+            warnings.warn(message, RuntimeWarning, stacklevel=2, source=self)
+        if self._reader is not None and self._on_close == "cancel" and not self.run.ended:
+            self._ask()

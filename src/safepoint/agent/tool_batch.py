@@ -1,0 +1,117 @@
+"""The tool calls of one reply: which of them may start now, which must wait, and which never will.
+
+`advance` is the whole decision, in one plain function: harvest what has ended, ask whether a safe point was reached,
+start what may start. The driver calls it, waits for a change, and calls it again.
+"""
+
+from __future__ import annotations
+
+from safepoint._core.endings import Touched
+from safepoint._core.points import Level
+from safepoint.agent.open_calls import OpenCalls
+from safepoint.agent.output import OutputTool
+from safepoint.agent.resume import Resume, restore
+from safepoint.agent.run_context import RunContext
+from safepoint.agent.tool_call import BatchedCall
+from safepoint.history.closing import ClosedCall
+from safepoint.history.parts import Message, ToolCall
+from safepoint.history.states import LedgerState
+
+
+class ToolBatch:
+    """All calls of one assistant message."""
+
+    def __init__(self, record: RunContext, message: Message, limit: int | None, resume: Resume | None = None) -> None:
+        self._record = record
+        self._limit = limit
+        self.calls = [_call(record, call, resume) for call in message.tool_calls]
+        # Those that are not over, each in one of the two; a call that nobody may start stays queued.
+        self._queued = [call for call in self.calls if call.queued]
+        self._running: list[BatchedCall] = []
+        # Whether this run has any of them to make. If not, the run before it has been at the end of this batch already.
+        self.is_made_here = bool(self._queued)
+
+    def advance(self) -> bool:
+        """Take every call as far as it can go; True once none is running."""
+        before = len(self._running)
+        self._running = [call for call in self._running if not call.harvest()]
+        if len(self._running) < before and (self._running or self._queued):
+            self._record.node.check_safe_point("after_tool")
+        for call in self._queued:
+            if not self._has_room():
+                break
+            for meter in self._record.meters() if self._record.node.stop is None else ():
+                meter.calling(call.call)
+            if self._may_start(call):
+                call.start()
+                if call.running:
+                    self._running.append(call)
+        self._queued = [call for call in self._queued if call.queued]
+        return not self._running
+
+    def end(self) -> None:
+        """Nothing runs any more: what is still queued was never started."""
+        for call in self.calls:
+            call.put_back()
+            if call.queued:
+                call.skip()
+
+    @property
+    def waits(self) -> bool:
+        """A person is asked about one of the calls."""
+        return any(call.waits for call in self.calls)
+
+    def answer(self) -> str | None:
+        """The result of a tool that was declared to be the answer."""
+        for call in self.calls:
+            if call.tool is not None and call.tool.options.final and call.entry.state is LedgerState.FINISHED:
+                return call.entry.content
+        return None
+
+    @property
+    def hands_over(self) -> bool:
+        """Somebody else carries the conversation on."""
+        return any(
+            call.tool is not None and call.tool.hands_over and call.entry.state is LedgerState.FINISHED
+            for call in self.calls
+        )
+
+    def unfit_answer(self) -> str | None:
+        """Why the typed answer that the model has tried to give does not fit."""
+        tried = [call.entry for call in self.calls if isinstance(call.tool, OutputTool)]
+        failed = [entry.error for entry in tried if entry.state is LedgerState.FAILED]
+        return failed[0] if failed and len(failed) == len(tried) else None
+
+    def closed(self, reason: str | None) -> list[ClosedCall]:
+        return [call.closed(reason) for call in self.calls]
+
+    def remains(self, reason: str | None) -> OpenCalls:
+        """What is left of the calls, now that none of them runs."""
+        return OpenCalls(
+            {call.call.id: call.opened() for call in self.calls},
+            tuple(self.closed(reason)),
+            tuple(Touched(call.path, call.call.name, call.entry.state) for call in self.calls),
+            tuple(call.call.name for call in self.calls if call.entry.state is LedgerState.NOT_STARTED),
+        )
+
+    def _may_start(self, call: BatchedCall) -> bool:
+        node = self._record.node
+        if self._record.broken is not None:
+            return False
+        if node.stop is None and not call.mild:
+            node.check_safe_point("before_effect")
+        elif node.stop is None:
+            node.check_stop()
+        stop = node.stop
+        if stop is None:
+            return True
+        # A stop before an effect still lets the calls run that have none, unless somebody has pushed since.
+        return stop.place == "before_effect" and call.mild and stop.level is Level.SAFE
+
+    def _has_room(self) -> bool:
+        return self._limit is None or len(self._running) < self._limit
+
+
+def _call(record: RunContext, call: ToolCall, resume: Resume | None) -> BatchedCall:
+    tool = record.agent.tools.get(call.name)
+    return BatchedCall(record, call, tool, restore(resume, call, tool) if resume is not None else None)

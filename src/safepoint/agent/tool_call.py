@@ -1,0 +1,131 @@
+"""One tool call of a reply, as its batch sees it: queued, running, or over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from safepoint._core.ladder import Ladder
+from safepoint._core.work import Work
+from safepoint.agent.checkpoint import OpenCall, Question
+from safepoint.agent.events import ToolCallEnded
+from safepoint.agent.ledger import LedgerEntry, closed_call
+from safepoint.agent.resume import Restored
+from safepoint.agent.run_context import RunContext
+from safepoint.agent.tool_execution import Phase, ToolExecution
+from safepoint.errors import InternalError
+from safepoint.history.closing import ClosedCall
+from safepoint.history.parts import ToolCall
+from safepoint.history.states import LedgerState
+from safepoint.tools.base import BaseTool
+from safepoint.tools.options import Effect
+
+
+class BatchedCall:
+    """The model's wish, its entry in the ledger, and its execution once it has started."""
+
+    def __init__(
+        self, record: RunContext, call: ToolCall, tool: BaseTool | None, restored: Restored | None = None
+    ) -> None:
+        self.call = call
+        self.tool = tool
+        self.execution: ToolExecution | None = None
+        self._record = record
+        self._restored = restored
+        self._skipped = restored is not None and not restored.runs
+        effect = tool.options.effect if tool is not None else Effect.EFFECTFUL
+        fresh = LedgerEntry(call.id, call.name, call.args, effect=effect, remote=tool is not None and tool.remote)
+        record.ledger.open(fresh if restored is None else restored.entry)
+
+    @property
+    def entry(self) -> LedgerEntry:
+        return self._record.ledger[self.call.id]
+
+    @property
+    def path(self) -> str:
+        """Of its node, also if it never had one."""
+        return f"{self._record.node.path}/{self.call.name}:{self.call.id}"
+
+    @property
+    def queued(self) -> bool:
+        return self.execution is None and not self._skipped
+
+    @property
+    def over(self) -> bool:
+        return self._skipped or (self.execution is not None and self.execution.phase is Phase.OVER)
+
+    @property
+    def running(self) -> bool:
+        return self.execution is not None and self.execution.phase is not Phase.OVER
+
+    @property
+    def mild(self) -> bool:
+        """Running it again does no harm."""
+        return self.entry.effect in (Effect.PURE, Effect.IDEMPOTENT)
+
+    @property
+    def ladder(self) -> Ladder:
+        return (self.tool.ladder if self.tool is not None else None) or self._record.ladder
+
+    @property
+    def work(self) -> Work[object] | None:
+        """What is still running of it."""
+        return self.execution.under_way if self.execution is not None else None
+
+    def start(self) -> None:
+        """Start it; or settle its result, if it cannot be made at all."""
+        if not self.queued:
+            raise InternalError(f"the call {self.call.id} was started already")
+        if self.tool is None:
+            names = ", ".join(sorted(self._record.agent.tools)) or "none"
+            self._refuse(f"There is no tool named {self.call.name!r}. The tools are: {names}.")
+        elif self.call.invalid is not None:
+            self._refuse(f"This call cannot be made: {self.call.invalid}")
+        else:
+            self.execution = ToolExecution(self._record, self.call, self.tool, self._restored)
+
+    def harvest(self) -> bool:
+        """Take it as far as it can go; True once it is over."""
+        if self.execution is not None:
+            self.execution.harvest()
+        return self.over
+
+    def skip(self) -> None:
+        """It is over without having been started."""
+        self._skipped = True
+        self._record.emit(ToolCallEnded, path=self.path, entry=self.entry)
+
+    def put_back(self) -> None:
+        """Nothing runs any more: a call that was to be made again, and never was, is what it was before."""
+        if self._restored is not None and self.entry.state is LedgerState.NOT_STARTED:
+            self._record.ledger.put_back(self._restored.before)
+
+    def _refuse(self, why: str) -> None:
+        self._record.ledger.move(self.call.id, LedgerState.FAILED, error=why)
+        self.skip()
+
+    @property
+    def waits(self) -> bool:
+        """A person is asked about it."""
+        return self.entry.state is LedgerState.WAITING or self._question is not None
+
+    @property
+    def _question(self) -> Question | None:
+        asked = self.execution or self._restored
+        return asked.question if asked is not None else None
+
+    def opened(self) -> OpenCall:
+        """What this call needs to go on after the run has stopped."""
+        tool = self.tool.fingerprint if self.tool is not None else ""
+        execution, restored = self.execution, self._restored
+        if execution is not None:
+            return OpenCall(self.call.id, tool, execution.memory, execution.question, execution.child)
+        if restored is None:
+            return OpenCall(self.call.id, tool)
+        if not restored.runs:
+            return replace(restored.saved, question=restored.question)
+        return replace(restored.saved, tool=tool)
+
+    def closed(self, reason: str | None) -> ClosedCall:
+        """What the conversation says of this call; `reason` is the run's, and the call's own comes first."""
+        why = self.execution.why if self.execution is not None else None
+        return closed_call(self.call, self.entry, (reason if why is None else why) or None)

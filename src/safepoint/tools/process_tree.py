@@ -1,0 +1,192 @@
+"""The processes of one tool call: started through a keeper, told to end, and over only when none is left.
+
+    RUNNING ──terminate──▶ told to end ──kill──▶ killed
+       └──────────────────────┴──────────────────┴──▶ OVER   (`wait` returns; the keeper has said how)
+
+See `keeper` for how it is known that none is left. If the keeper itself is killed, the processes are looked for by the
+mark that they carry in their environment, and killed from here (`sweep`). One of them may stop the keeper, again and
+again: then those that carry the mark are killed from here, and the keeper goes on with the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from safepoint._core.clock import Clock, Outside
+from safepoint._core.latch import Latch
+from safepoint.tools.stray_processes import MARK, marked, sweep
+
+_KEEPER = str(Path(__file__).with_name("subreaper.py"))
+_PATIENCE = 1.0
+# How often, and seconds apart, a keeper that should kill is told to go on. All of it is less than the ladder gives it.
+_NUDGES = 3
+_BETWEEN_NUDGES = 0.2
+
+_log = logging.getLogger("safepoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the first process of a call ended; None if the keeper was killed, and then nobody knows.
+
+    `left`: how many processes it left behind, which were then ended.
+    """
+
+    status: int | None
+    left: int = 0
+
+    @property
+    def code(self) -> int | None:
+        """The exit code of one that left by itself."""
+        known = self.status is not None and os.WIFEXITED(self.status)
+        return os.WEXITSTATUS(self.status) if known and self.status is not None else None
+
+    def __str__(self) -> str:
+        if self.status is None:
+            return "was lost: the process that kept watch over it was killed"
+        if self.code is not None:
+            return f"ended with exit code {self.code}"
+        number = os.WTERMSIG(self.status)
+        why = " (perhaps it was out of memory)" if number == signal.SIGKILL else ""
+        return f"was killed by {signal.Signals(number).name}{why}"
+
+
+class ProcessTree:
+    """Making it starts the first process. `output`: where it prints to, a descriptor, or None for where we do."""
+
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        clock: Clock,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        output: int | None = None,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        self.name = name
+        self.pid: int | None = None
+        self.ended = Ended(None)
+        self._over = Latch()
+        self._said = b""
+        self._nudging: asyncio.TimerHandle | None = None
+        self._mark = uuid.uuid4().hex
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._keeper = self._start(theirs.fileno(), argv, cwd, env, output, pass_fds)
+            except BaseException:
+                self._control.close()
+                raise
+        self._control.setblocking(False)
+        self._loop.add_reader(self._control, self._heard)
+        self._outside: Outside = clock.outside(name)
+
+    def _start(
+        self,
+        control: int,
+        argv: Sequence[str],
+        cwd: Path | None,
+        env: Mapping[str, str] | None,
+        output: int | None,
+        pass_fds: Sequence[int],
+    ) -> subprocess.Popen[bytes]:
+        # It forks and executes at once, in C: that is safe also where there are threads.
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", _KEEPER, str(control), *argv],
+            cwd=cwd,
+            env={**(os.environ if env is None else env), MARK: self._mark},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(control, *pass_fds),
+            start_new_session=True,
+        )
+
+    def terminate(self) -> None:
+        """Ask all of them to end."""
+        self._outside.flagged()
+        self._say(b"T")
+
+    def kill(self) -> None:
+        """Kill all of them. A test's clock waits for that again: what is killed does end."""
+        if not self._over.is_set:
+            self._outside.done()
+            self._outside = self._clock.outside(self.name)
+            self._say(b"K")
+            if self._nudging is None:
+                self._nudge(_NUDGES)
+
+    def _nudge(self, left: int) -> None:
+        """One of its own may have stopped the keeper, also after it was told to kill: let it go on."""
+        if left:
+            self._nudging = self._loop.call_later(_BETWEEN_NUDGES, self._nudge, left - 1)
+        else:
+            sweep(self._mark, self._keeper.pid)  # who stops it each time is not killed by it
+        self._keeper.send_signal(signal.SIGCONT)
+
+    async def wait(self) -> Ended:
+        """Until all of them have ended. Cancellation: they are killed, and waited for, within a second."""
+        try:
+            await self._over.wait()
+        except asyncio.CancelledError:
+            self.kill()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE):
+                    await self._over.wait()  # killed, so it can't be long
+            raise
+        return self.ended
+
+    def _say(self, word: bytes) -> None:
+        with suppress(OSError):  # the keeper is gone, and with it all that it kept
+            self._control.send(word)
+
+    def _heard(self) -> None:
+        try:
+            said = self._control.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        self._said += said
+        for line in self._said.split(b"\n")[:-1]:
+            match line.split():
+                case [b"S", pid]:
+                    self.pid = int(pid)
+                case [b"E", status, left]:
+                    self.ended = Ended(int(status), int(left))
+                case _:
+                    pass
+        self._said = self._said.rpartition(b"\n")[2]
+        if not said:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._nudging is not None:
+            self._nudging.cancel()
+        self._loop.remove_reader(self._control)
+        self._control.close()
+        self._keeper.wait()  # its last descriptor is closed: it is gone, and only to be buried
+        if self.ended.status is None:
+            killed = sweep(self._mark)
+            _log.warning("the keeper of %s was killed; %d processes were found by their mark", self.name, killed)
+        elif sys.platform != "linux" and (away := marked(self._mark)):
+            _log.warning("%s has detached processes that still run: %s", self.name, away)
+        elif self.ended.left:
+            _log.info("%s left %d processes behind; they were ended", self.name, self.ended.left)
+        self._over.set()
+        self._outside.done()
