@@ -18,12 +18,12 @@ from safepoint.cli.chat import (
     INTERRUPTED,
     PROMPT,
     Chat,
+    Conversation,
     ctrl_c,
     default_model,
     greeting,
     main,
 )
-from safepoint.cli.conversation import Conversation
 from safepoint.testing import ScriptedModel, say, stall
 from tests.signals import default_signals, sigint_ignored
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from safepoint import Agent, Source, check_history
-from safepoint.cli.conversation import Conversation
+from safepoint.cli.chat import Conversation
 from safepoint.errors import ModelUnavailable
 from safepoint.testing import ScriptedModel, fail, say, stall
 

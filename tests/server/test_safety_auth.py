@@ -12,8 +12,8 @@ from starlette.types import Message, Receive, Scope, Send
 from typer.testing import CliRunner
 
 from safepoint import Ladder
-from safepoint.cli.limit_options import ladder_of, limits_of
 from safepoint.cli.main import app as command_line
+from safepoint.cli.serving import ladder_of, limits_of
 from safepoint.server import Limits, ServerConfig, create_app
 from safepoint.server.auth import check_exposed
 from safepoint.server.auth_throttle import AuthThrottle

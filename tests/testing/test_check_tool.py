@@ -19,8 +19,7 @@ from safepoint import Agent, ToolContext, tool
 from safepoint.errors import UsageError
 from safepoint.testing import ScriptedModel, check_tool, pass_time, run_virtual, say
 from safepoint.testing.conformance.rules import Rules
-from safepoint.testing.conformance.tool import RULES
-from safepoint.testing.conformance.tool_case import ToolCase
+from safepoint.testing.conformance.tool import RULES, ToolCase
 from safepoint.tools.base import BaseTool
 
 ARGS = {"place": "attic", "times": 2}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from inspect import cleandoc
 
-from safepoint.tools.docstring import Docstring
+from safepoint.tools.signature import Docstring
 
 SUMMARY = "Look for books.\n\nOnly those in stock."
 

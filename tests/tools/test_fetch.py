@@ -13,7 +13,7 @@ import pytest
 from safepoint import Agent, LedgerEntry
 from safepoint.testing import ScriptedModel, call, say
 from safepoint.tools import Fetch, fetch
-from safepoint.tools.address_policy import look_up
+from safepoint.tools.fetch_tool import look_up
 
 PUBLIC = "93.184.216.34"
 Answer = bytes | Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

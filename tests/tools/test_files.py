@@ -15,7 +15,7 @@ from safepoint import Agent, LedgerEntry
 from safepoint.errors import StopTool
 from safepoint.testing import ScriptedModel, call, say
 from safepoint.tools import files
-from safepoint.tools.folder import Folder
+from safepoint.tools.file_tools import Folder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders are opened by descriptor")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from safepoint.tools.output_buffer import OutputBuffer
+from safepoint.tools.shell_tool import OutputBuffer
 
 
 def taken(room: int, *pieces: bytes) -> tuple[str, list[str]]:

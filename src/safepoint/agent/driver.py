@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
@@ -14,7 +14,6 @@ from safepoint._core.points import SafePoint
 from safepoint._core.work import Failed, NeverRan, Returned, Work, WorkResult
 from safepoint.agent.base_driver import BaseDriver
 from safepoint.agent.events import Event, ModelCallEnded, RetryScheduled, TextStreamed
-from safepoint.agent.guidance import with_guidance
 from safepoint.agent.model import ModelRequest
 from safepoint.agent.model_call import receive, usage_of
 from safepoint.agent.open_calls import OpenCalls
@@ -33,9 +32,20 @@ from safepoint.history.closing import close_history
 from safepoint.history.parts import Message, Text
 from safepoint.history.wellformed import well_formed
 from safepoint.tools.bad_arguments import BadArguments
+from safepoint.tools.base import BaseTool
 
 if TYPE_CHECKING:
     from safepoint.agent.agent import Agent
+
+
+# What tools have to say in the instructions of their agent, as the tools of a server do.
+
+
+def with_guidance(instructions: str | None, tools: Iterable[BaseTool]) -> str | None:
+    """The instructions, and below them what the tools say; once, if several tools say the same."""
+    said = dict.fromkeys(tool.guidance for tool in tools if tool.guidance)
+    return "\n\n".join(filter(None, [instructions, *said])) if said else instructions
+
 
 LONGEST_BACK_OFF = 30.0
 _CUT_OFF = (StopReason.MAX_TOKENS, StopReason.REFUSED)

@@ -21,7 +21,15 @@ from typing import TypeAlias
 
 from safepoint._core.pace import MOST_AT_ONCE
 from safepoint._core.tree import Node
-from safepoint.agent.events import Event, Lagged, ReasoningStreamed, RunEnded, TextStreamed, ToolOutputStreamed
+from safepoint.agent.events import (
+    Event,
+    Lagged,
+    ModelCallEnded,
+    ReasoningStreamed,
+    RunEnded,
+    TextStreamed,
+    ToolOutputStreamed,
+)
 from safepoint.errors import UsageError
 
 MAX_BUFFERED_CHARS = 1_000_000
@@ -256,3 +264,37 @@ class EventHub:
 
     def _partials(self) -> list[Event]:
         return [event for say in tuple(self._under_way.values()) if (event := say()) is not None]
+
+
+class TextReader:
+    """An async iterator of pieces of text. Nothing is missing, also for a reader that comes late or is slow."""
+
+    def __init__(self, reader: EventReader) -> None:
+        self._reader = reader
+        self._seen = 0
+        # After a gap the rest is taken from the whole reply, in one piece.
+        self._gap = False
+
+    def __aiter__(self) -> TextReader:
+        return self
+
+    async def aclose(self) -> None:
+        """Detach, as `aclosing(run.text())` does. Cancellation: there is nothing to wait for."""
+        self._reader.detach()
+
+    async def __anext__(self) -> str:
+        """The next piece. Cancellation: only the reading ends."""
+        while True:
+            event = await anext(self._reader)
+            if not self._reader.speaks(event):
+                continue
+            if isinstance(event, Lagged):
+                self._gap = True
+            if isinstance(event, TextStreamed) and not self._gap:
+                self._seen += len(event.text)
+                return event.text
+            if isinstance(event, ModelCallEnded):
+                whole = event.message.text if event.message is not None else ""
+                rest, self._seen, self._gap = whole[self._seen :], 0, False
+                if rest:
+                    return rest

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -24,7 +24,7 @@ from safepoint._core.receipts import Receipt, check_wait, current_node
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node, NodeState
 from safepoint.agent.budget import Budget
-from safepoint.agent.event_hub import EventHub, EventReader
+from safepoint.agent.event_hub import EventHub, EventReader, TextReader
 from safepoint.agent.events import Event
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.live import register
@@ -39,8 +39,6 @@ from safepoint.agent.session_protocol import SessionProtocol
 from safepoint.agent.steering import Steering, SteerReceipt
 from safepoint.agent.stop_diagnostics import Holding, holding
 from safepoint.agent.telemetry import trace
-from safepoint.agent.text_reader import TextReader
-from safepoint.agent.tree import RunTree
 from safepoint.agent.validation import listed
 from safepoint.errors import NotEnded, UsageError
 from safepoint.history.check import check_history
@@ -51,6 +49,36 @@ if TYPE_CHECKING:
     from safepoint.agent.base import BaseAgent
     from safepoint.agent.base_driver import BaseDriver
     from safepoint.agent.checkpoint import Checkpoint
+
+
+# The live tree of a run, for people who want to stop one part of it.
+
+
+class RunTree:
+    """`walk()` lists live nodes; each has `kind`, `name`, `path` and `cancel(…)`."""
+
+    def __init__(self, root: Node) -> None:
+        self._root = root
+
+    def walk(self) -> Iterator[Node]:
+        """All live nodes, parents first."""
+        return iter([node for node in self._root.walk() if not node.ended.is_set])
+
+    def cancel_all_but(self, keep: Node, *, reason: str | Reason | None = None) -> list[Receipt]:
+        """Stop every node now except this one, what is below it, and what it is part of."""
+        if not self._root.holds(keep):
+            raise ValueError(f"{keep!r} is not a node of this run: take one from run.tree.walk()")
+        receipts: list[Receipt] = []
+        branch: Node | None = self._root
+        while branch is not None and branch is not keep:
+            inside = next((child for child in branch.children if child.holds(keep)), None)
+            others = [child for child in branch.children if child is not inside]
+            receipts += [child.cancel(SafePoint.NOW, reason=reason) for child in others]
+            branch = inside  # None: it has ended meanwhile, and there is nothing left to keep
+        return receipts
+
+    def __repr__(self) -> str:
+        return "\n".join(repr(node) for node in self.walk())
 
 
 class Inherit:

@@ -8,15 +8,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from safepoint._core.ladder import Ladder
 from safepoint.agent.agent import Agent
 from safepoint.cli.chat import ready
 from safepoint.cli.demo import NAME, demo_agent
 from safepoint.cli.keys import KEY_FILE
-from safepoint.cli.limit_options import ladder_of, limits_of
 from safepoint.cli.options import fail
 from safepoint.cli.serve_options import DATA, LogFormat, ServeOptions, StoreKind
 from safepoint.errors import ModelNotReady, StoreError
@@ -31,6 +33,41 @@ from safepoint.server.process import address_of, listen, serve_on
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.protocol import Storage
 from safepoint.storage.sqlite.storage import SqliteStorage
+
+if TYPE_CHECKING:
+    from safepoint.server.config import Limits
+
+
+# `--limit NAME=VALUE` and `--ladder NAME=SECONDS`: every limit and every rung of the server by its own name.
+
+
+def limits_of(changes: Iterable[str]) -> Limits:
+    """Raises ValueError with what to write instead."""
+    from safepoint.server.config import Limits
+
+    return Limits(**_read("--limit", Limits(), changes))
+
+
+def ladder_of(changes: Iterable[str]) -> Ladder | None:
+    """None if nothing is to be changed. Raises ValueError as above."""
+    found = _read("--ladder", Ladder(), changes)
+    return Ladder(**found) if found else None
+
+
+def _read(option: str, usual: Limits | Ladder, changes: Iterable[str]) -> dict[str, Any]:  # Any: int or float, by name
+    names = [each.name for each in fields(usual)]
+    found: dict[str, Any] = {}  # Any: as above
+    for change in changes:
+        name, _, value = change.partition("=")
+        if name not in names:
+            raise ValueError(f"{option} {change}: write NAME=VALUE; the names are {', '.join(names)}")
+        kind = int if isinstance(getattr(usual, name), int) else float
+        try:
+            found[name] = kind(value)
+        except ValueError:
+            raise ValueError(f"{option} {change}: {value!r} is no {kind.__name__}") from None
+    return found
+
 
 _log = logging.getLogger("safepoint.server")
 

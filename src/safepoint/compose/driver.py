@@ -27,9 +27,8 @@ from safepoint.agent.resume import Resume
 from safepoint.agent.run_context import RunContext
 from safepoint.agent.steering import joined
 from safepoint.agent.steps import Close, Finalize
-from safepoint.compose.child_group import ChildGroup
 from safepoint.compose.child_run import ChildRun
-from safepoint.compose.children import Children
+from safepoint.compose.children import ChildGroup, Children
 from safepoint.compose.plan import Answer, EndAs, Move, Progress, RunChildren
 from safepoint.errors import SafepointError
 from safepoint.history.closing import Draft

@@ -7,18 +7,52 @@ at once. Signing is plain: it uses what was found last.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from safepoint._core.clock import current_clock
 from safepoint.errors import ModelNotReady
-from safepoint.models.daemon import in_daemon
 from safepoint.models.extras import sdk
 
 if TYPE_CHECKING:
     import httpx2
+
+
+# A blocking call of an SDK in a daemon thread of its own.
+#
+# `asyncio.to_thread` would not block the loop either, but the threads of its pool are joined when the loop is closed: a
+# call that hangs would hold `asyncio.run` and the process, long after the run that made it was stopped.
+
+T = TypeVar("T")
+
+
+async def in_daemon(name: str, call: Callable[[], T]) -> T:
+    """What the call returns or raises. Cancellation: only the waiting ends; the thread holds nobody."""
+    outside = current_clock().outside(name)
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()  # from now on it can't be cancelled: whoever waits leaves, and no more
+
+    def body() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:  # it belongs to whoever waits
+            done.set_exception(error)
+        finally:
+            outside.done()
+
+    threading.Thread(target=body, name=f"safepoint:{name}", daemon=True).start()
+    try:
+        return await asyncio.wrap_future(done)
+    except asyncio.CancelledError:
+        outside.flagged()
+        raise
+
 
 REGION: Final = "AWS_REGION"
 _SERVICE: Final = "bedrock"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from safepoint.agent.model import ModelRequest
 from safepoint.errors import ModelNotReady
@@ -13,7 +14,6 @@ from safepoint.models.extras import sdk
 from safepoint.models.openai_wire import Payload, Reader, to_payload
 from safepoint.models.per_loop import PerLoop
 from safepoint.models.provider_errors import refusal, unreachable
-from safepoint.models.provider_names import provider_at
 from safepoint.models.thinking_back import server_of
 from safepoint.models.untrusted_json import mapping, number, text
 from safepoint.models.upstream import Events, Upstream
@@ -21,6 +21,29 @@ from safepoint.models.upstream import Reader as EventReader
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
+
+
+# Who answers at an address, in the words of OpenTelemetry's conventions: what `gen_ai.provider.name` says.
+
+OPENAI: Final = "openai"
+_DOMAINS: Final = {
+    "openai.com": OPENAI,
+    "openai.azure.com": "azure.ai.openai",
+    "deepseek.com": "deepseek",
+    "groq.com": "groq",
+    "mistral.ai": "mistral_ai",
+    "perplexity.ai": "perplexity",
+    "x.ai": "x_ai",
+}
+
+
+def provider_at(base_url: str | None) -> str:
+    """The provider's name in the conventions, or else the host's: they allow it, and nothing untrue is said."""
+    if base_url is None:
+        return OPENAI
+    host = urlsplit(base_url).hostname or base_url
+    return next((name for domain, name in _DOMAINS.items() if host == domain or host.endswith(f".{domain}")), host)
+
 
 KEY = "OPENAI_API_KEY"
 

@@ -3,8 +3,7 @@
 from safepoint.testing.clock import Deadlock, VirtualLoop, run_virtual
 from safepoint.testing.conformance.model import check_model
 from safepoint.testing.conformance.model_setup import ModelSetup, Situation
-from safepoint.testing.conformance.storage import check_storage
-from safepoint.testing.conformance.store import check_store
+from safepoint.testing.conformance.storage import check_storage, check_store
 from safepoint.testing.conformance.tool import check_tool
 from safepoint.testing.injections import (
     CALLER,

@@ -7,25 +7,133 @@ that crashes is a failed tool, never a failed run; the next call starts or finds
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
 from safepoint._core.ladder import StopPolicy
-from safepoint.errors import UsageError
+from safepoint.errors import McpFailed, UsageError
+from safepoint.history.parts import Attachment, File, Image
 from safepoint.history.plain_text import cut, shorten
 from safepoint.tools.base import BaseTool, ToolSpec
+from safepoint.tools.content import named
 from safepoint.tools.mcp_connection import Connection
-from safepoint.tools.mcp_content import read_result
-from safepoint.tools.mcp_effects import Effects, McpEffect
-from safepoint.tools.options import DEFAULT_GRACE_CAP, ToolOptions
+from safepoint.tools.options import DEFAULT_GRACE_CAP, Effect, EffectLike, ToolOptions
 
 if TYPE_CHECKING:
     from mcp import Client
+    from mcp_types import CallToolResult, ContentBlock, ToolAnnotations
     from mcp_types import Tool as Offered
 
     from safepoint.tools.context import CallContext
+
+
+# What the tools of a server leave in the world: as the user says, or else as the server hints.
+#
+#     readOnlyHint     pure           a cut call is run again on resume, and stops at no safe point before effects
+#     destructiveHint  irreversible   a cut call is never run again by itself
+#     idempotentHint   idempotent     a cut call is run again on resume
+#     none of them     effectful      a cut call is never run again by itself
+#
+# The first that is set wins. A tool that destroys and may be repeated counts as one that destroys: to stop before it
+# matters more than to repeat it. By the protocol an unset destructiveHint means true; most servers set none, so here it
+# means that nothing is known. Hints are a server's own word. Who does not trust it says the effects here.
+
+McpEffect: TypeAlias = EffectLike | Mapping[str, EffectLike] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """`every`: of all tools; `named`: of single ones, by the server's names. What neither says, the hints say."""
+
+    every: Effect | None = None
+    named: Mapping[str, Effect] = field(default_factory=dict[str, Effect])
+
+    @classmethod
+    def parse(cls, effect: McpEffect) -> Effects:
+        if effect is None:
+            return cls()
+        if isinstance(effect, Mapping):
+            return cls(named={name: _parsed(each) for name, each in effect.items()})
+        return cls(every=_parsed(effect))
+
+    def check_names(self, offered: Iterable[str]) -> None:
+        names = list(offered)
+        if missing := sorted(set(self.named) - set(names)):
+            raise ValueError(f"effect={{{missing[0]!r}: …}}: the server has no tool {missing[0]!r}, it has {names}")
+
+    def of(self, name: str, hints: ToolAnnotations | None) -> Effect:
+        return self.named.get(name) or self.every or hinted(hints)
+
+
+def hinted(hints: ToolAnnotations | None) -> Effect:
+    """What the hints say, as drawn above."""
+    if hints is None:
+        return Effect.EFFECTFUL
+    if hints.read_only_hint:
+        return Effect.PURE
+    if hints.destructive_hint:
+        return Effect.IRREVERSIBLE
+    return Effect.IDEMPOTENT if hints.idempotent_hint else Effect.EFFECTFUL
+
+
+def _parsed(effect: EffectLike) -> Effect:
+    return ToolOptions.parse(effect=effect).effect
+
+
+# What a server answered a call with, as a tool returns it: words, pictures and files.
+#
+# Pictures are `Image`, sounds and other bytes are `File`. A link to a resource stays a link in words: what is behind it
+# has to be asked for. Data that cannot be read is said in its place, as the call has run.
+
+_UNKNOWN = "application/octet-stream"
+
+
+def read_result(result: CallToolResult) -> object:
+    """The words alone, or a list of words and parts. Raises `McpFailed` if the server says that the call failed."""
+    blocks = [_read(block) for block in result.content]
+    if result.is_error:
+        said = "\n".join(
+            block if isinstance(block, str) else named(block, place) for place, block in enumerate(blocks, 1)
+        )
+        raise McpFailed(said or "the server says that the call failed, and not why")
+    if any(not isinstance(block, str) for block in blocks):
+        return blocks
+    words = "\n".join(block for block in blocks if isinstance(block, str))
+    if not words and result.structured_content is not None:
+        return json.dumps(result.structured_content, ensure_ascii=False)
+    return words
+
+
+def _read(block: ContentBlock) -> str | Attachment:
+    match block.type:
+        case "text":
+            return block.text
+        case "resource_link":
+            return f"[resource {block.uri}]"
+        case "image" | "audio":
+            return _part(block.type, block.data, block.mime_type, None)
+        case "resource":
+            resource = block.resource
+            if (text := getattr(resource, "text", None)) is not None:
+                return str(text)
+            name = resource.uri.rpartition("/")[2] or None
+            return _part("resource", getattr(resource, "blob", ""), resource.mime_type or _UNKNOWN, name)
+
+
+def _part(kind: str, data: str, media_type: str, name: str | None) -> str | Attachment:
+    try:
+        decoded = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return f"[{kind}, {media_type}: its data cannot be read]"
+    if media_type.lower().startswith("image/"):
+        return Image(decoded, media_type)
+    return File(decoded, media_type, name)
+
 
 Era = Literal["auto", "legacy"]
 _UNFIT = re.compile(r"[^A-Za-z0-9_-]")

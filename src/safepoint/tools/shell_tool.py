@@ -10,20 +10,71 @@ The command sees a few harmless variables of the environment and those that you 
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from safepoint._core.ladder import Ladder, StopPolicy, WorkKind
 from safepoint.errors import CutShort, ProcessFailed
+from safepoint.history.plain_text import clean
 from safepoint.tools.arguments import Arguments, Parameter
 from safepoint.tools.base import BaseTool, ToolSpec, checked_tool_name
 from safepoint.tools.context import CallContext
 from safepoint.tools.options import DEFAULT_GRACE_CAP, EffectLike, ToolOptions
-from safepoint.tools.output_buffer import OutputBuffer
 from safepoint.tools.process import check_platform
 from safepoint.tools.process_tree import Ended, ProcessTree
+
+# What a program prints, without end perhaps, in bounded memory: its beginning, its end, and how much lay between.
+
+
+class OutputBuffer:
+    """Half of the room is for the beginning, half for the end. Each piece is also told, as it comes."""
+
+    def __init__(self, room: int, tell: Callable[[str], object]) -> None:
+        self._head_room = room // 2
+        self._tail_room = room - self._head_room
+        self._tell = tell
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._head: list[str] = []
+        self._tail: deque[str] = deque()
+        self._tail_chars = 0
+        self._left_out = 0
+
+    def take(self, piece: bytes) -> None:
+        self._keep(self._decoder.decode(piece))
+
+    def finish(self) -> None:
+        """Nothing more comes: what is left of a character that was cut in two is told as broken."""
+        self._keep(self._decoder.decode(b"", final=True))
+
+    def _keep(self, text: str) -> None:
+        if not text:
+            return
+        self._tell(text)
+        if self._head_room:
+            self._head.append(text[: self._head_room])
+            text = text[self._head_room :]
+            self._head_room -= len(self._head[-1])
+        if text:
+            self._tail.append(text)
+            self._tail_chars += len(text)
+        while self._tail_chars > self._tail_room:
+            excess = self._tail_chars - self._tail_room
+            first = self._tail.popleft()
+            if len(first) > excess:
+                self._tail.appendleft(first[excess:])
+            lost = min(len(first), excess)
+            self._tail_chars -= lost
+            self._left_out += lost
+
+    @property
+    def text(self) -> str:
+        gap = f"\n[{self._left_out} characters were left out here]\n" if self._left_out else ""
+        return clean("".join(self._head) + gap + "".join(self._tail))
+
 
 INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 MAX_OUTPUT = 30_000

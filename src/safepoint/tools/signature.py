@@ -11,16 +11,181 @@ from __future__ import annotations
 
 import inspect
 import re
+import types
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from safepoint.errors import ToolDefinitionError
-from safepoint.tools.annotations import Names, is_context
 from safepoint.tools.arguments import Arguments, Parameter
 from safepoint.tools.bad_arguments import BadArguments
-from safepoint.tools.docstring import Docstring
 from safepoint.tools.tool_function import ToolFunction
+
+# A docstring, split into what the tool does and what each parameter means.
+#
+# Three styles are read, told apart by their own marks and never by a setting: Google (``Args:`` and an indented list),
+# NumPy (``Parameters`` underlined with dashes) and Sphinx (``:param name: ...``). Everything else stays in the
+# description word for word, other sections too: what a tool returns or raises helps the model.
+
+_GOOGLE_HEADING = re.compile(
+    r"(?:Args|Arguments|Params|Parameters|Keyword Args|Keyword Arguments|Other Parameters):\s*"
+)
+_GOOGLE_ENTRY = re.compile(r"\*{0,2}(?P<name>\w+)\s*(?:\((?P<type>.*?)\))?\s*:(?:\s+|$)(?P<text>.*)")
+_NUMPY_HEADING = re.compile(r"(?:Parameters|Other Parameters|Keyword Arguments)\s*")
+_NUMPY_ENTRY = re.compile(r"(?P<names>\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?")
+_UNDERLINE = re.compile(r"\s*-{3,}\s*")
+_SPHINX_PARAM = re.compile(
+    r":(?:param|parameter|arg|argument|key|keyword)\s+(?:[^:]*\s)?\*{0,2}(?P<name>\w+)\s*:(?P<text>.*)"
+)
+_SPHINX_TYPE = re.compile(r":(?:type|kwtype)\s+\w+\s*:.*")
+
+
+@dataclass(frozen=True, slots=True)
+class Docstring:
+    """`description` is empty if nothing but parameters was written."""
+
+    description: str
+    parameters: Mapping[str, str]
+
+    @classmethod
+    def parse(cls, text: str) -> Docstring:
+        """Read a docstring whose indentation is already taken away, as `inspect.getdoc` does."""
+        reader = _Reader(text.splitlines())
+        reader.read()
+        description = re.sub(r"\n{3,}", "\n\n", "\n".join(reader.kept)).strip()
+        meanings = {name: " ".join(" ".join(lines).split()) for name, lines in reader.meanings.items()}
+        return cls(description, {name: meaning for name, meaning in meanings.items() if meaning})
+
+
+class _Reader:
+    """One pass over the lines; each line is kept or belongs to a parameter."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = lines
+        self._at = 0
+        self.kept: list[str] = []
+        self.meanings: dict[str, list[str]] = {}
+
+    def read(self) -> None:
+        while self._at < len(self._lines):
+            line = self._lines[self._at]
+            if _GOOGLE_HEADING.fullmatch(line) and self._next_is_indented():
+                self._at += 1
+                self._read_google()
+            elif _NUMPY_HEADING.fullmatch(line) and self._is_underline(self._at + 1):
+                self._at += 2
+                self._read_numpy()
+            elif found := _SPHINX_PARAM.fullmatch(line):
+                self._at += 1
+                self.meanings[found["name"]] = [found["text"], *self._take_indented()]
+            elif _SPHINX_TYPE.fullmatch(line):
+                self._at += 1
+                self._take_indented()
+            else:
+                self.kept.append(line)
+                self._at += 1
+
+    def _read_google(self) -> None:
+        """Entries share one indentation; what is deeper continues the entry above."""
+        section = self._take_indented(blank_lines=True)
+        depth = min((_indent(line) for line in section if line.strip()), default=0)
+        current: list[str] = []
+        for line in section:
+            found = _GOOGLE_ENTRY.fullmatch(line.strip()) if _indent(line) == depth else None
+            if found:
+                current = self.meanings.setdefault(found["name"], [])
+                current.append(found["text"])
+            else:
+                current.append(line)
+        self.kept.append("")
+
+    def _read_numpy(self) -> None:
+        """Entries stand at the margin, their meanings are indented; another underlined heading ends the section."""
+        while self._at < len(self._lines) and not self._is_underline(self._at + 1):
+            line = self._lines[self._at]
+            found = _NUMPY_ENTRY.fullmatch(line)
+            if line.strip() and not found:
+                break
+            self._at += 1
+            if found:
+                meaning = self._take_indented(blank_lines=True)
+                for name in found["names"].split(","):
+                    self.meanings[name.strip().lstrip("*")] = meaning
+        self.kept.append("")
+
+    def _take_indented(self, *, blank_lines: bool = False) -> list[str]:
+        taken: list[str] = []
+        while self._at < len(self._lines):
+            line = self._lines[self._at]
+            if not (_indent(line) if line.strip() else blank_lines):
+                break
+            taken.append(line)
+            self._at += 1
+        return taken
+
+    def _next_is_indented(self) -> bool:
+        following = next((line for line in self._lines[self._at + 1 :] if line.strip()), "")
+        return _indent(following) > 0
+
+    def _is_underline(self, at: int) -> bool:
+        return at < len(self._lines) and _UNDERLINE.fullmatch(self._lines[at]) is not None
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+# Annotations as types: text and forward references resolved, and the one that means the ToolContext recognised.
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names that an annotation written as text can mean: its module's, and those of the scopes around it."""
+
+    module: dict[str, Any]  # Any: a namespace
+    local: dict[str, Any]  # Any: as above
+
+    @classmethod
+    def around(cls, function: Any) -> Names:  # Any: a function of any kind
+        """A tool made inside a function or a class body finds that scope on the stack by its qualified name.
+
+        So it does not matter how many decorators lie between the scope and this call.
+        """
+        module: dict[str, Any] = getattr(function, "__globals__", {})  # Any: as above
+        qualified_name: str = getattr(function, "__qualname__", "")
+        scopes: list[Mapping[str, Any]] = []  # Any: as above
+        frame = inspect.currentframe()
+        while frame is not None:
+            if frame.f_globals is module and qualified_name.startswith(f"{frame.f_code.co_qualname}."):
+                scopes.append(frame.f_locals)
+            frame = frame.f_back
+        return cls(module, {name: value for scope in reversed(scopes) for name, value in scope.items()})
+
+    def resolve(self, label: str, parameter: inspect.Parameter) -> Any:  # Any: an annotation
+        holder = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
+        try:
+            hints = typing.get_type_hints(holder, self.module, self.local, include_extras=True)
+        except Exception as error:
+            written = parameter.annotation if isinstance(parameter.annotation, str) else repr(parameter.annotation)
+            raise ToolDefinitionError(
+                f"{label}: the annotation '{written}' of parameter '{parameter.name}' cannot be read: {error}; "
+                "define or import its names before the tool, and not under TYPE_CHECKING"
+            ) from error
+        return hints[parameter.name]
+
+
+def is_context(annotation: Any) -> bool:  # Any: an annotation
+    """Whether it is a class marked ``__tool_context__ = True``, also inside Annotated, an alias or ``| None``."""
+    if typing.get_origin(annotation) is Annotated:
+        return is_context(typing.get_args(annotation)[0])
+    if hasattr(annotation, "__value__"):  # a named alias: `type Ctx = ToolContext[Deps]`
+        return is_context(annotation.__value__)
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        members = [member for member in typing.get_args(annotation) if member is not type(None)]
+        return len(members) == 1 and is_context(members[0])
+    return getattr(typing.get_origin(annotation) or annotation, "__tool_context__", False) is True
+
 
 __all__ = ["BadArguments", "Signature"]
 

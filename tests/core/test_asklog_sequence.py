@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from safepoint._core.asklog import Amount, AskSequence
 from safepoint._core.asks import Ask, fold
 from safepoint._core.points import SafePoint
-from safepoint._core.sequence import Amount, AskSequence
 
 ATS = [SafePoint.NOW, SafePoint.FORCE, SafePoint.ANY, SafePoint.AFTER_TOOL, SafePoint.named("x")]
 asks = st.builds(
