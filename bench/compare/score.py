@@ -328,7 +328,7 @@ SPANS = "every span is ended"
 NAMES = (*QUESTIONS, SPANS)
 
 
-async def check_safe_point(framework: Framework, name: str) -> Answer:
+async def judge(framework: Framework, name: str) -> Answer:
     """The answer to one question. A scenario that cannot be carried out is a no, with the reason."""
     try:
         if name == SPANS:

@@ -60,8 +60,8 @@ class Worker:
             found.append(await stops.measure(self.framework, place))
         return [asdict(stop) for stop in found]
 
-    async def check_safe_point(self, question: str) -> dict[str, Any]:
-        return asdict(await score.check_safe_point(self.framework, question))
+    async def judge(self, question: str) -> dict[str, Any]:
+        return asdict(await score.judge(self.framework, question))
 
 
 async def serve(worker: Worker) -> None:
