@@ -319,7 +319,8 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
 
 
 def test_a_module_of_our_own_that_is_missing_is_a_bug_and_no_extra() -> None:
-    for module, start in (("cli.admin", "safepoint.__main__ as it; it.main()"), ("server.run_manager", "safepoint.server")):
+    starts = {"cli.admin": "safepoint.__main__ as it; it.main()", "server.run_manager": "safepoint.server"}
+    for module, start in starts.items():
         program = f"import sys; sys.modules['safepoint.{module}'] = None; import {start}"
         broken = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         assert "Traceback" in broken.stderr
