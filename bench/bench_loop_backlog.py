@@ -45,7 +45,7 @@ async def curve(name: str, store: MemoryTurnStore | SqliteTurnStore | None) -> N
     found = {waiting: await drain(waiting, store) for waiting in BACKLOGS}
     table = Table(f"one turn of {name}", "time", "processor", "whole queue", "against 100")
     for waiting, (seconds, cpu) in found.items():
-        against = seconds / found[100][0]
+        against = cpu / found[100][1]
         table.add(f"{waiting:,} items wait", micros(seconds), micros(cpu), f"{seconds * waiting:.2f} s", times(against))
     table.show()
     growth = found[BACKLOGS[-1]][1] / found[100][1]
@@ -53,7 +53,7 @@ async def curve(name: str, store: MemoryTurnStore | SqliteTurnStore | None) -> N
     print(f"processor time with {BACKLOGS[-1]:,} items against 100: {times(growth)}, {aim}\n")
 
 
-async def main() -> None:
+async def curves() -> None:
     await curve("a loop without a store", None)
     await curve("a loop in memory", MemoryTurnStore())
     with tempfile.TemporaryDirectory() as folder:
@@ -62,5 +62,9 @@ async def main() -> None:
         await store.aclose()
 
 
+def main() -> None:
+    asyncio.run(curves())
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

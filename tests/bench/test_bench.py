@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,13 @@ def test_a_bench_is_run_by_its_name(tmp_path: Path, capfd: pytest.CaptureFixture
 @pytest.mark.parametrize("name", ["run", "cancel", "memory", "import", "compose", "server"])
 def test_the_benches_of_ours_keep_their_names(name: str) -> None:
     assert name in find_benches(ROOT / "bench")
+
+
+@pytest.mark.parametrize("name", find_benches(ROOT / "bench"))
+def test_the_main_of_a_bench_is_a_plain_function(name: str) -> None:
+    """What an async one returns is never awaited: the bench would measure nothing, and succeed."""
+    tree = ast.parse((ROOT / "bench" / f"bench_{name}.py").read_text())
+    assert [type(part) for part in tree.body if getattr(part, "name", "") == "main"] == [ast.FunctionDef]
 
 
 def test_an_unknown_bench_is_refused_with_the_known_ones() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from safepoint._core.asklog import ActedOn, AskLog, Entry, Mark, Standing, Withdrawn, replay
@@ -72,6 +72,8 @@ def test_the_order_of_entries_decides(name: str) -> None:
         frozenset(case.refused),
     )
     assert standing.sealed is (SEALED in case.log)
+    pressing = standing.pressing.ids if standing.pressing is not None else frozenset[str]()
+    assert pressing == {*case.asks, *case.late}
 
 
 def test_acting_on_now_changes_nothing_that_was_made_of_the_request() -> None:
@@ -126,6 +128,8 @@ def test_the_requests_are_the_folds_of_the_asks_that_stand(log: list[Entry]) -> 
 
 @settings(deadline=None)
 @given(true_entries)
+@example([A, ACTED_A, Withdrawn("a"), ACTED_A])
+@example([ANSWERED, A, B, Withdrawn("a"), SEALED, C])
 def test_a_thread_that_reads_an_entry_late_comes_to_the_same(log: list[Entry]) -> None:
     """Another thread has read the whole log meanwhile, and noted all there is to know of every ask."""
     slow = AskLog()
@@ -201,7 +205,8 @@ def test_a_seal_is_final(log: list[Entry], more: list[Entry]) -> None:
 def views(standing: Standing) -> tuple[object, ...]:
     """Everything that can be seen of it."""
     sets = (standing.acted, standing.withdrawn, standing.refused)
-    return standing.asks, standing.late, sets, standing.sealed, standing.request, standing.pressing
+    each = [(standing.was_acted_on(id), standing.was_withdrawn(id), standing.was_refused(id)) for id in "abcd"]
+    return standing.asks, standing.late, sets, each, standing.sealed, standing.request, standing.pressing
 
 
 @settings(deadline=None)

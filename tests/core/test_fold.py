@@ -7,7 +7,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from safepoint._core.asks import Ask, Request, fold, join
+from safepoint._core.asklog import ActedOn, AskLog
+from safepoint._core.asks import Ask, Request, fold, hand_down, join, stronger_at
 from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
 
@@ -153,3 +154,93 @@ def test_an_ask_that_arrives_on_two_ways_counts_as_the_stronger_of_them() -> Non
         assert request.at == SafePoint.NOW
         assert request.reason == Reason("lunch", Source.USER), "it was asked of this very node"
         assert len(request.asks) == 1
+
+
+@slow_machines_too
+@given(some)
+def test_those_that_hit_a_place_are_those_that_hit_it_by_themselves(given_asks: list[Ask]) -> None:
+    request = folded(given_asks)
+    for now in (0.0, 1.0, 50.0, 100.0):
+        for name in (*NAMES, None):
+            alone = {ask.id for ask in given_asks if folded([ask]).hits(name, now)}
+            assert request.hitting(name, now) == alone
+            assert request.hits(name, now) is bool(alone)
+            assert {ask.id for ask in given_asks if ask.hits(name, now)} == alone
+
+
+@slow_machines_too
+@given(some)
+def test_a_child_takes_a_request_as_its_asks_handed_down_one_by_one(given_asks: list[Ask]) -> None:
+    request = folded(given_asks)
+    for now in (0.0, 1.0, 50.0, 100.0):
+        level = request.level(now)
+        passed = [ask for ask in given_asks if level is Level.SAFE or ask.hits(None, now)]
+        plain = folded([ask.handed_down(level) for ask in passed])
+        handed = hand_down(request, level, now)
+        again = hand_down(handed, handed.level(now), now)
+        for each in (handed, again):
+            assert each == plain
+            assert (each.ids, each.reasons, each.reason) == (plain.ids, plain.reasons, plain.reason)
+            assert (each.asked_at, each.mildest(), each.level(now)) == (plain.asked_at, plain.mildest(), level)
+            for name in (*NAMES, None):
+                assert each.hitting(name, now) == plain.hitting(name, now)
+
+
+@slow_machines_too
+@given(some, st.lists(asks, max_size=3), some)
+def test_joined_requests_are_in_everything_what_their_asks_are(one: list[Ask], both: list[Ask], two: list[Ask]) -> None:
+    joined, plain = join(fold([*one, *both]), fold([*both, *two])), folded([*one, *both, *two])
+    assert joined is not None
+    assert (joined.ids, joined.asks, joined.deadline) == (plain.ids, plain.asks, plain.deadline)
+    assert (joined.reasons, joined.reason, joined.asked_at) == (plain.reasons, plain.reason, plain.asked_at)
+    assert joined.mildest() is plain.mildest()
+    assert [joined.find(ask.id) for ask in plain.asks] == list(plain.asks)
+    assert joined.find("no such ask") is None
+    for now in (0.0, 50.0):
+        for name in (*NAMES, None):
+            assert joined.hitting(name, now) == plain.hitting(name, now)
+
+
+def test_a_request_of_asks_for_which_a_node_has_stopped_takes_effect_everywhere() -> None:
+    here, there = Ask(SafePoint.AFTER_TOOLS), Ask(SafePoint.AFTER_TOOL)
+    log = AskLog()
+    for entry in (here, there, ActedOn(frozenset({here.id}))):
+        log.append(entry)
+    request = log.standing().request
+    assert request is not None
+    assert request.at == SafePoint.ANY
+    assert request.hitting("after_model", 0.0) == {here.id}
+    assert request.hitting("after_tool", 0.0) == {here.id, there.id}
+    assert request.hitting("after_tool", 0.0) is request.hitting("after_tool", 0.0), "it is worked out once"
+    assert request.hitting("now", 0.0) == request.hitting(None, 0.0) == frozenset()
+    assert [ask.at for ask in request.asks] == [SafePoint.ANY, SafePoint.AFTER_TOOL]
+    assert repr(request).startswith("Request(SafePoint.ANY, deadline=None, recursive=False, asks=(Ask(")
+    assert request in {request}
+    assert request != "a request"
+
+
+def test_what_hits_is_worked_out_anew_once_a_deadline_may_have_come() -> None:
+    timed, endless = Ask(SafePoint.AFTER_TOOLS, deadline=50.0), Ask(SafePoint.AFTER_TOOL)
+    request = folded([timed, endless])
+    assert request.hitting("after_model", 0.0) == frozenset()
+    assert request.hitting("after_tool", 0.0) == {endless.id}
+    assert request.hitting("after_tool", 50.0) == {endless.id, timed.id}
+    assert request.hitting("after_tool", 0.0) == {endless.id}
+
+
+def test_an_ask_for_which_a_node_has_stopped_hits_at_every_safe_point_and_only_there() -> None:
+    endless, timed = Ask(SafePoint.AFTER_TOOLS), Ask(SafePoint.AFTER_TOOL, deadline=50.0)
+    log = AskLog()
+    for entry in (endless, timed, ActedOn(frozenset({endless.id}))):
+        log.append(entry)
+    request = log.standing().request
+    assert request is not None
+    for place in (None, "now", "force"):
+        assert request.hitting(place, 50.0) == {timed.id}, "only its deadline makes it NOW"
+    assert request.hitting("after_model", 50.0) == {endless.id, timed.id}
+
+
+def test_points_of_which_one_has_all_of_the_other_are_joined_in_either_order() -> None:
+    wide, narrow = SafePoint.AFTER_TOOL | SafePoint.named("page"), SafePoint.AFTER_TOOL
+    assert stronger_at(wide, narrow) == stronger_at(narrow, wide) == wide
+    assert stronger_at(wide, narrow) is wide, "nothing is made that is there already"

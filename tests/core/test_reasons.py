@@ -77,6 +77,7 @@ def test_a_child_sees_all_reasons_of_its_parent_in_their_order_and_the_same_one_
     assert handed[0] is handed[2]
     assert from_parent([lunch, lunch]) == (handed[0], handed[0])
     assert from_parent([above]) == (above,)
+    assert from_parent([fire, lunch, lunch]) == (handed[1], handed[0], handed[0])
 
 
 def test_the_headline_is_the_first_of_those_with_the_strongest_source() -> None:

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 from safepoint import Agent, SafePoint, TurnLoop
 from safepoint.agent.event_hub import EventReader
-from safepoint.errors import StoreError
+from safepoint.errors import ModelError, StoreError
+from safepoint.sessions import MemoryStore, Session
+from safepoint.storage.loop_codec import decode
 from safepoint.storage.loop_data import LoopChange, OpenedLoop, StoredLoop
-from safepoint.testing import call, say
-from safepoint.turns import ExitState, LoopReader, MemoryTurnStore, Plan, PlanContext, PushReceipt, Turn
+from safepoint.testing import call, fail, say
+from safepoint.turns import (
+    ExitState,
+    FailedTurn,
+    ItemCodec,
+    LoopReader,
+    MemoryTurnStore,
+    Plan,
+    PlanContext,
+    PushReceipt,
+    ResumePlan,
+    Retry,
+    Turn,
+)
 from safepoint.turns.events import ItemsDropped, LoopEnded, TurnEnded
 from tests.injection.parts import A_MOMENT, A_WHILE, agent, look, post
 from tests.injection.resuming import asks
@@ -57,30 +74,80 @@ class FailsOnce(SlowTurnStore):
         await super().apply(id, epoch, changes)
 
 
+class SlowBytes:
+    """A store of a user's own, with one value per loop; it waits as well."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, bytes] = {}
+        self._claims: dict[str, str] = {}
+
+    async def load(self, id: str) -> bytes | None:
+        await asyncio.sleep(A_MOMENT)
+        return self._records.get(id)
+
+    async def save(self, id: str, record: bytes) -> None:
+        await asyncio.sleep(A_MOMENT)
+        self._records[id] = record
+        await asyncio.sleep(0)
+
+    async def delete(self, id: str) -> None:
+        await asyncio.sleep(A_MOMENT)
+        self._records.pop(id, None)
+        await asyncio.sleep(0)
+
+    async def claim(self, id: str, claimant: str) -> None:
+        await asyncio.sleep(A_MOMENT)
+        if self._claims.setdefault(id, claimant) != claimant:
+            raise StoreError("another loop has it")
+
+    async def release(self, id: str, claimant: str) -> None:
+        await asyncio.sleep(A_MOMENT)
+        if self._claims.get(id) == claimant:
+            del self._claims[id]
+
+    def peek(self) -> StoredLoop | None:
+        data = self._records.get("loop")
+        return None if data is None else decode(data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Account:
+    """Of one loop. `requeues`: the items of a preempted turn wait once more."""
+
+    reader: LoopReader[str]
+    accepted: list[str]
+    store: SlowTurnStore | SlowBytes
+    requeues: bool
+
+
 class Books:
     """What was accepted and what was told, until somebody has compared the two."""
 
     def __init__(self) -> None:
-        self._open: list[tuple[TurnLoop[str], LoopReader[str], list[str], SlowTurnStore]] = []
+        self._open: list[tuple[TurnLoop[str], _Account]] = []
 
-    def keep(self, loop: TurnLoop[str], accepted: list[str], store: SlowTurnStore) -> None:
-        self._open.append((loop, loop.events(), accepted, store))
+    def keep(
+        self, loop: TurnLoop[str], accepted: list[str], store: SlowTurnStore | SlowBytes, *, requeues: bool
+    ) -> None:
+        self._open.append((loop, _Account(loop.events(), accepted, store, requeues)))
 
     def balance(self) -> None:
         """The oracle: every accepted item is in exactly one place, and what is saved is what was said at the end."""
         books, self._open = self._open, []
-        last = {id(store): loop for loop, _, _, store in books}  # only the last loop still finds its own record
-        for loop, reader, accepted, store in books:
+        last = {id(account.store): loop for loop, account in books}  # only the last loop still finds its own record
+        for loop, account in books:
             if loop.ended:
-                asyncio.run(_balance(reader, accepted, store if last[id(store)] is loop else None))
+                asyncio.run(_balance(account, account.store if last[id(account.store)] is loop else None))
 
 
-async def _balance(reader: LoopReader[str], accepted: list[str], store: SlowTurnStore | None) -> None:
+async def _balance(account: _Account, store: SlowTurnStore | SlowBytes | None) -> None:
     gone: list[str] = []
     exit: ExitState[str] | None = None
-    async for event in reader:
+    async for event in account.reader:
         match event:
-            case TurnEnded(outcome="ended" | "preempted", consumed=items) | ItemsDropped(items=items):
+            case TurnEnded(outcome="ended", consumed=items) | ItemsDropped(items=items):
+                gone += items
+            case TurnEnded(outcome="preempted", consumed=items) if not account.requeues:
                 gone += items
             case LoopEnded(exit=found):
                 exit = found
@@ -92,9 +159,11 @@ async def _balance(reader: LoopReader[str], accepted: list[str], store: SlowTurn
     places = [*gone, *exit.interrupted, *exit.unhandled, *told_failed]
     if exit.checkpoint == "failed":  # the record was not read, so it is as it was
         places += [item for item in (*interrupted, *unhandled, *failed) if item not in places]
+    accepted = account.accepted
     assert sorted(places) == sorted(accepted), f"{accepted} were accepted, and these are accounted for: {places}"
     if store is not None and exit.checkpoint == "saved":
-        assert (interrupted, unhandled, failed) == (exit.interrupted, exit.unhandled, told_failed)
+        told = (exit.interrupted, exit.unhandled, told_failed)
+        assert (interrupted, unhandled, failed) == told, f"{told} was told, and what is stored is another thing"
 
 
 BOOKS = Books()
@@ -103,26 +172,40 @@ BOOKS = Books()
 class Pushing:
     """A loop with slow callbacks, and its books."""
 
-    def __init__(self, one: Agent, store: SlowTurnStore, *, resumes: list[str] | None = None) -> None:
-        self.loop = TurnLoop(
+    def __init__(
+        self,
+        one: Agent,
+        store: SlowTurnStore | SlowBytes,
+        *,
+        resumes: list[str] | None = None,
+        session: Session | None = None,
+        **options: Any,  # Any: of a loop
+    ) -> None:
+        self.loop: TurnLoop[str] = TurnLoop(
             plan=self._plan,
             prepare=lambda ctx, consumed: one,
             on_events=self._watch,
             store=store,
             checkpoint_id="loop",
+            **options,
         )
+        self._session = session
         self._accepted: list[str] = list(resumes or [])
-        BOOKS.keep(self.loop, self._accepted, store)
+        BOOKS.keep(self.loop, self._accepted, store, requeues=options.get("carry") == "requeue")
 
-    def push(self, item: str, preempt: SafePoint | None = None) -> PushReceipt:
-        receipt = self.loop.push(item, preempt=preempt)
+    def push(self, item: str, preempt: SafePoint | None = None, **options: Any) -> PushReceipt:  # Any: of a push
+        receipt = self.loop.push(item, preempt=preempt, **options)
         if receipt.accepted:
             self._accepted.append(item)
         return receipt
 
+    def withdraw(self, receipt: PushReceipt, item: str) -> None:
+        if receipt.withdraw():
+            self._accepted.remove(item)
+
     async def _plan(self, ctx: PlanContext[str], items: list[str]) -> Plan[str]:
         await asyncio.sleep(A_MOMENT)
-        return Plan(" ".join(items), items) if items != ["nothing"] else Plan(None, [])
+        return Plan(" ".join(items), items, session=self._session) if items != ["nothing"] else Plan(None, [])
 
     async def _watch(self, turn: Turn[str], events: EventReader) -> None:
         async for _ in events:
@@ -209,3 +292,78 @@ async def a_loop_that_is_forced_to_end_before_its_record_was_read() -> None:
         pushing.push("first")
         await asyncio.sleep(A_MOMENT / 2)
         loop.stop(SafePoint.FORCE)
+
+
+async def a_preempted_turn_of_a_session_that_is_taken_back() -> None:
+    session = await Session.create(MemoryStore())
+    one = agent(call("post"), call("look"), say("done"), tools=[post, look])
+    pushing = Pushing(one, SlowTurnStore(), session=session, carry="requeue")
+    async with pushing.loop:
+        pushing.push("first")
+        await asyncio.sleep(A_MOMENT * 6)
+        pushing.push("second", interrupt=True)
+    assert sum(message.text.count("first") for message in session.messages if message.role == "user") <= 1
+
+
+async def a_failed_turn_that_is_tried_again_and_then_kept() -> None:
+    async def decide(failed: FailedTurn[str]) -> Retry | str:
+        await asyncio.sleep(A_MOMENT)
+        return Retry(delay=A_WHILE) if failed.attempt == 1 else "skip"
+
+    one = agent(call("look"), fail(ModelError("down")), tools=[look], retries=0)
+    pushing = Pushing(one, SlowTurnStore(), on_turn_error=decide)
+    async with pushing.loop as loop:
+        receipt = pushing.push("first")
+        await receipt.result()
+        loop.requeue()
+
+
+async def items_that_join_are_withdrawn_and_waited_for() -> None:
+    pushing = Pushing(agent(call("look"), call("look"), say("done"), tools=[look]), SlowTurnStore())
+    async with pushing.loop:
+        first = pushing.push("first")
+        await asyncio.sleep(A_MOMENT * 3.5)
+        joined, taken_back = pushing.push("second", join=True), pushing.push("third")
+        await asyncio.sleep(A_MOMENT / 2)
+        pushing.withdraw(taken_back, "third")
+        with suppress(StoreError):  # the loop ended first
+            await joined.saved(A_WHILE * 10)
+        await first.result()
+        await joined.wait()
+
+
+async def a_loop_on_a_store_of_bytes_with_a_codec_of_its_own() -> None:
+    store = SlowBytes()
+    codec: ItemCodec[str] = ItemCodec(lambda item: json.dumps(item), lambda text: str(json.loads(text)))
+    many = [f"item {number}" for number in range(120)]
+    pushing = Pushing(agent(say("done")), store, codec=codec)
+    for item in many:
+        pushing.push(item)
+    pushing.loop.stop()
+    async with pushing.loop:
+        pass
+    if (await pushing.loop.wait()).checkpoint == "saved":
+        pushing = Pushing(agent(say("done")), store, codec=codec, resumes=many)
+        async with pushing.loop:
+            pass
+
+
+async def a_stopped_turn_whose_plan_makes_its_resumption() -> None:
+    store, one = SlowTurnStore(), agent(call("look"), call("look"), say("done"), tools=[look])
+
+    async def plan_resume(
+        ctx: PlanContext[str], interrupted: list[str], unhandled: list[str], new: list[str]
+    ) -> ResumePlan[str]:
+        await asyncio.sleep(A_MOMENT)
+        return ResumePlan(interrupted, keep_rest=True)
+
+    pushing = Pushing(one, store)
+    async with pushing.loop as loop:
+        pushing.push("first")
+        await asyncio.sleep(A_MOMENT * 4.5)
+        loop.stop(SafePoint.NOW)
+    exit = await pushing.loop.wait()
+    if exit.checkpoint == "saved":
+        pushing = Pushing(one, store, resumes=[*exit.interrupted, *exit.unhandled], plan_resume=plan_resume)
+        async with pushing.loop:
+            pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,21 @@ class Probe:
                 return float(line.split()[1])
         raise AssertionError(f"the server counts no {name}")
 
+    async def computed(self) -> float:
+        """How many batches it has computed since it began."""
+        return await self.counter("n_decode_total")
+
+    async def until_computed(self, batches: float) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while await self.computed() < batches:
+                pass
+
     async def cpu_seconds_in(self, seconds: float) -> float:
         """How much CPU time the server takes in the next so many seconds."""
         before = self._cpu()
-        await asyncio.wait([asyncio.ensure_future(_never())], timeout=seconds)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await asyncio.get_running_loop().create_future()
         return self._cpu() - before
 
     def _cpu(self) -> float:
@@ -69,7 +81,3 @@ class Probe:
         lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
         rows = [line.split() for line in lines]
         return sum(row[2].endswith(ours) and row[3] in ("01", "02", "08") for row in rows)
-
-
-async def _never() -> None:
-    await asyncio.get_running_loop().create_future()

@@ -62,12 +62,12 @@ def test_now_while_the_local_model_reads_a_prompt_leaves_two_batches_at_most(wei
         server = shared_server(weights)
         probe = Probe(await model.prepare(), server.pid or 0)
         async with Agent("a", model=model).start(PROMPT) as run:
-            while not (before := await probe.counter("n_decode_total")):
+            while not (before := await probe.computed()):
                 pass  # until the first batch was read
             assert await run.cancel().wait() == "stopped"
-            computed = await probe.counter("n_decode_total")
+            computed = await probe.computed()
             await probe.until_busy(0)
-            assert await probe.counter("n_decode_total") <= computed + UNDER_WAY_AND_BEGUN
+            assert await probe.computed() <= computed + UNDER_WAY_AND_BEGUN
             assert computed < len(PROMPT) / BATCH / 2, f"it was over too early, {before} at first"
         assert run.result.text == ""
 

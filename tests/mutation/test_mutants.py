@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 
@@ -79,6 +80,7 @@ def test_a_mutant_is_put_in_the_place_of_the_function_wherever_it_is_held() -> N
     (mutant,) = (each for each in found if each.change == "- return number < limit\n+ return number <= limit")
     assert (mutant.function, mutant.in_body) == ("outer", True)
     real = outer.__code__
+    gc.freeze()  # as before the tests
     try:
         patch(mutant.code, file, "outer")
         assert held(2) == [0, 1, 2]

@@ -234,6 +234,7 @@ def _noting(calls: list[set[tuple[str, str]]], folder: str) -> Callable[[FrameTy
 def patch(code: CodeType, file: str, function: str) -> None:
     """Let the function do what it does in this other version of its module."""
     (other,) = (each for each in _codes(code) if each.co_qualname == function)
+    gc.unfreeze()  # what was frozen after the collection of the tests would not be listed
     things: list[Any] = gc.get_objects()  # Any: whatever there is
     held = [
         thing

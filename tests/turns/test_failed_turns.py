@@ -13,7 +13,7 @@ from safepoint.errors import ModelError, SafepointError, SessionBusy
 from safepoint.sessions import MemoryStore, Session
 from safepoint.testing import ScriptedModel, call, fail, pass_time, say
 from safepoint.turns import FailedTurn, MemoryTurnStore, Plan, PlanContext, Retry, SqliteTurnStore
-from tests.turns.parts import one_each, until
+from tests.turns.parts import TroubledStore, one_each, stored_places, until
 from tests.virtual import now, virtual
 
 KEY: dict[str, Any] = {"checkpoint_id": "loop"}
@@ -98,6 +98,30 @@ async def test_a_failed_turn_that_is_discarded_leaves_the_record() -> None:
     async with TurnLoop(broken(times=0), store=store, **KEY) as loop:
         pass
     assert (await loop.wait()).failed == []
+
+
+@pytest.mark.parametrize("decision", ["requeue", "discard"])
+def test_a_decision_that_meets_the_end_of_the_loop_changes_neither_what_is_told_nor_what_is_stored(
+    decision: str,
+) -> None:
+    @virtual
+    async def body() -> None:
+        store = TroubledStore()
+        loop: TurnLoop[str] = TurnLoop(broken(), store=store, **KEY)
+        receipt = loop.push("first")
+        loop.start()
+        await receipt.saved()
+        await until(loop, lambda: len(loop.view.failed) == 1)
+        store.gate = asyncio.Event()
+        await store.waiting.wait()  # the loop writes for the last time
+        getattr(loop, decision)()
+        store.gate.set()
+        exit = await loop.wait()
+        assert [failed.items for failed in exit.failed] == [("first",)]
+        assert (exit.interrupted, exit.unhandled) == ([], [])
+        assert stored_places(store.peek("loop")) == ([], [], ["first"])
+
+    body()
 
 
 @pytest.mark.parametrize("word", ["skip", "continue"])

@@ -15,12 +15,17 @@ from tests.injection.entries import Scenario
 from tests.injection.sampling import sample
 from tests.injection.turned import (
     BOOKS,
+    a_failed_turn_that_is_tried_again_and_then_kept,
+    a_loop_on_a_store_of_bytes_with_a_codec_of_its_own,
     a_loop_that_is_forced_to_end_before_its_record_was_read,
     a_loop_that_others_watch_and_wait_for,
     a_loop_whose_record_is_deleted,
     a_loop_whose_record_is_saved_at_the_second_try,
+    a_preempted_turn_of_a_session_that_is_taken_back,
+    a_stopped_turn_whose_plan_makes_its_resumption,
     a_turn_that_goes_on_in_the_next_loop,
     a_turn_that_waits_for_a_person,
+    items_that_join_are_withdrawn_and_waited_for,
     three_turns_a_preempt_and_a_graceful_stop,
 )
 
@@ -44,6 +49,11 @@ EACH_SCENARIO = pytest.mark.parametrize(
         a_loop_whose_record_is_deleted,
         a_loop_whose_record_is_saved_at_the_second_try,
         a_loop_that_is_forced_to_end_before_its_record_was_read,
+        a_preempted_turn_of_a_session_that_is_taken_back,
+        a_failed_turn_that_is_tried_again_and_then_kept,
+        items_that_join_are_withdrawn_and_waited_for,
+        a_loop_on_a_store_of_bytes_with_a_codec_of_its_own,
+        a_stopped_turn_whose_plan_makes_its_resumption,
     ],
     ids=lambda scenario: scenario.__name__,
 )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -79,7 +80,7 @@ def is_seconds(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
-class Request:
+class Request(ABC):
     """The fold: what the asks that stand amount to together. Immutable, and safe to read in any thread."""
 
     __slots__ = ("_asks", "_by_id", "_reason", "_reasons", "at")
@@ -92,8 +93,9 @@ class Request:
         self._reason: Reason | None = None
         self._reasons: tuple[Reason, ...] | None = None
 
+    @abstractmethod
     def _make_asks(self) -> tuple[Ask, ...]:
-        raise NotImplementedError
+        """List the asks, in their order."""
 
     def _make_reasons(self) -> tuple[Reason, ...]:
         return tuple([ask.reason for ask in self.asks])
@@ -106,16 +108,19 @@ class Request:
         return asks
 
     @property
+    @abstractmethod
     def deadline(self) -> float | None:
-        return reduce(earlier, [ask.deadline for ask in self.asks])
+        """The earliest of all asks."""
 
     @property
+    @abstractmethod
     def recursive(self) -> bool:
-        return any(ask.recursive for ask in self.asks)
+        """Whether any ask is."""
 
     @property
+    @abstractmethod
     def ids(self) -> frozenset[str]:
-        return frozenset([ask.id for ask in self.asks])
+        """Of all asks."""
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
@@ -159,11 +164,9 @@ class Request:
         """Would a node that stands at this place stop here? None is no safe point: only NOW and FORCE count there."""
         return self.at.level >= Level.NOW or (place is not None and self.at.covers(place)) or self.expired(now)
 
+    @abstractmethod
     def hitting(self, place: str | None, now: float) -> frozenset[str]:
         """The ids of the asks that would stop it there, each by itself; none if they do not even together."""
-        if not self.hits(place, now):
-            return frozenset()
-        return frozenset([ask.id for ask in self.asks if ask.hits(place, now)])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Request) and self._gist() == other._gist()
@@ -339,6 +342,14 @@ class _HandedHard(Request):
 
     def _make_asks(self) -> tuple[Ask, ...]:
         return tuple([ask.handed_down(self._level) for ask in self._pushing()])
+
+    @property
+    def deadline(self) -> float | None:
+        return reduce(earlier, [ask.deadline for ask in self._pushing()])
+
+    @property
+    def recursive(self) -> bool:
+        return any(ask.recursive for ask in self._pushing())
 
     @property
     def ids(self) -> frozenset[str]:

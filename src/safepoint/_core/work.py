@@ -27,7 +27,8 @@ from safepoint._core.clock import Clock
 from safepoint._core.ladder import Killable, Ladder, Plan, Rung, StopPolicy, WorkKind, plan
 from safepoint._core.orphans import Orphan, disown
 
-# For a task whose last cancellation goes through tasks of its own, which need a turn each.
+# How often the loop turns before a task that was cancelled for the last time is abandoned: the cancellation may go
+# through tasks of its own, which need a turn each.
 LAST_TURNS = 4
 
 T = TypeVar("T")
@@ -104,8 +105,6 @@ class Work(Generic[T]):
         self._rest: Plan = ()
         self._forced = False
         self._timer: asyncio.TimerHandle | None = None
-        # How often the loop may still turn before a task that was cancelled for the last time is abandoned.
-        self._turns_left = 0
         self._limit: asyncio.TimerHandle | None = None
         # When each critical section that is open now must be over.
         self._shields: list[float] = []
@@ -241,15 +240,13 @@ class Work(Generic[T]):
             self._abandon()
             return
         self._cancel_task()
-        self._turns_left = LAST_TURNS
-        self._timer = self._clock.call_at(now, self._turn)
+        self._timer = self._clock.call_at(now, partial(self._turn, LAST_TURNS))
 
-    def _turn(self) -> None:
-        if self._turns_left == 0:
+    def _turn(self, left: int) -> None:
+        if left > 0:
+            self._timer = self._clock.call_at(self._clock.now(), partial(self._turn, left - 1))
+        else:
             self._abandon()
-            return
-        self._turns_left -= 1
-        self._timer = self._clock.call_at(self._clock.now(), self._turn)
 
     def _abandon(self) -> None:
         assert self.task is not None, "as above"

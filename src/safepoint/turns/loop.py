@@ -251,12 +251,16 @@ class TurnLoop(Generic[T]):
     def requeue(self, failed: FailedTurn[T] | None = None) -> None:
         """Let a failed turn be tried again, or all of them. Safe from any thread, also before the start.
 
-        It goes on from its checkpoint, unless its conversation has moved on since.
+        It goes on from its checkpoint, unless its conversation has moved on since. While the loop ends it changes
+        nothing: the turn is in `exit.failed`, and in the record for the next loop.
         """
         self._record(Decided(failed, requeue=True))
 
     def discard(self, failed: FailedTurn[T] | None = None) -> None:
-        """Give a failed turn up, or all of them: its items leave the record. Safe from any thread."""
+        """Give a failed turn up, or all of them: its items leave the record. Safe from any thread.
+
+        While the loop ends it changes nothing, as with `requeue`.
+        """
         self._record(Decided(failed, requeue=False))
 
     def take_late_items(self) -> list[T]:

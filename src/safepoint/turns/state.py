@@ -110,6 +110,8 @@ class LoopState(Generic[T]):
         self.timed_out = False
         self.paused = False
         self.task_cancelled = False
+        # The record gets its last changes. What is decided now would be told, and not stored.
+        self._sealed = False
 
     # -- items come and go ---------------------------------------------------------------------------------------------
 
@@ -508,7 +510,9 @@ class LoopState(Generic[T]):
     # -- what the user decides -----------------------------------------------------------------------------------------
 
     def decide(self, failed: FailedTurn[T] | None, *, requeue: bool) -> None:
-        """What becomes of a failed turn, or of all."""
+        """What becomes of a failed turn, or of all. It comes too late once the record has got its last changes."""
+        if self._sealed:
+            return
         meant = [failure for failure in self.failures if failed is None or failure.told is failed]
         for failure in meant:
             self.failures.remove(failure)
@@ -535,6 +539,7 @@ class LoopState(Generic[T]):
 
     def seal(self) -> None:
         """No turn begins any more. What waits now is told as unhandled, and can't be withdrawn any longer."""
+        self._sealed = True
         for item in [*self.buffer, *self.joining]:
             if item.receipt is not None and not item.receipt.consume() and item.receipt.is_withdrawn:
                 self._remove(item.receipt)
