@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -26,12 +26,13 @@ from safepoint.server.run_lookup import RunLookup
 from safepoint.server.run_manager import Draining, RunManager
 from safepoint.sessions import Session
 from safepoint.storage.memory import MemoryStorage
-from safepoint.storage.operations import AcceptRun, Statement, TakeRun
+from safepoint.storage.operations import AcceptRun, Query, RunByKey, Statement, TakeRun
 from safepoint.storage.run_records import RunRecord, RunState
 from safepoint.testing import ScriptedModel, call, say, stall
 from tests.server.server_process import message
 from tests.virtual import virtual
 
+T = TypeVar("T")
 KEY = SessionKey("worker", "ann", "s")
 
 
@@ -46,6 +47,12 @@ class Counts(Hooks):
 def host_of(storage: MemoryStorage | None = None, *hooks: Hooks) -> RunManager:
     agent = Agent("worker", model=ScriptedModel(say("done"), repeat=True), hooks=hooks)
     return RunManager(Catalog.of({"worker": agent}), storage or MemoryStorage(), ServerConfig())
+
+
+def stalling(storage: MemoryStorage) -> RunManager:
+    """Its runs go on until they are stopped."""
+    agent = Agent("worker", model=ScriptedModel(stall(), repeat=True))
+    return RunManager(Catalog.of({"worker": agent}), storage, ServerConfig())
 
 
 @virtual
@@ -209,6 +216,97 @@ async def test_a_message_that_waits_for_another_process_is_recorded_as_that_and_
     assert await manager.shut_down()
     states = {record.run_id: record.state for record in await book.find()}
     assert states == {"theirs": RunState.LIVE, first.id: RunState.ENDED, second.id: RunState.SUSPENDED}
+
+
+class AnswersLate(Durable):
+    """A key that is looked up is answered a second later, with what was stored when it was asked."""
+
+    async def read(self, query: Query[T]) -> T:
+        """Cancellation: nothing has changed."""
+        found = await super().read(query)
+        if isinstance(query, RunByKey):
+            await asyncio.sleep(1)
+        return found
+
+
+async def submit_in_turn(*hosts: RunManager, **more: object) -> list[ManagedRun | RunRecord | BaseException]:
+    """What each host says to the same message; each has it before the one before has looked its key up."""
+    request = RunRequest.model_validate(message("s", "hello", idempotencyKey="k", **more))
+    tasks: list[asyncio.Task[ManagedRun | RunRecord]] = []
+    for manager in hosts:
+        tasks.append(asyncio.create_task(manager.submit(LOCAL, KEY, request)))
+        await asyncio.sleep(0.1)
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@virtual
+@pytest.mark.parametrize("if_busy", ["reject", "queue", "interrupt"])
+async def test_a_message_that_is_sent_twice_at_once_with_one_key_is_one_run(if_busy: str) -> None:
+    manager = stalling(AnswersLate())
+    await manager.create(KEY, None)
+    first, second, third = await submit_in_turn(manager, manager, manager, ifBusy=if_busy)
+    assert isinstance(first, ManagedRun)
+    assert first is second is third
+    assert [record.run_id for record in await manager.storage.runs.find()] == [first.id]
+    assert await manager.shut_down()
+
+
+@virtual
+async def test_of_a_message_that_is_sent_twice_at_once_the_second_is_taken_if_the_first_is_refused() -> None:
+    storage = AnswersLate()
+    manager = stalling(storage)
+    await manager.create(KEY, None)
+    await storage.sessions.claim(KEY.stored_as, "another process")
+    both = asyncio.create_task(submit_in_turn(manager, manager))
+    await asyncio.sleep(1.5)  # the first has its answer, the second looks its key up
+    await storage.sessions.release(KEY.stored_as, "another process")
+    first, second = await both
+    assert isinstance(first, SessionBusy)
+    assert isinstance(second, ManagedRun)
+    assert await manager.shut_down()
+
+
+@virtual
+async def test_a_message_that_is_sent_to_two_processes_at_once_with_one_key_is_one_run() -> None:
+    storage = AnswersLate()
+    hosts = stalling(storage), stalling(storage)
+    await hosts[0].create(KEY, None)
+    first, second = await submit_in_turn(*hosts)
+    assert isinstance(first, ManagedRun)
+    assert isinstance(second, RunRecord), second
+    assert second.run_id == first.id
+    assert [record.run_id for record in await storage.runs.find()] == [first.id]
+    assert await hosts[0].shut_down()
+
+
+class BeginsLate(Durable):
+    """The beginning of a run is stored a second after it was sent."""
+
+    async def commit(self, *statements: Statement[Any]) -> tuple[Any, ...]:  # Any: of every result
+        """Cancellation: it happens all the same."""
+        if any(isinstance(each, AcceptRun) for each in statements):
+            return await asyncio.shield(asyncio.ensure_future(self._commit_late(*statements)))
+        return await super().commit(*statements)
+
+    async def _commit_late(self, *statements: Statement[Any]) -> tuple[Any, ...]:  # Any: as above
+        """Cancellation: nothing is stored."""
+        await asyncio.sleep(1)
+        return await super().commit(*statements)
+
+
+@virtual
+async def test_a_message_whose_sender_left_while_it_was_accepted_is_found_by_its_key() -> None:
+    manager = stalling(BeginsLate())
+    await manager.create(KEY, None)
+    request = RunRequest.model_validate(message("s", "hello", idempotencyKey="k"))
+    left = asyncio.create_task(manager.submit(LOCAL, KEY, request))
+    await asyncio.sleep(0.5)
+    left.cancel()
+    await asyncio.wait({left})
+    again = await manager.submit(LOCAL, KEY, request)
+    assert isinstance(again, ManagedRun)
+    assert [record.run_id for record in await manager.storage.runs.find()] == [again.id]
+    assert await manager.shut_down()
 
 
 class Overtaken(Durable):

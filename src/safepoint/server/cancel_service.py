@@ -47,12 +47,16 @@ class Cancelled:
 async def cancel_all(
     manager: RunManager, runs: list[ManagedRun], request: CancelRequest, reason: Reason
 ) -> list[Cancelled]:
-    """Each of them, at once. Raises `NotFound` if none has the node. Cancellation: the asks stand."""
+    """Each of them, at once; none for a message that was refused after all.
+
+    Raises `NotFound` if none has the node. Cancellation: the asks stand.
+    """
     meant = [managed for managed in runs if _node(managed, request) is not None]
     if not meant and runs:
         raise no_node(request)
     asked = [(managed, ask(managed, request, reason)) for managed in meant]
-    return list(await asyncio.gather(*(_settle(manager, run, receipt, request, reason) for run, receipt in asked)))
+    settled = await asyncio.gather(*(_settle(manager, run, receipt, request, reason) for run, receipt in asked))
+    return [each for each in settled if each is not None]
 
 
 def _node(managed: ManagedRun, request: CancelRequest) -> Node | None:
@@ -70,19 +74,37 @@ def no_node(request: CancelRequest) -> NotFound:
 
 async def _settle(
     manager: RunManager, managed: ManagedRun, receipt: Receipt | None, request: CancelRequest, reason: Reason
-) -> Cancelled:
-    """Store the request, and wait as long as the request says. Cancellation: only the waiting ends."""
+) -> Cancelled | None:
+    """Store the request, and wait as long as the request says; None if there is no such run after all.
+
+    Cancellation: only the waiting ends.
+    """
     if managed.over.is_set and receipt is None and managed.withdrawn is None:
         return Cancelled(managed.id, False, managed.outcome, durable=manager.storage.durable)
+    run: ManagedRun | None = managed
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_PATIENCE):
+            run = await managed.as_accepted()
+    if run is None and managed.is_refused:
+        return None
+    # Also if it is not known whether there is a record: one that is stored later is then not taken for a run to go on.
     ask_id = receipt.asked.id if receipt is not None else None
     number = await store_request(manager, managed.id, request, reason, ask_id=ask_id, acknowledged=True)
-    durable = number is not None and manager.storage.durable
-    if request.wait_seconds > 0:
-        try:
+    if run is not None and request.wait_seconds > 0:
+        with suppress(TimeoutError):
             async with asyncio.timeout(request.wait_seconds):
-                await _until_settled(managed, receipt, request)
-        except TimeoutError:
-            pass
+                run = await managed.as_accepted()
+                if run is not None:
+                    await _until_settled(run, receipt if run is managed else None, request)
+    if run is None and managed.is_refused:
+        return None
+    if run is None or not run.is_accepted:  # nothing that is told of it would hold after a crash
+        return Cancelled(managed.id, True, None, durable=False, receipt=receipt)
+    durable = number is not None and manager.storage.durable
+    return _told(run, receipt if run is managed else None, request, durable=durable)
+
+
+def _told(managed: ManagedRun, receipt: Receipt | None, request: CancelRequest, *, durable: bool) -> Cancelled:
     never_began = managed.over.is_set and not managed.run.node.started
     if receipt is None or never_began:
         outcome = str(Outcome.STOPPED) if managed.withdrawn is not None else managed.outcome

@@ -63,6 +63,9 @@ class ManagedRun:
         self.admitted = Latch()
         # Its record is stored, or never will be.
         self.accepted = Latch()
+        # Nothing more becomes of a message that was refused; else it is accepted `again`, to wait for its turn.
+        self.decided = Latch()
+        self.again: ManagedRun | None = None
         # Accepted by an earlier request with the same idempotency key.
         self.twin: RunRecord | None = None
         self._is_stored = False
@@ -101,6 +104,19 @@ class ManagedRun:
     def is_accepted(self) -> bool:
         """Is its record stored?"""
         return self._is_stored
+
+    async def as_accepted(self) -> ManagedRun | None:
+        """The run as which its message was accepted; None if it was not. Cancellation: only the waiting ends."""
+        await self.accepted.wait()
+        if self.is_accepted:
+            return self
+        await self.decided.wait()
+        return None if self.again is None else await self.again.as_accepted()
+
+    @property
+    def is_refused(self) -> bool:
+        """Is it certain that its message is not stored as this run? Else a storage that hung may still do that."""
+        return self.refused is not None or self.twin is not None
 
     @property
     def why_not_accepted(self) -> Exception:

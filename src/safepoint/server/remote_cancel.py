@@ -66,7 +66,8 @@ async def _cancel(
         while True:
             managed = manager.runs.get(record.run_id)
             if managed is not None and managed.live:  # it has come to us meanwhile
-                return (await cancel_all(manager, [managed], request, reason))[0]
+                for cancelled in await cancel_all(manager, [managed], request, reason):
+                    return cancelled
             outcome = await _outcome(manager, key, record.run_id, reason)
             if outcome is not None or time.monotonic() >= until:
                 return Cancelled(record.run_id, True, outcome, durable)
@@ -99,7 +100,8 @@ async def _cancel_node(
                 )
             managed = manager.runs.get(run_id)
             if managed is not None and managed.live:  # it has come to us meanwhile
-                return (await cancel_all(manager, [managed], request, reason))[0]
+                for cancelled in await cancel_all(manager, [managed], request, reason):
+                    return cancelled
             is_live = now is not None and now.state is RunState.LIVE
             if not is_live:  # it may have ended by this very request: then its owner's answer comes right after
                 until = min(until, time.monotonic() + _LAST_WORD)

@@ -14,9 +14,11 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from safepoint._core.latch import Latch
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint.agent.base import BaseAgent
@@ -81,6 +83,8 @@ class RunManager:
         self._patched: set[SessionKey] = set()
         # Sessions with a run that is about to begin, and whose record is stored with that.
         self._beginning: dict[SessionKey, ManagedRun] = {}
+        # Messages with an idempotency key that were neither accepted nor refused yet.
+        self._undecided: dict[tuple[SessionKey, str], Latch] = {}
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -185,9 +189,29 @@ class RunManager:
         Raises `SessionBusy`, `Draining`, `TooMany`, `NoSuchApp`, `SessionNotFound`, `NothingToAnswer`, `ValueError`.
         Cancellation: it was accepted, or it was not.
         """
-        dispatcher = await self._ready(key, request)
-        if (known := await self._repeated(key, request)) is not None:
+        if request.idempotency_key is None:
+            return await self._accept(who, key, request)
+        # The same message may come twice at once. The second waits until the first is decided, and is found to be that
+        # run before anything is asked about the session, which is busy with it.
+        sent = (key, request.idempotency_key)
+        while (first := self._undecided.get(sent)) is not None:
+            await first.wait()
+        decided = self._undecided[sent] = Latch()
+        try:
+            known = await self._repeated(key, request)
+            return known if known is not None else await self._accept(who, key, request)
+        except SessionBusy:
+            # Another process may have accepted the same message meanwhile: then that is what the session is busy with.
+            if (known := await self._repeated(key, request)) is None:
+                raise
             return known
+        finally:
+            del self._undecided[sent]
+            decided.set()
+
+    async def _accept(self, who: Principal, key: SessionKey, request: RunRequest) -> ManagedRun | RunRecord:
+        """As `submit`, for a message that is not known. Cancellation: likewise."""
+        dispatcher = await self._ready(key, request)
         others = await self._others.of(key.stored_as, request.if_busy)
         waits = self._is_busy(key, dispatcher) or bool(others)
         self._admit(who, request.if_busy, waits=waits)
@@ -196,15 +220,16 @@ class RunManager:
         self._arriving[arriving] = (who.name, waits)
         try:
             managed = await self._manager(who, key, dispatcher, request)
-            if not waits and not self._is_busy(key, dispatcher):
-                try:
-                    return await self._begin(managed, dispatcher, request, arriving)
-                except SessionBusy:
-                    if request.if_busy == "reject":
-                        raise
-                # Another process was faster: the message waits for its turn, as a run that was not yet told to anybody.
-                managed = await self._manager(who, key, dispatcher, request)
-            return await self._queue(managed, dispatcher, request, arriving)
+            if waits or self._is_busy(key, dispatcher):
+                return await self._queue(managed, dispatcher, request, arriving)
+            try:
+                return await self._begin(managed, dispatcher, request, arriving)
+            except SessionBusy:  # another message was accepted meanwhile, here or by another process
+                if request.if_busy == "reject":
+                    raise
+                return await self._wait_after_all(managed, who, dispatcher, request)
+            finally:
+                managed.decided.set()
         finally:
             self._arriving.pop(arriving, None)
 
@@ -218,10 +243,18 @@ class RunManager:
         return dispatcher.busy or key in self._beginning
 
     async def _manager(
-        self, who: Principal, key: SessionKey, dispatcher: SessionDispatcher, request: RunRequest
+        self,
+        who: Principal,
+        key: SessionKey,
+        dispatcher: SessionDispatcher,
+        request: RunRequest,
+        *,
+        run_id: str | None = None,
     ) -> ManagedRun:
         """A run for that message, which is not served yet. Cancellation: it is discarded."""
         begun = start(self.agent(key.app), dispatcher.session, request, self.config.ladder)
+        if run_id is not None:
+            begun = replace(begun, run=begun.run.under(run_id))
         try:
             event_context = await self.event_context(begun, dispatcher.session, request)
         except BaseException:
@@ -252,12 +285,11 @@ class RunManager:
         record = self._record(managed, request, RunState.LIVE)
         managed.accept = AcceptRun(record, managed.accepted_at - _DAY, only_first=self._others.matter(request.if_busy))
         self._beginning[managed.key] = managed
-        try:
-            self._arriving.pop(arriving)  # from here on it counts as live
-            self.serve(managed, dispatcher, request.if_busy)
-            await managed.accepted.wait()
-        finally:
-            del self._beginning[managed.key]
+        # Also if nobody waits here any more: until then the session is taken, and its key may be this message's.
+        managed.accepted.when_set(lambda: self._beginning.pop(managed.key))
+        self._arriving.pop(arriving)  # from here on it counts as live
+        self.serve(managed, dispatcher, request.if_busy)
+        await managed.accepted.wait()
         if managed.is_accepted:
             return managed
         await managed.over.wait()
@@ -265,6 +297,21 @@ class RunManager:
         if managed.twin is not None:
             return self.runs.get(managed.twin.run_id) or managed.twin
         raise managed.why_not_accepted
+
+    async def _wait_after_all(
+        self, refused: ManagedRun, who: Principal, dispatcher: SessionDispatcher, request: RunRequest
+    ) -> ManagedRun | RunRecord:
+        """Queue a message whose run could not begin. A client that has seen that run finds it under the same id.
+
+        If it was asked to stop, that is what becomes of it. Cancellation: it was accepted, or it was not.
+        """
+        managed = await self._manager(who, refused.key, dispatcher, request, run_id=refused.id)
+        asked = refused.run.node.request()
+        if asked is not None:
+            managed.withdraw(asked.reason)
+        accepted = await self._queue(managed, dispatcher, request, None)
+        refused.again = managed if accepted is managed else None
+        return accepted
 
     async def _queue(
         self, managed: ManagedRun, dispatcher: SessionDispatcher, request: RunRequest, arriving: object
@@ -311,7 +358,7 @@ class RunManager:
         if request.idempotency_key is None:
             return None
         if (beginning := self._beginning.get(key)) is not None:
-            await beginning.accepted.wait()  # it may be the same request, whose record is not stored yet
+            await beginning.accepted.wait()  # it may be the same message, whose sender has left meanwhile
         known = await self.storage.runs.by_key(key.stored_as, request.idempotency_key, since=time.time() - _DAY)
         if known is None:
             return None

@@ -77,6 +77,7 @@ class StateSync:
 
     def ended(self) -> None:
         self._managed.is_recorded = True
+        self._managed.stored()  # its beginning, too, if that was not known
 
 
 def state_after(stop_reason: StopReason, reason: Reason | None) -> RunState:

@@ -34,8 +34,8 @@ async def cancel_session(
     check_ids(run=request.run_id)
     reason = who.reason(request.reason, user=key.user)
     runs = [run for run in manager.live_of(key) if request.run_id in (None, run.id)]
-    if runs:
-        return _answer(who, key, await cancel_all(manager, runs, request, reason))
+    if runs and (here := await cancel_all(manager, runs, request, reason)):
+        return _answer(who, key, here)
     there = [
         each for each in await manager.storage.runs.still_open(key.stored_as) if request.run_id in (None, each.run_id)
     ]
@@ -56,7 +56,8 @@ async def cancel_run(manager: Manager, who: Who, run: str, body: CancelRequest |
         raise HTTPException(400, "runId names another run than the address: leave it out")
     if isinstance(found, ManagedRun) and found.live:
         reason = who.reason(request.reason, user=found.key.user)
-        return _answer(who, found.key, await cancel_all(manager, [found], request, reason))
+        if here := await cancel_all(manager, [found], request, reason):
+            return _answer(who, found.key, here)
     key, record = await RunLookup(manager).record(who, run)
     cancelled = await cancel_records(manager, [record], request, who.reason(request.reason, user=key.user))
     if cancelled:
