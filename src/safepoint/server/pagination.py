@@ -65,14 +65,14 @@ class PageQuery:
         return urlencode([*wanted, ("after", f"{last.created_at!r},{last.run_id}")])
 
 
-def _wanted(
+async def _wanted(
     app: str | None = None,
     user: str | None = None,
     state: Annotated[list[RunState] | None, Query(description="Of these only; repeat it.")] = None,
     after: Annotated[str | None, Query(description="As the Link header of the page before says.")] = None,
     limit: Annotated[int, Query(ge=1, le=MOST)] = USUAL,
 ) -> PageQuery:
-    """Raises `BadId`."""
+    """Raises `BadId`. Cancellation: there is nothing to wait for."""
     check_ids(app=app, user=user)
     place = None if after is None else parse_cursor(after)
     return PageQuery(app, user, frozenset(state or RunState), place, limit)
