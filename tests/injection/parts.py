@@ -158,6 +158,10 @@ class SlowStorage(MemoryStorage):
         await self._wait()
         return await super().read(query)
 
+    async def aclose(self) -> None:
+        await self._wait()
+        await super().aclose()
+
     async def _wait(self) -> None:
         if self.is_slow:
             await asyncio.sleep(A_MOMENT)

@@ -6,25 +6,40 @@ A scenario here takes its store as an argument; `entries` runs it with each kind
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 from safepoint import Agent, Ladder, SafePoint, ToolContext, tool
-from safepoint.agent.journal import Called, Opened, Said
+from safepoint._core.caller_cancellation import outlast
+from safepoint._core.supervisor import Supervisor
+from safepoint.agent.journal import Called, Ended, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
-from safepoint.errors import CheckpointError, SessionBusy
+from safepoint.errors import CheckpointError, SessionBusy, StoreError
 from safepoint.history.parts import Message, Text, ToolCall, user_message
 from safepoint.history.states import LedgerState
 from safepoint.sessions import LateResult, Session, SessionDispatcher, Storage, Store
 from safepoint.sessions.dispatch import IfBusy
 from safepoint.sessions.stores import StorageSessions
+from safepoint.storage.changes import Changes
+from safepoint.storage.loop_codec import encode
 from safepoint.storage.loop_data import ItemsAdded, StoredItem, StoredLoop
 from safepoint.storage.memory import MemoryStorage
-from safepoint.storage.operations import AcceptRun, AppendChanges, ClaimSession, MoveRun, ReadShared
+from safepoint.storage.operations import (
+    AcceptRun,
+    AppendChanges,
+    ClaimSession,
+    MoveRun,
+    ReadShared,
+    ReleaseSession,
+    Statement,
+)
 from safepoint.storage.run_records import RunRecord, RunState
 from safepoint.storage.session_data import Released, StateSet
 from safepoint.storage.shared_state import Note
 from safepoint.testing import call, say
-from tests.injection.parts import A_MOMENT, A_WHILE, LONG, SlowHooks, agent, look, pages, post
+from safepoint.turns.store import StorageTurnStore
+from tests.injection.parts import A_MOMENT, A_WHILE, LONG, SlowHooks, SlowStorage, agent, look, pages, post
 from tests.injection.resuming import asks
 from tests.injection.tool_calls import three_deep
 
@@ -325,12 +340,22 @@ async def recorded_runs(store: Store) -> None:
     assert not (await loops.read("loop")).empty
     await loops.replace("loop", StoredLoop())
     await loops.release("loop", "me")
+    await _carried_elsewhere(StorageTurnStore(storage))
     async with storage.changes(run="run_2", session="s", every=A_MOMENT) as changes:
         async for _ in changes:
             if await runs.get("run_2") is not None:
                 break
             await _one_unit_of_work(storage)
     await storage.check()
+
+
+async def _carried_elsewhere(loops: StorageTurnStore) -> None:
+    """The record of a loop as bytes."""
+    await loops.claim("loop", "me")
+    await loops.save("loop", encode(StoredLoop((StoredItem(1, "item"),))))
+    assert await loops.load("loop") is not None
+    await loops.delete("loop")
+    await loops.release("loop", "me")
 
 
 async def _one_unit_of_work(storage: Storage) -> None:
@@ -344,3 +369,75 @@ async def _one_unit_of_work(storage: Storage) -> None:
         ReadShared(("app",)),
     )
     await storage.commit(MoveRun("run_2", RunState.ENDED, 0))
+
+
+class _EndsLate(SlowStorage):
+    """Fails to store the end of a run, so often."""
+
+    failures = 0
+
+    async def commit(self, *statements: Statement[Any]) -> tuple[Any, ...]:  # Any: of every result
+        changes = [change for each in statements if isinstance(each, AppendChanges) for change in each.changes]
+        if self.failures and any(isinstance(change, Ended) for change in changes):
+            self.failures -= 1
+            raise StoreError("the disk is full")
+        return await super().commit(*statements)
+
+
+@asynccontextmanager
+async def _ended_late(failures: int) -> AsyncGenerator[tuple[_EndsLate, Session]]:
+    """A session whose last end is not stored yet; it is when this is left, however that is."""
+    storage = _EndsLate()
+    session = await Session.create(storage, "s")
+    storage.failures = failures
+    try:
+        await agent(say("done")).run("go", session=session)
+        yield storage, session
+    finally:
+        storage.failures = 0
+        await outlast(Supervisor.current().spawn(session.store_end(), "the end", None))
+
+
+async def an_end_is_stored_by_itself_after_all() -> None:
+    async with _ended_late(4):
+        await asyncio.sleep(LONG)
+
+
+async def an_end_is_stored_by_those_who_come_next() -> None:
+    async with _ended_late(2) as (storage, _):
+        await Session.load(storage, "s")
+    async with _ended_late(2) as (_, session):
+        await session.store_end()
+    async with _ended_late(2) as (_, session):
+        await agent(say("more")).run("and on", session=session)
+
+
+async def storage_is_closed() -> None:
+    sessions = StorageSessions(SlowStorage())
+    await sessions.create("s", {})
+    await sessions.load("s")
+    await sessions.delete("s")
+    await sessions.aclose()
+    await SlowStorage().sessions.aclose()
+
+
+async def changes_are_waited_for() -> None:
+    """Those that this process makes, and those that it has to look for."""
+    written = 0
+
+    async def stamp() -> object:
+        await asyncio.sleep(A_MOMENT)
+        return written
+
+    for changes in (Changes(), Changes(stamp)):
+        async with changes.subscribe(session="s", every=A_WHILE) as rounds:
+            await anext(rounds)
+            waiting = asyncio.ensure_future(anext(rounds))
+            try:
+                await asyncio.sleep(A_WHILE * 2)
+                written += 1
+                changes.publish([ReleaseSession("s", "me")], [None])
+                await asyncio.shield(waiting)
+            finally:
+                waiting.cancel()
+                await asyncio.wait({waiting})

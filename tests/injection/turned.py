@@ -7,11 +7,11 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from safepoint import Agent, SafePoint, TurnLoop
 from safepoint.agent.event_hub import EventReader
-from safepoint.errors import ModelError, StoreError
+from safepoint.errors import CheckpointError, ModelError, StoreError
 from safepoint.sessions import MemoryStore, Session
 from safepoint.storage.loop_codec import decode
 from safepoint.storage.loop_data import LoopChange, OpenedLoop, StoredLoop
@@ -30,7 +30,8 @@ from safepoint.turns import (
     Turn,
 )
 from safepoint.turns.events import ItemsDropped, LoopEnded, TurnEnded
-from tests.injection.parts import A_MOMENT, A_WHILE, agent, look, post
+from safepoint.turns.store import StorageTurnStore
+from tests.injection.parts import A_MOMENT, A_WHILE, SlowStorage, agent, look, post
 from tests.injection.resuming import asks
 from tests.turns.parts import stored_places, tables_of
 
@@ -74,6 +75,17 @@ class FailsOnce(SlowTurnStore):
         await super().apply(id, epoch, changes)
 
 
+class InSlowStorage(StorageTurnStore):
+    """The rows of a storage that waits before it acts and after."""
+
+    def __init__(self) -> None:
+        super().__init__(SlowStorage())
+
+    def peek(self) -> StoredLoop | None:
+        table = tables_of(self).get("loop")
+        return None if table is None else table.read()
+
+
 class SlowBytes:
     """A store of a user's own, with one value per loop; it waits as well."""
 
@@ -110,13 +122,16 @@ class SlowBytes:
         return None if data is None else decode(data)
 
 
+AnyStore: TypeAlias = SlowTurnStore | InSlowStorage | SlowBytes
+
+
 @dataclass(frozen=True, slots=True)
 class _Account:
     """Of one loop. `requeues`: the items of a preempted turn wait once more."""
 
     reader: LoopReader[str]
     accepted: list[str]
-    store: SlowTurnStore | SlowBytes
+    store: AnyStore
     requeues: bool
 
 
@@ -126,9 +141,7 @@ class Books:
     def __init__(self) -> None:
         self._open: list[tuple[TurnLoop[str], _Account]] = []
 
-    def keep(
-        self, loop: TurnLoop[str], accepted: list[str], store: SlowTurnStore | SlowBytes, *, requeues: bool
-    ) -> None:
+    def keep(self, loop: TurnLoop[str], accepted: list[str], store: AnyStore, *, requeues: bool) -> None:
         self._open.append((loop, _Account(loop.events(), accepted, store, requeues)))
 
     def balance(self) -> None:
@@ -140,7 +153,7 @@ class Books:
                 asyncio.run(_balance(account, account.store if last[id(account.store)] is loop else None))
 
 
-async def _balance(account: _Account, store: SlowTurnStore | SlowBytes | None) -> None:
+async def _balance(account: _Account, store: AnyStore | None) -> None:
     gone: list[str] = []
     exit: ExitState[str] | None = None
     async for event in account.reader:
@@ -175,7 +188,7 @@ class Pushing:
     def __init__(
         self,
         one: Agent,
-        store: SlowTurnStore | SlowBytes,
+        store: AnyStore,
         *,
         resumes: list[str] | None = None,
         session: Session | None = None,
@@ -242,9 +255,22 @@ async def a_turn_that_goes_on_in_the_next_loop() -> None:
 
 
 async def a_turn_that_waits_for_a_person() -> None:
-    one = agent([call("asks"), call("look")], say("done"), tools=[asks, look])
-    async with TurnLoop(one, on_interrupt="wait") as loop:
-        loop.push("first")
+    await _answered(Pushing(_asking(), SlowTurnStore(), on_interrupt="wait"))
+
+
+async def a_turn_of_a_session_that_waits_for_a_person() -> None:
+    session = await Session.create(MemoryStore())
+    with suppress(CheckpointError):  # it was cancelled while it ended: then its question can't be answered any more
+        await _answered(Pushing(_asking(), SlowTurnStore(), session=session, on_interrupt="wait"))
+
+
+def _asking() -> Agent:
+    return agent([call("asks"), call("look")], say("done"), tools=[asks, look])
+
+
+async def _answered(pushing: Pushing) -> None:
+    async with pushing.loop as loop:
+        pushing.push("first")
         for _ in range(3):
             await asyncio.sleep(A_WHILE)
             for question in loop.questions if not loop.ended else ():
@@ -270,10 +296,11 @@ async def a_loop_that_others_watch_and_wait_for() -> None:
 
 
 async def a_loop_whose_record_is_deleted() -> None:
-    pushing = Pushing(agent(say("never")), SlowTurnStore())
-    async with pushing.loop as loop:
-        pushing.push("nothing")
-        loop.stop(idle_for=A_WHILE)
+    for store in (SlowTurnStore(), InSlowStorage(), SlowBytes()):
+        pushing = Pushing(agent(say("never")), store)
+        async with pushing.loop as loop:
+            pushing.push("nothing")
+            loop.stop(idle_for=A_WHILE)
 
 
 async def a_loop_whose_record_is_saved_at_the_second_try() -> None:

@@ -15,6 +15,7 @@ from safepoint.storage.memory import MemoryStorage
 from safepoint.testing import ScriptedModel, call, say
 from safepoint.testing.models import Reply
 from safepoint.turns import LoopEvent, MemoryTurnStore, Plan, PlanContext
+from safepoint.turns.store import StorageTurnStore
 
 T = TypeVar("T")
 
@@ -123,7 +124,7 @@ class TroubledStore(MemoryTurnStore):
         return other
 
 
-def tables_of(store: MemoryTurnStore) -> dict[str, LoopTable]:
+def tables_of(store: StorageTurnStore) -> dict[str, LoopTable]:
     """What a store in memory has, without waiting for anything."""
     storage = store.storage
     assert isinstance(storage, MemoryStorage)

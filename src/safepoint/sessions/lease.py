@@ -18,7 +18,7 @@ from typing import TypeVar
 from safepoint._core.caller_cancellation import outlast
 from safepoint._core.supervisor import Supervisor
 from safepoint.errors import SessionBusy, SessionNotFound
-from safepoint.storage.protocol import Store
+from safepoint.storage.protocol import SessionCalls
 from safepoint.storage.session_data import SessionChanging
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ _LOOK = 0.01
 class SessionLease:
     """`claimant`: the name of the claim that is ours, or may be; None if there is none. `number`: of its last write."""
 
-    def __init__(self, store: Store, session_id: str) -> None:
+    def __init__(self, store: SessionCalls, session_id: str) -> None:
         self._store = store
         self._id = session_id
         self.claimant: str | None = None

@@ -253,7 +253,7 @@ class Session:
     @property
     def store(self) -> Store:
         """Where it lives, for as long as this object does."""
-        return cast("Store", self._given) if hasattr(self._given, "load") else self._storage.sessions
+        return cast("Store", self._given if hasattr(self._given, "load") else self._storage.sessions)
 
     @property
     def messages(self) -> tuple[Message, ...]:

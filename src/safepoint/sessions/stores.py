@@ -13,7 +13,7 @@ from safepoint.storage import operations as op
 from safepoint.storage.lease import LEASE
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.operations import Statement
-from safepoint.storage.protocol import SessionCommits, Storage, Store
+from safepoint.storage.protocol import SessionCalls, SessionCommits, Storage, Store
 from safepoint.storage.session_data import Change, LateResult, Stored
 from safepoint.storage.sqlite.storage import SqliteStorage
 
@@ -93,7 +93,7 @@ class StoreAdapter:
     """
 
     def __init__(self, store: Store) -> None:
-        self.sessions: Store = _Uncounted(store)
+        self.sessions: SessionCalls = _Uncounted(store)
         self._sent: set[tuple[str, int | None, int]] = set()
 
     async def commit(self, *statements: Statement[Any]) -> tuple[Any, ...]:  # Any: a result for each
@@ -153,15 +153,6 @@ class _Uncounted:
 
     async def delete(self, session_id: str) -> None:
         await self._store.delete(session_id)
-
-    async def list_ids(self, prefix: str = "") -> list[str]:
-        return await self._store.list_ids(prefix)
-
-    async def states(self, prefix: str = "") -> dict[str, Mapping[str, Any]]:  # Any: JSON values
-        return await self._store.states(prefix)
-
-    async def aclose(self) -> None:
-        await self._store.aclose()
 
 
 # By the store's identity, which is its own for as long as the adapter refers to it.

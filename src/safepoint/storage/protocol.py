@@ -25,11 +25,8 @@ from safepoint.storage.shared_state import SharedState
 PARTS = ("sessions", "runs", "shared", "loops", "changes", "commit")
 
 
-class Store(Protocol):
-    """Every method is atomic: it happens whole or raises. Cancellation of any of them: likewise.
-
-    A user may write one: `Session.create(my_store)` works with anything that has these methods.
-    """
+class SessionCalls(Protocol):
+    """What a session needs of a store. Every method is atomic: it happens whole or raises, also if it is cancelled."""
 
     async def create(self, session_id: str, state: Mapping[str, Any]) -> None:  # Any: JSON values
         """A new, empty session. Raises `SessionExists`."""
@@ -59,6 +56,13 @@ class Store(Protocol):
         """Forget it. Deleting what is not there is no error."""
         ...
 
+
+class Store(SessionCalls, Protocol):
+    """Every method is atomic: it happens whole or raises. Cancellation of any of them: likewise.
+
+    A user may write one: `Session.create(my_store)` works with anything that has these methods.
+    """
+
     async def list_ids(self, prefix: str = "") -> list[str]:
         """The ids of all sessions that begin so, sorted."""
         ...
@@ -76,7 +80,7 @@ class SessionCommits(Protocol):
     """What a session needs: to load itself, and to commit operations on sessions."""
 
     @property
-    def sessions(self) -> Store: ...
+    def sessions(self) -> SessionCalls: ...
 
     async def commit(self, *statements: Statement[Any]) -> tuple[Any, ...]:  # Any: a result for each
         """One unit of work. Cancellation: only the waiting ends; the unit still happens whole, or not at all."""
@@ -88,6 +92,9 @@ class Storage(SessionCommits, Protocol):
 
     durable: bool
     worker: str
+
+    @property
+    def sessions(self) -> Store: ...
 
     @property
     def runs(self) -> RunRegistry: ...

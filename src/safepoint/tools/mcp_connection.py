@@ -90,10 +90,12 @@ class Connection:
         self._lines: list[Line] = []
         self._closed = True
 
-    async def open(self) -> None:
-        """Connect. Cancellation: close it all the same."""
+    async def open(self) -> tuple[str, str | None]:
+        """Connect; the server's name for itself, and its instructions. Cancellation: close it all the same."""
         self._closed = False
-        await self._client()
+        client = await self._client()
+        info = client.server_info
+        return info.name if info is not None else self.name, client.instructions
 
     async def close(self) -> None:
         """Leave every line that was opened. Cancellation: put off until that is done."""
@@ -128,12 +130,6 @@ class Connection:
         so_far = f"{len(found)} tools on {len(asked)} pages"
         again = "it names a page again" if cursor in asked else "more than can be asked for"
         raise McpFailed(f"the list of tools of {self.name} has no end: {so_far}, and {again}")
-
-    async def greeting(self) -> tuple[str, str | None]:
-        """The server's name for itself, and its instructions. Cancellation: only the asking ends."""
-        client = await self._client()
-        info = client.server_info
-        return info.name if info is not None else self.name, client.instructions
 
     async def call(self, tool: str, args: dict[str, Any], on_progress: ProgressFnT) -> CallToolResult:  # Any: JSON
         """One call. Cancellation: the server is told, unless its answer has just come, which is then returned."""

@@ -203,10 +203,10 @@ class McpTools:
     async def __aenter__(self) -> list[McpTool]:
         """Connect, and ask which tools there are. Cancellation: what was opened is closed again."""
         try:
-            await self._connection.open()
+            name, instructions = await self._connection.open()
             tools = [self._tool(each) for each in self._chosen(await self._connection.tools())]
             if self._instructions:
-                _guide(tools, *await self._connection.greeting())
+                _guide(tools, name, instructions)
             return tools
         except BaseException:
             await self._connection.close()
