@@ -23,7 +23,7 @@ from tests.warm.process import Process, start_python
 APPS = Path(__file__).parent / "apps"
 PATIENCE = 30.0
 START = 120.0  # on a machine that has much else to do
-SERVER_MODULES = ("safepoint.cli.main", "safepoint.cli.serving", "safepoint.server.default_app")
+SERVER_MODULES = ("safepoint.cli.main", "safepoint.cli.serving", "safepoint.server.middleware")
 
 
 @dataclass(frozen=True)

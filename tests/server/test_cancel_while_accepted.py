@@ -10,14 +10,14 @@ import pytest
 from safepoint import Agent
 from safepoint._core.reasons import Reason
 from safepoint.errors import SessionBusy, StoreError
-from safepoint.server.apps import Catalog
 from safepoint.server.cancel_service import cancel_all
 from safepoint.server.config import ServerConfig
-from safepoint.server.ids import SessionKey
 from safepoint.server.managed_run import ManagedRun
-from safepoint.server.principal import LOCAL
 from safepoint.server.requests import CancelRequest, RunRequest
 from safepoint.server.run_manager import RunManager
+from safepoint.serving.apps import Catalog
+from safepoint.serving.ids import SessionKey
+from safepoint.serving.principal import LOCAL
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.operations import AcceptRun, Statement
 from safepoint.storage.run_records import RunRecord, RunState

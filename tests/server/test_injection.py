@@ -17,16 +17,16 @@ from safepoint._core.caller_cancellation import outlast
 from safepoint._core.reasons import Reason
 from safepoint._core.supervisor import Supervisor
 from safepoint.agent.tool_context import ToolContext
-from safepoint.server.apps import Catalog
 from safepoint.server.cancel_service import cancel_all
 from safepoint.server.config import ServerConfig
-from safepoint.server.ids import SessionKey
 from safepoint.server.lease_sweeper import LeaseSweeper
 from safepoint.server.managed_run import ManagedRun
-from safepoint.server.principal import LOCAL
 from safepoint.server.remote_cancel import cancel_records
 from safepoint.server.requests import CancelRequest, RunRequest
 from safepoint.server.run_manager import RunManager
+from safepoint.serving.apps import Catalog
+from safepoint.serving.ids import SessionKey
+from safepoint.serving.principal import LOCAL
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.operations import Statement
 from safepoint.storage.run_records import RunState

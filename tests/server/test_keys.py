@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from safepoint.server.ids import BadId
 from safepoint.server.keys import SECRET, KeyFile, KeyProblem, redact
-from safepoint.server.principal import Principal
+from safepoint.serving.ids import BadId
+from safepoint.serving.principal import Principal
 
 
 @pytest.fixture

@@ -13,16 +13,16 @@ import pytest
 from safepoint import Agent, ToolContext, tool
 from safepoint._core.reasons import Reason
 from safepoint.errors import StoreError
-from safepoint.server.apps import Catalog
 from safepoint.server.cancel_request import encode_ask
 from safepoint.server.cancel_service import clear_pause
 from safepoint.server.config import ServerConfig
-from safepoint.server.ids import SessionKey
 from safepoint.server.lease_sweeper import LeaseSweeper
 from safepoint.server.managed_run import ManagedRun
-from safepoint.server.principal import LOCAL
 from safepoint.server.requests import CancelRequest, RunRequest
 from safepoint.server.run_manager import RunManager
+from safepoint.serving.apps import Catalog
+from safepoint.serving.ids import SessionKey
+from safepoint.serving.principal import LOCAL
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.operations import MoveRun, OrphanedRuns, Query, Statement
 from safepoint.storage.run_records import RunRecord, RunState

@@ -16,12 +16,12 @@ from safepoint import Agent, check_history, tool
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason
 from safepoint.server import create_app
-from safepoint.server.ids import SessionKey
 from safepoint.server.managed_run import ManagedRun
-from safepoint.server.principal import LOCAL
 from safepoint.server.requests import RunRequest
 from safepoint.server.run_lookup import RunLookup
 from safepoint.server.run_manager import RunManager
+from safepoint.serving.ids import SessionKey
+from safepoint.serving.principal import LOCAL
 from safepoint.sessions import SqliteStorage
 from safepoint.storage.run_records import RunState
 from safepoint.testing import ScriptedModel, call, run_virtual, say

@@ -7,13 +7,13 @@ from typing import Any
 
 from safepoint import Agent, check_history, tool
 from safepoint.agent.journal import Ended
-from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
-from safepoint.server.ids import SessionKey
 from safepoint.server.managed_run import ManagedRun
-from safepoint.server.principal import LOCAL
 from safepoint.server.requests import RunRequest
 from safepoint.server.run_manager import RunManager
+from safepoint.serving.apps import Catalog
+from safepoint.serving.ids import SessionKey
+from safepoint.serving.principal import LOCAL
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.operations import AppendChanges, Statement
 from safepoint.testing import ScriptedModel, call, say

@@ -13,17 +13,17 @@ from safepoint import Agent, Hooks, ToolContext, tool
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint.errors import SessionBusy
-from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
 from safepoint.server.event_publisher import AnyRun
-from safepoint.server.ids import SessionKey
 from safepoint.server.managed_run import ManagedRun
 from safepoint.server.pagination import PageQuery
-from safepoint.server.principal import LOCAL, NotFound, Principal
 from safepoint.server.remote_cancel import cancel_records
 from safepoint.server.requests import CancelRequest, RunRequest
 from safepoint.server.run_lookup import RunLookup
 from safepoint.server.run_manager import Draining, RunManager
+from safepoint.serving.apps import Catalog
+from safepoint.serving.ids import SessionKey
+from safepoint.serving.principal import LOCAL, NotFound, Principal
 from safepoint.sessions import Session
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.operations import AcceptRun, Query, RunByKey, Statement, TakeRun

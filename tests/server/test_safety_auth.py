@@ -15,8 +15,7 @@ from safepoint import Ladder
 from safepoint.cli.main import app as command_line
 from safepoint.cli.serving import ladder_of, limits_of
 from safepoint.server import Limits, ServerConfig, create_app
-from safepoint.server.auth import check_exposed
-from safepoint.server.auth_throttle import AuthThrottle
+from safepoint.server.auth import AuthThrottle, check_exposed
 from safepoint.server.cookies import Logins
 from safepoint.server.headers import page_headers
 from safepoint.server.keys import KeyFile

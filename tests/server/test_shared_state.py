@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from safepoint.server.ids import SessionKey
-from safepoint.server.shared_state import bring, changed, drop_temporary, lasting, own, shared
+from safepoint.serving.ids import SessionKey
+from safepoint.serving.shared_state import bring, changed, drop_temporary, lasting, own, shared
 
 KEY = SessionKey("desk", "ann", "s")
 

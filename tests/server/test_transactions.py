@@ -13,14 +13,14 @@ from safepoint import Agent, tool
 from safepoint._core.reasons import Reason
 from safepoint.agent.tool_context import ToolContext
 from safepoint.server.app import create_app
-from safepoint.server.apps import Catalog
 from safepoint.server.cancel_service import cancel_all
 from safepoint.server.config import ServerConfig
-from safepoint.server.ids import SessionKey
 from safepoint.server.managed_run import ManagedRun
-from safepoint.server.principal import LOCAL
 from safepoint.server.requests import CancelRequest, RunRequest
 from safepoint.server.run_manager import RunManager
+from safepoint.serving.apps import Catalog
+from safepoint.serving.ids import SessionKey
+from safepoint.serving.principal import LOCAL
 from safepoint.sessions import MemoryStore, SqliteStore
 from safepoint.sessions.session import Session
 from safepoint.storage.memory import MemoryStorage

@@ -7,8 +7,8 @@ import json
 import pytest
 from pydantic import ValidationError
 
+from safepoint.server.app import told
 from safepoint.server.requests import CancelRequest, RunRequest
-from safepoint.server.validation_errors import told
 
 
 def errors_of(model: type[RunRequest] | type[CancelRequest], body: object) -> ValidationError:

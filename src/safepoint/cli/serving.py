@@ -23,13 +23,13 @@ from safepoint.cli.options import fail
 from safepoint.cli.serve_options import DATA, LogFormat, ServeOptions, StoreKind
 from safepoint.errors import ModelNotReady, StoreError
 from safepoint.server.app import create_app
-from safepoint.server.apps import Catalog
 from safepoint.server.auth import check_exposed
 from safepoint.server.config import OnCrash, ServerConfig
 from safepoint.server.keys import KeyFile
 from safepoint.server.logs import JsonLines, TextLines, configure_logging
 from safepoint.server.origins import is_loopback
 from safepoint.server.process import address_of, listen, serve_on
+from safepoint.serving.apps import Catalog
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.protocol import Storage
 from safepoint.storage.sqlite.storage import SqliteStorage

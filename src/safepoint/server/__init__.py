@@ -6,9 +6,9 @@ try:
     from safepoint.server.app import create_app
 except ModuleNotFoundError as error:
     raise missing("the server", "server", error) from error
-from safepoint.server.apps import Catalog
 from safepoint.server.config import Limits, OnCrash, ServerConfig
 from safepoint.server.keys import KeyFile
 from safepoint.server.process import serve
+from safepoint.serving.apps import Catalog
 
 __all__ = ["Catalog", "KeyFile", "Limits", "OnCrash", "ServerConfig", "create_app", "serve"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
-from typing import Any
+from itertools import islice
+from typing import Any, cast
 
 from fastapi import FastAPI, Request
+from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
@@ -19,16 +21,12 @@ from safepoint.agent.base import BaseAgent
 from safepoint.agent.validation import checked_ladder
 from safepoint.errors import HistoryError, SessionBusy, SessionNotFound, StoreError
 from safepoint.server.access_log import AccessLogMiddleware
-from safepoint.server.apps import Catalog
 from safepoint.server.auth import check_exposed
 from safepoint.server.config import ServerConfig
-from safepoint.server.default_app import DefaultApp
-from safepoint.server.ids import BadId, ReservedName
 from safepoint.server.keys import KeyFile
 from safepoint.server.lease_sweeper import LeaseSweeper
-from safepoint.server.middleware import AuthMiddleware
+from safepoint.server.middleware import AuthMiddleware, DefaultApp
 from safepoint.server.openapi import describe
-from safepoint.server.principal import NotAllowed, NotFound
 from safepoint.server.readiness import Readiness
 from safepoint.server.routes import (
     apps,
@@ -45,11 +43,50 @@ from safepoint.server.routes import (
 from safepoint.server.run_manager import Draining, NoSuchApp, RunManager, TooMany
 from safepoint.server.run_request import NothingToAnswer
 from safepoint.server.shadowing import check_routes
-from safepoint.server.validation_errors import answer_invalid
+from safepoint.serving.apps import Catalog
+from safepoint.serving.ids import BadId, ReservedName
+from safepoint.serving.principal import NotAllowed, NotFound
 from safepoint.sessions.stores import MemoryStore, SqliteStore
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.protocol import Storage, missing_parts
 from safepoint.storage.run_records import KeyTaken
+
+# What a client is told about a request of the wrong shape: as ADK's server says it, and never at length.
+#
+# A body may be wrong in a hundred thousand places. Each would be an error with a copy of what was sent; telling all of
+# them takes seconds in which nobody else is served.
+
+_ERRORS = 20
+_INSIDE = 20
+_TEXT = 500
+
+
+async def answer_invalid(request: Request, error: Exception) -> JSONResponse:
+    """Cancellation: there is nothing to wait for."""
+    assert isinstance(error, RequestValidationError)
+    return JSONResponse({"detail": jsonable_encoder(told(error.errors()))}, 422)
+
+
+def told(errors: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:  # Any: as pydantic makes them
+    """The first of the errors, each with a glimpse of what was sent."""
+    return [{**error, "input": glimpse(error.get("input"))} for error in islice(errors, _ERRORS)]
+
+
+def glimpse(value: Any, depth: int = 3) -> Any:  # Any: JSON
+    """The value, with `…` for what there is too much of."""
+    if isinstance(value, str):
+        return value if len(value) <= _TEXT else f"{value[:_TEXT]}…"
+    if isinstance(value, dict):
+        named = cast(dict[str, Any], value)  # Any: as above
+        pairs = islice(named.items(), _INSIDE if depth else 0)
+        shown = {glimpse(name): glimpse(each, depth - 1) for name, each in pairs}
+        return shown if len(shown) == len(named) else {**shown, "…": "…"}
+    if isinstance(value, list):
+        items = cast(list[Any], value)  # type: ignore[redundant-cast]  # pyright sees a list of the unknown
+        glimpses = [glimpse(each, depth - 1) for each in items[: _INSIDE if depth else 0]]
+        return glimpses if len(glimpses) == len(items) else [*glimpses, "…"]
+    return value
+
 
 _log = logging.getLogger("safepoint")
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from starlette.types import Scope
 
 from safepoint.server.auth import Authenticator, Head, Refusal
-from safepoint.server.principal import Principal
+from safepoint.serving.principal import Principal
 
 _LOOK = 0.5
 _SCOPE = "safepoint.authorization"

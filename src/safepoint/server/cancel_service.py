@@ -19,12 +19,12 @@ from safepoint.agent.result import StopReason
 from safepoint.agent.resume import Unanswered
 from safepoint.errors import SessionBusy, StoreError
 from safepoint.server.cancel_request import encode_ask
-from safepoint.server.ids import SessionKey
 from safepoint.server.managed_run import ManagedRun
-from safepoint.server.principal import NotFound
 from safepoint.server.requests import CancelRequest
 from safepoint.server.run_manager import RunManager
 from safepoint.server.wire_events import EventContext
+from safepoint.serving.ids import SessionKey
+from safepoint.serving.principal import NotFound
 from safepoint.storage.run_records import RecordMoved, RunRecord, RunState
 
 _PATIENCE = 1.0

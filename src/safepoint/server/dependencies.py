@@ -9,6 +9,7 @@ from starlette.requests import HTTPConnection
 
 from safepoint.server.readiness import Readiness
 from safepoint.server.run_manager import RunManager
+from safepoint.serving.principal import Principal
 
 
 async def _host_of(connection: HTTPConnection) -> RunManager:
@@ -25,5 +26,13 @@ async def _readiness_of(connection: HTTPConnection) -> Readiness:
     return found
 
 
+async def _principal_of(connection: HTTPConnection) -> Principal:
+    """Put there by the guard, before any route. Cancellation: there is nothing to wait for."""
+    found = connection.scope["safepoint.principal"]
+    assert isinstance(found, Principal)
+    return found
+
+
 Manager = Annotated[RunManager, Depends(_host_of)]
 Ready = Annotated[Readiness, Depends(_readiness_of)]
+Who = Annotated[Principal, Depends(_principal_of)]

@@ -28,7 +28,6 @@ from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.run import Run
 from safepoint.history.parts import Message
 from safepoint.server.feed import Feed
-from safepoint.server.shared_state import SHARED, own
 from safepoint.server.state_delta import StateDeltas
 from safepoint.server.tool_output import Told
 from safepoint.server.wire_events import (
@@ -43,6 +42,7 @@ from safepoint.server.wire_events import (
     usage_json,
     with_usage,
 )
+from safepoint.serving.shared_state import SHARED, own
 from safepoint.sessions.session import Session
 
 AnyRun: TypeAlias = Run[Any, Any]  # Any: runs of every agent

@@ -16,9 +16,9 @@ from pydantic import ValidationError
 from safepoint.errors import HistoryError
 from safepoint.history.check import check_history, part_rank
 from safepoint.history.parts import Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
-from safepoint.server.ids import SessionKey
 from safepoint.server.requests import ImportedEvent, WirePart
 from safepoint.server.wire_events import EventContext, Json, message_event
+from safepoint.serving.ids import SessionKey
 
 _RESERVED = "adk_request_"
 

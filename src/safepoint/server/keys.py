@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from safepoint.errors import SafepointError
-from safepoint.server.ids import check_id
-from safepoint.server.principal import LOCAL, Principal
+from safepoint.serving.ids import check_id
+from safepoint.serving.principal import LOCAL, Principal
 
 _log = logging.getLogger("safepoint.server")
 

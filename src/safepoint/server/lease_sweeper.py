@@ -19,12 +19,12 @@ from safepoint._core.supervisor import Supervisor
 from safepoint.errors import StoreError
 from safepoint.server.cancel_request import decode_ask, stopping
 from safepoint.server.cancel_service import ask, clear_pause
-from safepoint.server.ids import SessionKey
 from safepoint.server.managed_run import ManagedRun
-from safepoint.server.principal import NotFound
 from safepoint.server.requests import CancelRequest
 from safepoint.server.run_manager import NoSuchApp, RunManager
 from safepoint.server.takeover import settle, take_over
+from safepoint.serving.ids import SessionKey
+from safepoint.serving.principal import NotFound
 from safepoint.storage.run_records import RecordMoved, RunRecord, RunState, StoredCancelRequest
 
 _log = logging.getLogger("safepoint.server")

@@ -23,9 +23,9 @@ from safepoint.history.parts import Prompt
 from safepoint.server.disconnect import DisconnectPolicy
 from safepoint.server.event_publisher import AnyRun, EventPublisher, before_its_turn, failure
 from safepoint.server.feed import Feed
-from safepoint.server.ids import SessionKey
 from safepoint.server.state_sync import StateSync, reason_json, state_after
 from safepoint.server.wire_events import ABORTED, Abnormal, EventContext, Json, error_frame, usage_json
+from safepoint.serving.ids import SessionKey
 from safepoint.sessions.dispatch import Delivery, IfBusy, SessionDispatcher
 from safepoint.sessions.pending_ends import REFUSED
 from safepoint.sessions.session import Session

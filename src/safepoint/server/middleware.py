@@ -7,22 +7,204 @@ door is logged, and the client is told that it did, and nothing else.
 
 from __future__ import annotations
 
+import html
+import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from safepoint.server.auth import Authenticator, Head, Refusal
 from safepoint.server.authorization import Authorizations
-from safepoint.server.concurrency_limits import VIEWERS, ConcurrencyLimits
-from safepoint.server.config import ServerConfig
+from safepoint.server.config import Limits, ServerConfig
+from safepoint.server.cookies import set_cookie
+from safepoint.server.headers import page_headers
 from safepoint.server.json_limits import JsonProblem, find_problem
 from safepoint.server.keys import KeyFile
-from safepoint.server.login import log_in, log_out, login_page
-from safepoint.server.principal import Principal
-from safepoint.server.responses import cors_headers, preflight, reply, reply_json
+from safepoint.serving.principal import Principal
+
+# How the page gets its cookie: a form that sends the key once, and never in an address.
+
+# Answers that the guard gives itself, as ASGI messages.
+
+JSON_TYPE = "application/json"
+
+
+async def reply(send: Send, refusal: Refusal, *, websocket: bool = False, denial: bool = False) -> None:
+    """`denial`: the server below can answer a WebSocket handshake with a status. Cancellation: told or not."""
+    if websocket and not denial:
+        await send({"type": "websocket.close", "code": 1008, "reason": refusal.text[:120]})
+        return
+    kind = "websocket.http.response" if websocket else "http.response"
+    text = refusal.text if refusal.plain else json.dumps({"detail": refusal.text})
+    type_ = "text/plain; charset=utf-8" if refusal.plain else JSON_TYPE
+    await _send(send, kind, refusal.status, text, type_, refusal.headers)
+
+
+async def reply_json(
+    send: Send, status: int, body: Mapping[str, object], headers: Mapping[str, str] | None = None
+) -> None:
+    """Cancellation: told or not."""
+    await _send(send, "http.response", status, json.dumps(body), JSON_TYPE, headers)
+
+
+async def reply_html(send: Send, status: int, page: str, headers: Mapping[str, str]) -> None:
+    """Cancellation: told or not."""
+    await _send(send, "http.response", status, page, "text/html; charset=utf-8", headers)
+
+
+async def redirect(send: Send, to: str, headers: Mapping[str, str]) -> None:
+    """Cancellation: told or not."""
+    await _send(send, "http.response", 303, "", "text/plain", {"Location": to, **headers})
+
+
+async def preflight(send: Send) -> None:
+    """A browser asks what a page of another server may do here. Cancellation: told or not."""
+    allowed = {
+        "Access-Control-Allow-Methods": "GET, POST, PATCH, DELETE",
+        "Access-Control-Allow-Headers": "Authorization, Content-Type, Last-Event-ID",
+        "Access-Control-Max-Age": "600",
+    }
+    await _send(send, "http.response", 204, "", None, allowed)
+
+
+def cors_headers(page: str) -> tuple[tuple[bytes, bytes], ...]:
+    """Cookies are left out: they count for the server's own page only. Of our headers it may read what it needs."""
+    return (
+        (b"access-control-allow-origin", page.encode("latin-1")),
+        (b"access-control-expose-headers", b"Safepoint-Run, Retry-After, Link"),
+        (b"vary", b"Origin"),
+    )
+
+
+async def _send(
+    send: Send, kind: str, status: int, text: str, type_: str | None, headers: Mapping[str, str] | None
+) -> None:
+    body = text.encode()
+    given = {"Content-Type": type_, **(headers or {})} if type_ is not None else dict(headers or {})
+    if status != 204:
+        given["Content-Length"] = str(len(body))
+    raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in given.items()]
+    await send({"type": f"{kind}.start", "status": status, "headers": raw})
+    await send({"type": f"{kind}.body", "body": body})
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><title>Safepoint</title>
+<style>body {{ font: 16px system-ui, sans-serif; margin: 20vh auto; max-width: 24rem }}
+input, button {{ font: inherit; padding: .4rem; width: 100%; box-sizing: border-box; margin-top: .5rem }}</style>
+</head>
+<body><h1>Safepoint</h1>
+<form method="post" action="login"><label for="key">API key</label>
+<input id="key" name="key" type="password" autocomplete="off" required autofocus>
+<button>Log in</button></form>
+<p role="alert">{problem}</p>
+</body></html>
+"""
+
+
+async def log_in(door: Authenticator, head: Head, body: bytes, send: Send) -> None:
+    """A form is answered with the page, JSON with JSON. Cancellation: logged in or not."""
+    is_form = head.get(b"content-type").partition(";")[0].strip() == "application/x-www-form-urlencoded"
+    found = door.log_in(head, _key_in(body, is_form=is_form))
+    if isinstance(found, Refusal):
+        await (login_page(send, found) if is_form and found.status in (401, 429) else reply(send, found))
+        return
+    who, token = found
+    secure = head.scope.get("scheme") == "https" or head.get(b"x-forwarded-proto") == "https"
+    cookie = {"Set-Cookie": set_cookie(head.cookie, token, secure=secure)}
+    if is_form:
+        await redirect(send, f"{head.scope.get('root_path', '')}/", cookie)
+    else:
+        await reply_json(send, 200, {"name": who.name, "user": who.user, "admin": who.admin}, cookie)
+
+
+async def log_out(door: Authenticator, head: Head, send: Send) -> None:
+    """Cancellation: logged out or not."""
+    door.log_out(head)
+    await reply_json(send, 200, {}, {"Set-Cookie": set_cookie(head.cookie, "", secure=False)})
+
+
+async def login_page(send: Send, refusal: Refusal) -> None:
+    """Cancellation: told or not."""
+    problem = "" if "send an API key" in refusal.text else refusal.text
+    page = _PAGE.format(problem=html.escape(problem))
+    await reply_html(send, refusal.status, page, {**page_headers(page), **(refusal.headers or {})})
+
+
+def _key_in(body: bytes, *, is_form: bool) -> str:
+    """The key that was sent; empty, and so wrong, if there is none."""
+    try:
+        found: Any = parse_qs(body.decode()).get("key", [""])[0] if is_form else json.loads(body)["key"]  # Any: JSON
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ""
+    return found if isinstance(found, str) else ""
+
+
+# Addresses without an app: they mean the one that the server was told, as ADK's server does it.
+
+_SHORT = ("/users/", "/app-info")
+
+
+class DefaultApp:
+    """ASGI middleware: `/users/…` and `/app-info` become those of `/apps/{name}`."""
+
+    def __init__(self, app: ASGIApp, *, name: str) -> None:
+        self._app = app
+        self._before = f"/apps/{name}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Cancellation: that of the request."""
+        root = scope.get("root_path", "")
+        path: str = scope.get("path", "").removeprefix(root)
+        if path.startswith(_SHORT):
+            scope["path"] = f"{root}{self._before}{path}"
+            scope["raw_path"] = scope["path"].encode()
+        await self._app(scope, receive, send)
+
+
+# How many requests may stay open at once: those that wait for a run, and, counted apart, those that stop one.
+
+VIEWERS = "viewers"
+
+
+class ConcurrencyLimits:
+    """Counts open requests. A cancel has a bucket of its own for each key, so nothing else can crowd it out."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._taken: Counter[str] = Counter()
+
+    def kind(self, head: Head, who: Principal) -> str | None:
+        """Which count the request belongs to; None if it is over soon."""
+        path = head.path
+        if path.endswith(":cancel"):
+            return f"cancel/{who.name}"
+        if path in ("/run", "/run_sse", "/run_live") or (path.startswith("/runs/") and path.endswith("/events")):
+            return VIEWERS
+        return None
+
+    def take(self, kind: str) -> Refusal | None:
+        """None, or why there is no seat left."""
+        limits, wait = self._limits, {"Retry-After": "5"}
+        if kind == VIEWERS and self._taken[kind] >= limits.viewers:
+            return Refusal(503, f"{limits.viewers} requests wait for runs already, and no more may", wait)
+        if kind != VIEWERS and self._taken[kind] >= limits.cancels:
+            return Refusal(429, f"{limits.cancels} cancels of this key are open already: send waitSeconds: 0", wait)
+        self._taken[kind] += 1
+        return None
+
+    def give_back(self, kind: str) -> None:
+        self._taken[kind] -= 1
+        if not self._taken[kind]:
+            del self._taken[kind]
+
 
 _log = logging.getLogger("safepoint.server")
 

@@ -15,8 +15,8 @@ from urllib.parse import urlencode
 
 from fastapi import Depends, Query
 
-from safepoint.server.ids import BadId, check_id, check_ids
 from safepoint.server.wire_events import Json
+from safepoint.serving.ids import BadId, check_id, check_ids
 from safepoint.storage.run_records import Cursor, RunState
 
 USUAL = 100

@@ -17,10 +17,10 @@ from safepoint._core.receipts import Outcome
 from safepoint.agent.result import StopReason
 from safepoint.errors import SessionNotFound
 from safepoint.server.cancel_service import Cancelled, cancel_all, clear_pause, no_node, store_request
-from safepoint.server.ids import SessionKey
 from safepoint.server.requests import CancelRequest
 from safepoint.server.run_manager import RunManager
 from safepoint.server.takeover import settle, take_over
+from safepoint.serving.ids import SessionKey
 from safepoint.storage.run_records import RecordMoved, RunRecord, RunState
 
 _LAST_WORD = 0.5

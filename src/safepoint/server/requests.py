@@ -17,7 +17,7 @@ from pydantic.alias_generators import to_camel
 
 from safepoint._core.points import Level, SafePoint
 from safepoint.history.parts import File, Image, Text, UserPart
-from safepoint.server.ids import SessionKey
+from safepoint.serving.ids import SessionKey
 from safepoint.sessions.dispatch import IfBusy
 
 # In bodies of ours a number is a number and a yes is true: a stop that was misread is no stop that was asked for.

@@ -12,14 +12,14 @@ from functools import partial
 from safepoint._core.supervisor import Supervisor
 from safepoint.errors import SessionNotFound, StoreError
 from safepoint.server.feed import Feed
-from safepoint.server.ids import SessionKey, check_id
 from safepoint.server.managed_run import ManagedRun, first_stored
 from safepoint.server.pagination import PageQuery
-from safepoint.server.principal import NotFound, Principal
 from safepoint.server.run_manager import RunManager
 from safepoint.server.serializers import SessionContext, listed_json, session_json, stored_run_events
-from safepoint.server.shared_state import places
 from safepoint.server.wire_events import EventContext, Json, error_frame, first_author
+from safepoint.serving.ids import SessionKey, check_id
+from safepoint.serving.principal import NotFound, Principal
+from safepoint.serving.shared_state import places
 from safepoint.storage.run_records import Cursor, RunRecord, RunState
 from safepoint.storage.shared_state import Note
 

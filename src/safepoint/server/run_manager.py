@@ -24,19 +24,19 @@ from safepoint._core.reasons import Reason, Source
 from safepoint.agent.base import BaseAgent
 from safepoint.errors import SafepointError, SessionBusy, StoreError
 from safepoint.history.parts import Message
-from safepoint.server.apps import Catalog
 from safepoint.server.config import ServerConfig
 from safepoint.server.cross_process_queue import CrossProcessQueue
 from safepoint.server.event_publisher import AnyRun
-from safepoint.server.ids import SessionKey
 from safepoint.server.managed_run import NOT_TAKEN, ManagedRun
 from safepoint.server.operations import Operations
-from safepoint.server.principal import Principal
 from safepoint.server.requests import RunRequest, digest_of
 from safepoint.server.run_request import Start, start
-from safepoint.server.shared_state import SHARED, lasting, merge, own
 from safepoint.server.state_sync import share
 from safepoint.server.wire_events import EventContext
+from safepoint.serving.apps import Catalog
+from safepoint.serving.ids import SessionKey
+from safepoint.serving.principal import Principal
+from safepoint.serving.shared_state import SHARED, lasting, merge, own
 from safepoint.sessions.dispatch import IfBusy, SessionDispatcher
 from safepoint.sessions.session import Session
 from safepoint.storage.operations import AcceptRun, AddNote, DeleteSession, ForgetNotes, ForgetRuns, TouchSession

@@ -14,10 +14,8 @@ from safepoint.agent.usage import Usage
 from safepoint.history.parts import Message
 from safepoint.server.cancel_service import Cancelled
 from safepoint.server.event_publisher import abnormal_end, before_its_turn
-from safepoint.server.ids import SessionKey
 from safepoint.server.importing import imported_events
 from safepoint.server.managed_run import ManagedRun
-from safepoint.server.shared_state import lasting, own
 from safepoint.server.state_sync import reason_json
 from safepoint.server.wire_events import (
     EventContext,
@@ -32,6 +30,8 @@ from safepoint.server.wire_events import (
     with_state,
     with_usage,
 )
+from safepoint.serving.ids import SessionKey
+from safepoint.serving.shared_state import lasting, own
 from safepoint.sessions.rewind import Rewound
 from safepoint.sessions.session import Session
 from safepoint.storage.run_records import RunRecord

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from safepoint.server.shared_state import difference
 from safepoint.server.wire_events import Json, plain, with_state
+from safepoint.serving.shared_state import difference
 
 
 class StateDeltas:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from safepoint._core.reasons import Reason, Source
 from safepoint.agent.journal import Ended
 from safepoint.agent.result import StopReason
-from safepoint.server.ids import SessionKey
-from safepoint.server.shared_state import bring, changed, drop_temporary, merge, own, places, shared
 from safepoint.server.wire_events import usage_json
+from safepoint.serving.ids import SessionKey
+from safepoint.serving.shared_state import bring, changed, drop_temporary, merge, own, places, shared
 from safepoint.sessions.session import Session
 from safepoint.storage.operations import AcceptRun, AddNote, MoveRun, ReadShared, Share, Statement
 from safepoint.storage.run_records import RunState

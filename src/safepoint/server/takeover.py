@@ -28,12 +28,12 @@ from safepoint.history.parts import user_message
 from safepoint.server.cancel_request import stopping
 from safepoint.server.cancel_service import clear_pause
 from safepoint.server.config import OnCrash, ServerConfig
-from safepoint.server.ids import SessionKey
 from safepoint.server.managed_run import ManagedRun
 from safepoint.server.requests import RunRequest
 from safepoint.server.run_manager import RunManager
 from safepoint.server.run_request import NothingToAnswer, Start, start
 from safepoint.server.state_sync import reason_json
+from safepoint.serving.ids import SessionKey
 from safepoint.sessions.dispatch import SessionDispatcher
 from safepoint.sessions.sealing import CRASH
 from safepoint.sessions.session import Session

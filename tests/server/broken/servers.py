@@ -19,11 +19,11 @@ from safepoint.agent.journal import Ended
 from safepoint.server.app import create_app
 from safepoint.server.config import ServerConfig
 from safepoint.server.feed import Feed, Frame, Viewer
-from safepoint.server.ids import SessionKey
 from safepoint.server.managed_run import ManagedRun
 from safepoint.server.requests import RunRequest
 from safepoint.server.run_manager import RunManager
 from safepoint.server.wire_events import EventContext, message_event
+from safepoint.serving.ids import SessionKey
 from safepoint.sessions import SessionDispatcher
 from safepoint.sessions.dispatch import IfBusy
 from safepoint.storage.memory import MemoryStorage

@@ -13,12 +13,11 @@ from safepoint.agent.agent import Agent
 from safepoint.agent.base import BaseAgent
 from safepoint.compose.composite import Composite
 from safepoint.server import described
-from safepoint.server.dependencies import Manager, Ready
-from safepoint.server.ids import check_id
+from safepoint.server.dependencies import Manager, Ready, Who
 from safepoint.server.openapi import Responses, answers, by_name
-from safepoint.server.principal import Who
 from safepoint.server.readiness import State
 from safepoint.server.wire_events import Json
+from safepoint.serving.ids import check_id
 
 _A_MOMENT = 0.2  # whoever asks whether it is alive may not have much more
 

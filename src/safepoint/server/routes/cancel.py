@@ -10,11 +10,9 @@ from fastapi.responses import JSONResponse
 
 from safepoint.server import described
 from safepoint.server.cancel_service import Cancelled, cancel_all
-from safepoint.server.dependencies import Manager
-from safepoint.server.ids import SessionKey, check_ids
+from safepoint.server.dependencies import Manager, Who
 from safepoint.server.managed_run import ManagedRun
 from safepoint.server.openapi import answers, by_name
-from safepoint.server.principal import Principal, Who
 from safepoint.server.remote_cancel import cancel_records
 from safepoint.server.requests import CancelMany, CancelRequest
 from safepoint.server.routes.sessions import BASE
@@ -22,6 +20,8 @@ from safepoint.server.run_lookup import RunLookup
 from safepoint.server.run_manager import RunManager
 from safepoint.server.serializers import cancelled_json, record_json, without_nulls
 from safepoint.server.wire_events import Json
+from safepoint.serving.ids import SessionKey, check_ids
+from safepoint.serving.principal import Principal
 
 routes = APIRouter(generate_unique_id_function=by_name)
 

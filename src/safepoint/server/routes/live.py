@@ -23,14 +23,14 @@ from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
 
 from safepoint.errors import HistoryError, SafepointError, SessionBusy, SessionNotFound, StoreError
 from safepoint.server.authorization import authorization_of
-from safepoint.server.dependencies import Manager
+from safepoint.server.dependencies import Manager, Who
 from safepoint.server.feed import Viewer
-from safepoint.server.ids import BadId, SessionKey
 from safepoint.server.live_frames import BadFrame, Intake, LiveQuery, LiveRequest, error_frame, event_frame, read_frame
 from safepoint.server.managed_run import ManagedRun
-from safepoint.server.principal import NotFound, Principal, Who
 from safepoint.server.requests import Content, RunRequest, SaidPart
 from safepoint.server.run_manager import Draining, NoSuchApp, RunManager, TooMany
+from safepoint.serving.ids import BadId, SessionKey
+from safepoint.serving.principal import NotFound, Principal
 
 _log = logging.getLogger("safepoint.server")
 

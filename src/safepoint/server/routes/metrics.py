@@ -5,10 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 
-from safepoint.server.dependencies import Manager
+from safepoint.server.dependencies import Manager, Who
 from safepoint.server.metrics import CONTENT_TYPE
 from safepoint.server.openapi import by_name
-from safepoint.server.principal import Who
 
 routes = APIRouter(generate_unique_id_function=by_name)
 

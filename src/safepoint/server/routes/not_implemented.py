@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter, HTTPException
 
-from safepoint.server.ids import check_id
-from safepoint.server.principal import Who
+from safepoint.server.dependencies import Who
 from safepoint.server.routes.sessions import BASE
+from safepoint.serving.ids import check_id
 
 routes = APIRouter(include_in_schema=False)
 

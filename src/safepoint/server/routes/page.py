@@ -10,8 +10,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 
 from safepoint.server.api_docs import api_page
+from safepoint.server.dependencies import Who
 from safepoint.server.headers import page_headers
-from safepoint.server.principal import Who
 
 _FOLDER = Path(__file__).parents[1] / "page"
 _USER = 'data-user=""'  # whose page it is; empty: whoever looks may choose

@@ -9,16 +9,16 @@ from fastapi import APIRouter, HTTPException
 from safepoint.errors import SessionBusy, SessionNotFound
 from safepoint.server import described
 from safepoint.server.cancel_service import cancel_all, withdraw
-from safepoint.server.dependencies import Manager
-from safepoint.server.ids import SessionKey
+from safepoint.server.dependencies import Manager, Who
 from safepoint.server.managed_run import ManagedRun
 from safepoint.server.openapi import answers, by_name, errors
-from safepoint.server.principal import Principal, Who
 from safepoint.server.requests import Answer, CancelRequest, Content, ResumeRequest, RewindRequest, RunRequest, SaidPart
 from safepoint.server.run_lookup import RunLookup
 from safepoint.server.run_manager import RunManager
 from safepoint.server.serializers import record_json, rewound_json, run_json, without_nulls
 from safepoint.server.wire_events import EventContext, Json
+from safepoint.serving.ids import SessionKey
+from safepoint.serving.principal import Principal
 from safepoint.sessions.dispatch import SessionDispatcher
 from safepoint.storage.session_data import StoredRun
 

@@ -11,12 +11,11 @@ from fastapi.responses import Response
 from safepoint.agent.steering import SteerOutcome
 from safepoint.errors import SessionBusy
 from safepoint.server import described
-from safepoint.server.dependencies import Manager
+from safepoint.server.dependencies import Manager, Who
 from safepoint.server.event_stream import EventStream
 from safepoint.server.managed_run import ManagedRun
 from safepoint.server.openapi import answers, by_name, errors, streams
 from safepoint.server.pagination import RunPage
-from safepoint.server.principal import Who
 from safepoint.server.requests import SteerRequest
 from safepoint.server.run_lookup import RunLookup
 from safepoint.server.serializers import holding_json, record_json, run_json, without_nulls

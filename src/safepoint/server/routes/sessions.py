@@ -11,16 +11,15 @@ from fastapi import APIRouter, Body, HTTPException
 from safepoint.errors import SessionExists, SessionNotFound
 from safepoint.history.parts import Message
 from safepoint.server import described
-from safepoint.server.dependencies import Manager
-from safepoint.server.ids import SessionKey
+from safepoint.server.dependencies import Manager, Who
 from safepoint.server.importing import imported_messages
 from safepoint.server.openapi import answers, answers_null, by_name, errors
-from safepoint.server.principal import Who
 from safepoint.server.remote_cancel import cancel_records
 from safepoint.server.requests import CancelRequest, NewSession, State, StatePatch
 from safepoint.server.run_lookup import RunLookup
 from safepoint.server.run_manager import RunManager
 from safepoint.server.wire_events import Json
+from safepoint.serving.ids import SessionKey
 
 _PATIENCE = 15.0  # for runs of other processes to stop
 BASE = "/apps/{app}/users/{user}/sessions"

@@ -8,13 +8,9 @@ exist, and is answered like everything that does not exist.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
-
-from fastapi import Depends
-from starlette.requests import HTTPConnection
 
 from safepoint._core.reasons import Reason, Source
-from safepoint.server.ids import SessionKey, check_id
+from safepoint.serving.ids import SessionKey, check_id
 
 
 class NotFound(LookupError):
@@ -69,13 +65,3 @@ class Principal:
 LOCAL = Principal("local", admin=True)
 # Whoever asks whether the server is alive. No user has an empty name, so nothing is theirs.
 NOBODY = Principal("", user="")
-
-
-async def _principal_of(connection: HTTPConnection) -> Principal:
-    """Put there by the guard, before any route. Cancellation: there is nothing to wait for."""
-    found = connection.scope["safepoint.principal"]
-    assert isinstance(found, Principal)
-    return found
-
-
-Who = Annotated[Principal, Depends(_principal_of)]

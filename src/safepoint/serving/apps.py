@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from safepoint.agent.base import BaseAgent
-from safepoint.server.ids import BadId, check_id
+from safepoint.serving.ids import BadId, check_id
 
 _log = logging.getLogger("safepoint")
 

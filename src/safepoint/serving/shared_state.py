@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any
 
-from safepoint.server.ids import SessionKey
+from safepoint.serving.ids import SessionKey
 
 SHARED = ("app:", "user:")
 _TEMPORARY = "temp:"
