@@ -137,8 +137,8 @@ def test_a_thread_that_reads_an_entry_late_comes_to_the_same(log: list[Entry]) -
     for entry in log:
         slow.append(entry)
         readings.append(slow.standing())
-    for count, entry in enumerate(log):
-        again = readings[count].after(entry)
+    for count in (*reversed(range(len(log))), *range(len(log))):
+        again = readings[count].after(log[count])
         assert views(again) == views(replay(log[: count + 1]))
 
 

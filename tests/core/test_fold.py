@@ -217,6 +217,8 @@ def test_a_request_of_asks_for_which_a_node_has_stopped_takes_effect_everywhere(
     assert repr(request).startswith("Request(SafePoint.ANY, deadline=None, recursive=False, asks=(Ask(")
     assert request in {request}
     assert request != "a request"
+    assert request != fold([here, there]), "that one is for two places only"
+    assert len({request, fold([here, there]), fold([here])}) == 3
 
 
 def test_what_hits_is_worked_out_anew_once_a_deadline_may_have_come() -> None:
@@ -243,4 +245,4 @@ def test_an_ask_for_which_a_node_has_stopped_hits_at_every_safe_point_and_only_t
 def test_points_of_which_one_has_all_of_the_other_are_joined_in_either_order() -> None:
     wide, narrow = SafePoint.AFTER_TOOL | SafePoint.named("page"), SafePoint.AFTER_TOOL
     assert stronger_at(wide, narrow) == stronger_at(narrow, wide) == wide
-    assert stronger_at(wide, narrow) is wide, "nothing is made that is there already"
+    assert stronger_at(wide, narrow) is stronger_at(wide, wide) is wide, "nothing is made that is there already"

@@ -11,7 +11,7 @@ import pytest
 
 from safepoint._core.clock import current_clock
 from safepoint._core.ladder import StopPolicy, WorkKind
-from safepoint._core.threads import in_thread
+from safepoint._core.threads import in_thread, off_loop
 from safepoint._core.work import Abandoned, Cut, Failed, Returned
 from tests.core.piece import Piece, settled
 from tests.virtual import passes, virtual
@@ -193,3 +193,25 @@ async def test_a_thread_whose_waiting_was_cut_ends_in_silence() -> None:
     await asyncio.to_thread(thread.join)
     await settled()
     assert errors == []
+
+
+# -- computing beside the loop -----------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_long_computation_runs_in_a_daemon_thread_and_the_clock_waits_for_it() -> None:
+    def compute() -> tuple[str, bool]:
+        thread = threading.current_thread()
+        return thread.name, thread.daemon
+
+    assert await off_loop(compute, "sum") == ("safepoint:sum", True)
+    await passes(1)  # time would stand still while the clock still counted it
+
+
+@virtual
+async def test_what_a_long_computation_raises_reaches_its_caller() -> None:
+    def fails() -> None:
+        raise LookupError("nothing there")
+
+    with pytest.raises(LookupError, match="nothing there"):
+        await off_loop(fails, "search")

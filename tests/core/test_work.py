@@ -283,6 +283,16 @@ async def test_a_task_is_cancelled_once_more_before_it_is_abandoned_and_what_end
 
 
 @virtual
+async def test_work_that_ends_in_the_moment_in_which_it_would_be_abandoned_is_no_orphan() -> None:
+    piece = Piece(for_ever, stop_policy=StopPolicy(WorkKind.THREAD, grace=0.0))
+    piece.work.stop()
+    assert piece.work.task is not None
+    piece.work.task.cancel()  # before its first step, so that only the end of the task tells of it
+    assert isinstance(await piece.outcome(), NeverRan)
+    assert piece.work.orphan is None
+
+
+@virtual
 @pytest.mark.parametrize("turns", range(6))
 @pytest.mark.parametrize("force", [False, True])
 async def test_a_task_that_ends_some_turns_of_the_loop_after_its_last_cancel_is_no_orphan(

@@ -12,6 +12,7 @@ from safepoint.errors import HistoryError
 from safepoint.history import (
     ClosedCall,
     Draft,
+    Image,
     LedgerState,
     Message,
     Notice,
@@ -26,6 +27,7 @@ from safepoint.history import (
     result_text,
     tool_result,
 )
+from safepoint.history.closing import remark, unmarked
 from tests.history.conversations import PATIENT, batches, drafts, histories, open_histories, wild_text
 from tests.history.tables import assistant, call, result, tool, user
 
@@ -310,6 +312,17 @@ def test_a_result_keeps_the_state_but_what_still_ran_was_cut(state: LedgerState)
     assert (answer.call_id, answer.name) == ("1", "search")
     assert answer.state == ("cut" if state is LedgerState.RUNNING else state)
     assert answer.content == result_text(closed(state, content="8"))
+
+
+@pytest.mark.parametrize("state", LedgerState)
+def test_what_a_tool_returned_is_shown_if_it_returned_and_not_otherwise(state: LedgerState) -> None:
+    picture = Image(b"...")
+    returned = state in (LedgerState.FINISHED, LedgerState.FINISHED_LATE)
+    assert tool_result(closed(state, content="8", parts=(picture,))).parts == ((picture,) if returned else ())
+
+
+def test_the_sentence_of_a_remark_is_found_in_it() -> None:
+    assert unmarked(remark("Lunch [is] ready.")) == "Lunch [is] ready."
 
 
 def test_a_result_is_mended_but_not_cut() -> None:

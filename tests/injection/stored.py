@@ -10,12 +10,12 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from safepoint import Agent, Ladder, SafePoint, ToolContext, tool
+from safepoint import Agent, Ladder, Receipt, SafePoint, ToolContext, tool
 from safepoint._core.caller_cancellation import outlast
 from safepoint._core.supervisor import Supervisor
 from safepoint.agent.journal import Called, Ended, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
-from safepoint.errors import CheckpointError, SessionBusy, StoreError
+from safepoint.errors import CheckpointError, SessionBusy, SessionNotFound, StoreError
 from safepoint.history.parts import Message, Text, ToolCall, user_message
 from safepoint.history.states import LedgerState
 from safepoint.sessions import LateResult, Session, SessionDispatcher, Storage, Store
@@ -152,6 +152,44 @@ async def cancelled_while_it_is_answered(store: Store) -> None:
         group.create_task(answer())
         await asyncio.sleep(0)
         await run.cancel(reason="not now").wait()
+
+
+async def _cleared(receipt: Receipt) -> None:
+    """Wait for it also after the caller has gone: clearing goes on by itself."""
+
+    async def cleared() -> None:
+        await receipt.wait()
+
+    try:
+        await cleared()
+    finally:
+        await outlast(Supervisor.current().spawn(cleared(), "cleared", None))
+
+
+async def cancelled_while_another_has_it(store: Store) -> None:
+    one = agent([call("asks"), call("look")], say("done"), tools=[asks, look])
+    session = await Session.create(store, "s")
+    await one.run("go", session=session)
+    async with asyncio.TaskGroup() as group:
+        try:
+            await store.claim("s", "another")
+            group.create_task(_cleared(session.cancel(reason="not now")))
+            await asyncio.sleep(A_MOMENT * 3)
+        finally:
+            await outlast(Supervisor.current().spawn(store.release("s", "another"), "release", None))
+
+
+async def cancelled_while_its_pause_is_stored(store: Store) -> None:
+    one = agent(call("asks"), say("done"), tools=[asks])
+    session = await Session.create(store, "s")
+    async with one.start("go", session=session) as run:
+        await asyncio.sleep(A_MOMENT * 6.75)  # in memory, the run has its questions, and its end is being stored
+        await _cleared(run.cancel(reason="not now"))
+
+
+async def read_before_anything_was_written(store: Store) -> None:
+    with suppress(SessionNotFound):
+        await store.load("s")
 
 
 async def rewound(store: Store) -> None:

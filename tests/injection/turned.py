@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from safepoint import Agent, SafePoint, TurnLoop
@@ -27,6 +29,7 @@ from safepoint.turns import (
     PushReceipt,
     ResumePlan,
     Retry,
+    SqliteTurnStore,
     Turn,
 )
 from safepoint.turns.events import ItemsDropped, LoopEnded, TurnEnded
@@ -394,3 +397,13 @@ async def a_stopped_turn_whose_plan_makes_its_resumption() -> None:
         pushing = Pushing(one, store, resumes=[*exit.interrupted, *exit.unhandled], plan_resume=plan_resume)
         async with pushing.loop:
             pass
+
+
+async def a_loop_in_sqlite() -> None:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        store = SqliteTurnStore(Path(folder) / "loops.db")
+        try:
+            async with TurnLoop(agent(say("done")), store=store, checkpoint_id="loop") as loop:
+                loop.push("first")
+        finally:
+            await store.aclose()
