@@ -1,6 +1,7 @@
 """Safepoint: run LLM agents that can be stopped.
 
-Composites and loops of turns are loaded when they are first named: a program with one agent does not wait for them.
+Composites, loops of turns and codecs are loaded when they are first named: a program with one agent does not wait for
+them.
 """
 
 import logging
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from safepoint.compose.parallel import Branch, Parallel
     from safepoint.compose.plan import Finished
     from safepoint.compose.sequential import Sequential
+    from safepoint.history.json_codec import messages_from_json, messages_to_json
     from safepoint.turns.loop import TurnLoop
 
 logging.getLogger("safepoint").addHandler(logging.NullHandler())  # silent until a program asks for more
@@ -106,6 +108,8 @@ __all__ = [
     "keep_last",
     "keep_tokens",
     "loop_done",
+    "messages_from_json",
+    "messages_to_json",
     "tool",
 ]
 
@@ -118,6 +122,8 @@ _HOMES = {
     "Sequential": "compose.sequential",
     "TurnLoop": "turns.loop",
     "loop_done": "compose.loop",
+    "messages_from_json": "history.json_codec",
+    "messages_to_json": "history.json_codec",
 }
 
 if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one that exists

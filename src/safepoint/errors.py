@@ -2,28 +2,29 @@
 
 SafepointError
 ├─ UsageError(RuntimeError)      you called it wrongly
-│  ├─ NoOutput                   the typed answer of a run that has none was read
+│  ├─ NoOutput                   `result.output` was read of a run without an answer
 │  ├─ NotEnded                   a result was read before the run ended
 │  ├─ WaitInsideRun              a run was asked to wait for itself
-│  ├─ AskNotTaken                no run has taken this ask yet, so nothing can come of it
+│  ├─ AskNotTaken                no run has taken this ask yet, so it has no outcome
 │  └─ TokenCancelled             a new run was started with a token that is already cancelled
 ├─ HistoryError(ValueError)      a conversation no provider would accept
 ├─ ToolDefinitionError(TypeError) a function that cannot be a tool as it is written
 ├─ ModelError                    the model or its provider failed
 │  ├─ ModelUnavailable           worth trying again (a refused connection, 429, 5xx)
 │  ├─ ModelNotReady              a package or a key is missing; the message says what to type
-│  └─ ModelMisbehaved            it answered nonsense
-├─ CheckpointError(ValueError)   bytes that are no checkpoint, or one that this agent can't continue
+│  └─ ModelMisbehaved            the reply cannot be understood
+├─ CheckpointError(ValueError)   the bytes are not a checkpoint, or this agent cannot continue it
 ├─ StoreError                    a conversation could not be stored or loaded
 │  ├─ SessionNotFound            no session has that id, or it was deleted
-│  ├─ SessionExists              a session with that id is there already
+│  ├─ SessionExists              a session with that id exists already
 │  ├─ SessionBusy                a run of that session is live, here or in another process
-│  ├─ Superseded                 another run has taken the session over since; this write was refused
-│  └─ StoreCorrupt               what is stored can't be read; it was left as it is
+│  ├─ Superseded                 another run has taken over the session; this write was refused
+│  └─ StoreCorrupt               the stored data cannot be read; it was left unchanged
 ├─ ProcessFailed                 a process tool raised, or its process ended before it had returned
-├─ McpFailed                     an MCP server failed a call, or is gone
-├─ CutShort                      raise it in a tool that is being stopped: what it had so far is told
+├─ McpFailed                     an MCP server failed a call, or cannot be reached
+├─ CutShort                      raise it in a tool that is being stopped, with the output so far
 ├─ Retry                         raise it in a tool: the model is asked to try again
+├─ RecordedError                 an error as JSON tells it: the name of its type, and its message
 ├─ RunFailed                     ``agent.run()`` ended with ``stop_reason == "error"``; has ``.result``
 └─ InternalError                 a bug in Safepoint; please report it
 
@@ -79,9 +80,9 @@ class ModelError(SafepointError):
 
 
 class ModelUnavailable(ModelError):
-    """The provider could not be reached or asked us to come back; retried before the first token only.
+    """The provider could not be reached, or asked for a later retry. Retried before the first token only.
 
-    ``retry_after`` is the provider's own wish in seconds, if it had one.
+    ``retry_after``: the seconds that the provider asked for, if it did.
     """
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
@@ -90,7 +91,7 @@ class ModelUnavailable(ModelError):
 
 
 class ModelNotReady(ModelError):
-    """The model can't be used as this machine is set up: a package or a key is missing, or the key was refused."""
+    """The model cannot be used on this machine: a package or a key is missing, or the key was refused."""
 
 
 class ModelMisbehaved(ModelError):
@@ -98,11 +99,11 @@ class ModelMisbehaved(ModelError):
 
 
 class CheckpointError(SafepointError, ValueError):
-    """The checkpoint can't be read, or not be continued in this way. Nothing was changed by trying."""
+    """The checkpoint cannot be read, or cannot be continued in this way. Nothing was changed."""
 
 
 class StoreError(SafepointError):
-    """The store failed; what it had before is still there."""
+    """The store failed; the data it had before is unchanged."""
 
 
 class SessionNotFound(StoreError):
@@ -110,7 +111,7 @@ class SessionNotFound(StoreError):
 
 
 class SessionExists(StoreError):
-    """A session with that id is there already; load it instead."""
+    """A session with that id exists already; load it instead."""
 
 
 class SessionBusy(StoreError):
@@ -118,23 +119,23 @@ class SessionBusy(StoreError):
 
 
 class Superseded(StoreError):
-    """The session was taken over since this run claimed it; what this run wanted to write was refused."""
+    """Another run has taken over the session since this run claimed it; this run's write was refused."""
 
 
 class StoreCorrupt(StoreError):
-    """What is stored can't be read. Nothing was changed."""
+    """The stored data cannot be read. Nothing was changed."""
 
 
 class ProcessFailed(SafepointError):
-    """A tool in a process of its own raised something, told here as text; or the process ended before it returned."""
+    """A tool in a process of its own raised an error, given here as text; or its process ended before it returned."""
 
 
 class McpFailed(SafepointError):
-    """The MCP server says that the call failed; or it is not there, or it ended during the call."""
+    """The MCP server reported that the call failed, cannot be reached, or ended during the call."""
 
 
 class CutShort(SafepointError):
-    """Raise it in a tool that is being stopped: the call is cut, and the model is told what there was so far."""
+    """Raise it in a tool that is being stopped: the call is cut, and the model is told the output so far."""
 
     def __init__(self, output: str) -> None:
         super().__init__(output)
@@ -143,6 +144,24 @@ class CutShort(SafepointError):
 
 class Retry(SafepointError):
     """Raise it in a tool to have the model try again: `raise Retry("the date must be in the future")`."""
+
+
+class RecordedError(SafepointError):
+    """The error of an event that was read from JSON: the name of the type that was raised, and its message."""
+
+    def __init__(self, type: str, message: str) -> None:
+        super().__init__(type, message)
+        self.type = type
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RecordedError) and self.args == other.args
+
+    def __hash__(self) -> int:
+        return hash(self.args)
 
 
 class RunFailed(SafepointError):
@@ -178,7 +197,7 @@ class AskPerson(BaseException):
 
 
 class CtrlC(KeyboardInterrupt):
-    """Ctrl-C while ``run_sync`` was waiting. The run was stopped first; ``result`` tells what is left."""
+    """Ctrl-C while ``run_sync`` was waiting. The run has stopped; ``result`` is its result."""
 
     def __init__(self, result: Any) -> None:  # Any: as above
         super().__init__("stopped by Ctrl-C")

@@ -1,5 +1,9 @@
-"""The events of a run, for `match` and `isinstance`: see `safepoint.agent.events` for what each one says."""
+"""The events of a run, for `match` and `isinstance`: see `safepoint.agent.events` for what each one says.
 
+`to_json` and `from_json` carry an event to another process.
+"""
+
+from safepoint.agent.event_json import from_json, to_json
 from safepoint.agent.events import (
     CancelRequested,
     Event,
@@ -34,4 +38,6 @@ __all__ = [
     "ToolCallEnded",
     "ToolCallStarted",
     "ToolOutputStreamed",
+    "from_json",
+    "to_json",
 ]

@@ -1,4 +1,4 @@
-"""What an ask is, how asks fold, the tree of nodes, the supervisor, the ladder, the clock.
+"""How work runs and stops: asks and how they fold, the tree of nodes, the supervisor, the ladder, the clock.
 
 Nothing in here knows about models, HTTP or JSON, and nothing in here imports an outer ring.
 """

@@ -1,11 +1,12 @@
-"""One append-only list per node: asks, withdrawals, and the marks that decide who came first.
+"""One append-only list per node: asks, withdrawals, and the marks that decide which came first.
 
-The list is the only thing that other threads and signal handlers write. `list.append` is atomic, so an ask takes no
-lock, and every question of timing ("was it in time?", "was it taken back before anybody acted?") has one answer: the
-order of the entries. Nothing is ever removed or changed.
+The list is the only object that other threads and signal handlers write. `list.append` is atomic, so an ask takes no
+lock, and every question of timing ("was the ask in time?", "was it withdrawn before the node acted on it?") has one
+answer: the order of the entries. No entry is ever removed or changed.
 
-Each entry is read once and costs the same however many came before it. Two threads may read the same entry: they note
-the same facts. Each fact is noted with the index of its entry, and only facts of earlier entries count for a later one.
+Each entry is read once, at the same cost however many entries precede it. Two threads may read the same entry; both
+record the same facts. Each fact is stored with the index of its entry, and a reading counts only the facts of earlier
+entries.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class AskSequence:
     `alike`: all it has ever had were for the same place, without a deadline.
     """
 
-    __slots__ = ("_asks", "_first", "_ids", "_trees", "alike", "count")
+    __slots__ = ("_asks", "_first", "_ids", "_trees", "alike", "count", "last_hitting")
 
     def __init__(
         self, trees: tuple[tuple[int, _Tree], ...] = (), count: int = 0, first: Ask | None = None, *, alike: bool = True
@@ -71,6 +72,7 @@ class AskSequence:
         # Listed once. Two threads may both do so; they come to the same.
         self._asks: tuple[Ask, ...] | None = None
         self._ids: frozenset[str] | None = None
+        self.last_hitting: tuple[str | None, frozenset[str]] | None = None
 
     def plus(self, ask: Ask) -> AskSequence:
         """With one more ask, at the place `count`."""
@@ -398,21 +400,34 @@ def replay(entries: Iterable[Entry]) -> Standing:
 
 
 class AskLog:
-    """The list, and how far it was read."""
+    """The list, and how far it was read.
 
-    __slots__ = ("_entries", "_reading")
+    `is_quiet`: nothing was ever asked here; the log holds marks at most.
+    """
+
+    __slots__ = ("_entries", "_reading", "is_quiet")
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
-        # Replaced whole: a reader in another thread sees a length and the reading that belongs to it.
-        self._reading = Standing(_Facts())
+        # Replaced whole: a reader in another thread sees a length and the reading that belongs to it. A quiet log is
+        # most likely never read, so its reading is made when it is.
+        self._reading: Standing | None = None
+        self.is_quiet = True
 
     def append(self, entry: Entry) -> None:
+        # Before the entry: who finds the log quiet knows that no ask precedes what it has written itself.
+        if not isinstance(entry, Mark):
+            self.is_quiet = False
         self._entries.append(entry)
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
     def standing(self) -> Standing:
         """What the log amounts to now. Safe in any thread."""
         standing = self._reading
+        if standing is None:
+            standing = Standing(_Facts())
         while standing.length < len(self._entries):
             standing = standing.after(self._entries[standing.length])
         self._reading = standing
@@ -423,6 +438,9 @@ class AskLog:
 
         `most`: how many asks are taken at once.
         """
+        length = len(self._entries)  # first: an ask that is counted here has made the log loud before
+        if self.is_quiet:
+            return [], length
         standing, found = self.standing(), list[Ask]()
         while index < standing.length and len(found) < most:
             entry = self._entries[index]

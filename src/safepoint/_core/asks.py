@@ -1,11 +1,11 @@
-"""What an ask is, and how several become one request. Pure: no clock is read, nothing is woken.
+"""What an ask is, and how several asks become one request. Pure: the module reads no clock and wakes no task.
 
 The effective request is a fold over the asks that stand: the strongest level wins, safe points are joined, the
 earliest deadline counts, recursion sticks, and the headline reason is the one with the strongest source. The fold is
 commutative and asks can only make it stronger, so the order in which threads happen to ask never matters.
 
-A request knows at once how hard it pushes and where it takes effect. The list of its asks is made when it is first
-read, which a node does when it stops: ten thousand asks that wait for one tool cost no list each.
+A request knows at once how hard it pushes and where it takes effect. It builds the list of its asks on first read,
+which happens when a node stops, so ten thousand asks that wait for one tool do not cost ten thousand lists.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Protocol
 
-from safepoint._core.points import Level, SafePoint, check_point
+from safepoint._core.points import UNWRITTEN, Level, SafePoint, check_point
 from safepoint._core.reasons import Reason, Source, as_reason, from_parent, headline
 
 _numbers = itertools.count(1)
@@ -30,7 +30,10 @@ def _new_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Somebody asked. A fact about the asker; what came of it is on the receipt."""
+    """One request to stop, as the asker made it. The receipt says what came of it.
+
+    `pressed_at`: for an ask that escalates, the time of the press by the loop's clock.
+    """
 
     at: SafePoint
     reason: Reason = field(default_factory=Reason)
@@ -38,19 +41,20 @@ class Ask:
     recursive: bool = False
     asked_at: float = 0.0
     id: str = field(default_factory=_new_id)
+    pressed_at: float | None = None
 
     def hits(self, place: str | None, now: float) -> bool:
-        """Would a node that stands at this place stop for this ask alone?"""
+        """Whether a node that stands at this place would stop for this ask alone."""
         at = self.at
         if at.level >= Level.NOW or (place is not None and at.covers(place)):
             return True
         return self.deadline is not None and now >= self.deadline
 
     def handed_down(self, level: Level) -> Ask:
-        """The same ask as a child sees it: the parent is its source, and NOW stays NOW for all that is below."""
+        """The same ask as a child sees it: the parent is its source, and NOW stays NOW for everything below."""
         at = self.at if level <= Level.SAFE else (SafePoint.FORCE if level is Level.FORCE else SafePoint.NOW)
         if at is self.at and self.reason.source is Source.PARENT:
-            return self  # two levels down it looks as it does one level down
+            return self  # already in the form that a child sees
         (why,) = from_parent([self.reason])
         return Ask(at, why, self.deadline, self.recursive, self.asked_at, self.id)
 
@@ -58,7 +62,7 @@ class Ask:
 def make_ask(
     at: SafePoint, *, within: float | None, recursive: bool, reason: str | Reason | None, now: float, wall: float
 ) -> Ask:
-    """Check the words of a `cancel(…)` call; a contradiction is refused here and never becomes an ask."""
+    """Check the arguments of a `cancel(…)` call. A contradiction is refused here and never becomes an ask."""
     check_point(at)
     if not at.places:
         raise ValueError("at has no place in it, so it would never come: write SafePoint.ANY for the first that comes")
@@ -75,19 +79,53 @@ def make_ask(
     return Ask(at, as_reason(reason), deadline, bool(recursive), wall)
 
 
+# The first press of a Stop button stops at the next of these points; each later press pushes one level harder.
+FIRST_PRESS = SafePoint.AFTER_TOOL | SafePoint.AFTER_MODEL
+# Presses that follow each other faster than this count as one press.
+ONE_PRESS = 0.3
+
+
+def make_press(
+    standing: Request | None,
+    at: SafePoint,
+    *,
+    within: float | None,
+    recursive: bool,
+    reason: str | Reason | None,
+    now: float,
+    wall: float,
+) -> Ask:
+    """The ask that `cancel(escalate=True)` makes: one level harder than the request that stands."""
+    if at is not UNWRITTEN or within is not None:
+        raise ValueError(
+            "escalate=True chooses the level itself, one harder than what was asked before: leave at and within out"
+        )
+    ask = make_ask(_pressed(standing, now), within=None, recursive=recursive, reason=reason, now=now, wall=wall)
+    return replace(ask, pressed_at=now)
+
+
+def _pressed(standing: Request | None, now: float) -> SafePoint:
+    if standing is None:
+        return FIRST_PRESS
+    for ask in reversed(standing.asks):
+        if ask.pressed_at is not None and now - ask.pressed_at < ONE_PRESS:
+            return ask.at
+    return SafePoint.FORCE if standing.level(now) >= Level.NOW else SafePoint.NOW
+
+
 def is_seconds(value: object) -> bool:
     """A positive, finite number of seconds."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 class Request(ABC):
-    """The fold: what the asks that stand amount to together. Immutable, and safe to read in any thread."""
+    """The fold of the asks that stand. Immutable, and safe to read in any thread."""
 
     __slots__ = ("_asks", "_by_id", "_reason", "_reasons", "at")
 
     def __init__(self, at: SafePoint) -> None:
         self.at = at
-        # Worked out when they are first read. Two threads may both do so; they come to the same.
+        # Computed on first read. Two threads may both compute them; they get the same values.
         self._asks: tuple[Ask, ...] | None = None
         self._by_id: Mapping[str, Ask] | None = None
         self._reason: Reason | None = None
@@ -95,7 +133,7 @@ class Request(ABC):
 
     @abstractmethod
     def _make_asks(self) -> tuple[Ask, ...]:
-        """List the asks, in their order."""
+        """List the asks in the order in which they were made."""
 
     def _make_reasons(self) -> tuple[Reason, ...]:
         return tuple([ask.reason for ask in self.asks])
@@ -110,21 +148,21 @@ class Request(ABC):
     @property
     @abstractmethod
     def deadline(self) -> float | None:
-        """The earliest of all asks."""
+        """The earliest deadline of all asks."""
 
     @property
     @abstractmethod
     def recursive(self) -> bool:
-        """Whether any ask is."""
+        """Whether any ask is recursive."""
 
     @property
     @abstractmethod
     def ids(self) -> frozenset[str]:
-        """Of all asks."""
+        """The ids of all asks."""
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Of all asks, in their order."""
+        """The reasons of all asks, in the order of the asks."""
         reasons = self._reasons
         if reasons is None:
             reasons = self._reasons = self._make_reasons()
@@ -132,7 +170,7 @@ class Request(ABC):
 
     @property
     def reason(self) -> Reason:
-        """The headline: of the reasons with the strongest source, the first."""
+        """The headline: the first of the reasons with the strongest source."""
         reason = self._reason
         if reason is None:
             reason = self._reason = headline(self.reasons)
@@ -140,18 +178,18 @@ class Request(ABC):
 
     @property
     def asked_at(self) -> float:
-        """When the first of them was made, by the time of day."""
+        """The wall-clock time of the earliest ask."""
         return min([ask.asked_at for ask in self.asks])
 
     def find(self, ask_id: str) -> Ask | None:
-        """The ask with that id, as it stands here."""
+        """The ask with that id, in the form it has in this request."""
         by_id = self._by_id
         if by_id is None:
             by_id = self._by_id = {ask.id: ask for ask in self.asks}
         return by_id.get(ask_id)
 
     def expired(self, now: float) -> bool:
-        """The deadline, and nothing else, turns this safe-point request into NOW."""
+        """Whether the deadline alone has turned this safe-point request into NOW."""
         return self.at.level is Level.SAFE and self.deadline is not None and now >= self.deadline
 
     def level(self, now: float) -> Level:
@@ -161,12 +199,12 @@ class Request(ABC):
         return min([ask.at.level for ask in self.asks])
 
     def hits(self, place: str | None, now: float) -> bool:
-        """Would a node that stands at this place stop here? None is no safe point: only NOW and FORCE count there."""
+        """Whether a node that stands at this place would stop. None is no safe point: only NOW and FORCE hit it."""
         return self.at.level >= Level.NOW or (place is not None and self.at.covers(place)) or self.expired(now)
 
     @abstractmethod
     def hitting(self, place: str | None, now: float) -> frozenset[str]:
-        """The ids of the asks that would stop it there, each by itself; none if they do not even together."""
+        """The ids of the asks that hit the place, each by itself; empty if even all of them together do not."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Request) and self._gist() == other._gist()
@@ -182,7 +220,13 @@ class Request(ABC):
 
 
 class Listed(Protocol):
-    """Asks that are listed when they are first read. `alike`: known to be for the same place, without a deadline."""
+    """Asks that are listed on first read. `alike`: all are known to name the same point and to have no deadline.
+
+    `last_hitting`: a place and the ids of the asks that hit it. It is cached here because the asks outlive the requests
+    made of them: each mark in the log makes a new request.
+    """
+
+    last_hitting: tuple[str | None, frozenset[str]] | None
 
     @property
     def alike(self) -> bool: ...
@@ -193,14 +237,15 @@ class Listed(Protocol):
 
 
 class _List:
-    """Asks that are listed already."""
+    """Asks that already are a list."""
 
-    __slots__ = ("_asks",)
+    __slots__ = ("_asks", "last_hitting")
 
     alike = False
 
     def __init__(self, asks: tuple[Ask, ...]) -> None:
         self._asks = asks
+        self.last_hitting: tuple[str | None, frozenset[str]] | None = None
 
     def asks(self) -> tuple[Ask, ...]:
         return self._asks
@@ -210,10 +255,10 @@ class _List:
 
 
 class Folded(Request):
-    """Of asks that are listed when they are first read; what they amount to is known.
+    """A request whose fold is known before its asks are listed.
 
     `engaged`: the ids of safe-point asks for which some node has stopped. No new work starts for these anywhere: every
-    boundary is their safe point.
+    boundary is a safe point for them.
     """
 
     __slots__ = ("_deadline", "_engaged", "_last_hitting", "_listed", "_recursive")
@@ -232,7 +277,7 @@ class Folded(Request):
         self._listed = listed
         self._recursive = recursive
         self._engaged = engaged
-        # Read again and again while a tree of nodes stops. Without a deadline the time makes no difference.
+        # Read many times while a tree of nodes stops. Without a deadline the answer does not depend on the time.
         self._last_hitting: tuple[str | None, frozenset[str]] | None = None
 
     def _make_asks(self) -> tuple[Ask, ...]:
@@ -269,19 +314,27 @@ class Folded(Request):
         last = self._last_hitting
         if last is not None and last[0] == place and self._deadline is None:
             return last[1]
-        # Thousands of asks are most likely all for the same: then they hit together.
-        if self._listed.alike:
-            hitting = self.ids
-        else:
-            hitting = frozenset([ask.id for ask in self._listed.asks() if ask.hits(place, now)])
+        hitting = self._search(place, now)
         if self._engaged and place is not None and SafePoint.ANY.covers(place):
             hitting |= self._engaged
         self._last_hitting = (place, hitting)
         return hitting
 
+    def _search(self, place: str | None, now: float) -> frozenset[str]:
+        listed = self._listed
+        # Thousands of asks usually name the same point; then all of them hit or none does.
+        if listed.alike:
+            return self.ids
+        last = listed.last_hitting
+        if last is not None and last[0] == place and self._deadline is None:
+            return last[1]
+        hitting = frozenset([ask.id for ask in listed.asks() if ask.hits(place, now)])
+        listed.last_hitting = (place, hitting)
+        return hitting
+
 
 class _HandedMild(Request):
-    """A safe-point request as a child takes it: the same, and the parent is its source."""
+    """A safe-point request as a child receives it: unchanged, except that the parent is its source."""
 
     __slots__ = ("of",)
 
@@ -319,9 +372,9 @@ class _HandedMild(Request):
 
 
 class _HandedHard(Request):
-    """NOW or FORCE as a child takes it.
+    """NOW or FORCE as a child receives it.
 
-    A mild ask that stands beside NOW is not what stops the child: it is not acted on there, and stays mild.
+    A safe-point ask that stands beside NOW does not stop the child: the child does not act on it, and it stays mild.
     """
 
     __slots__ = ("_hard", "_level", "_now", "of")
@@ -334,7 +387,7 @@ class _HandedHard(Request):
         self._hard: tuple[Ask, ...] | None = None
 
     def _pushing(self) -> tuple[Ask, ...]:
-        """The asks of the parent that push."""
+        """The parent's asks that are NOW or FORCE."""
         hard = self._hard
         if hard is None:
             hard = self._hard = tuple([ask for ask in self.of.asks if ask.hits(None, self._now)])
@@ -370,7 +423,7 @@ class _HandedHard(Request):
 
 
 class _Joined(Request):
-    """A node's own request and what its parent hands down."""
+    """A node's own request joined with the one its parent hands down."""
 
     __slots__ = ("_one", "_other")
 
@@ -399,22 +452,22 @@ class _Joined(Request):
 
 
 def hand_down(request: Request, level: Level, now: float) -> Request:
-    """The request as a child takes it from a parent for which it is at this level."""
+    """The request as a child receives it from a parent that takes it at this level."""
     if isinstance(request, _HandedHard):
-        return request  # two levels down it looks as it does one level down
+        return request  # already in the form that a child sees
     of = request.of if isinstance(request, _HandedMild) else request
     return _HandedMild(of) if level <= Level.SAFE else _HandedHard(of, level, now)
 
 
 def join(one: Request | None, other: Request | None) -> Request | None:
-    """The fold of all asks of both."""
+    """Fold the asks of both requests."""
     if one is None or other is None:
         return one or other
     return _Joined(one, other)
 
 
 def fold(asks: Iterable[Ask]) -> Request | None:
-    """The one request that several asks amount to; None if none stands. An ask seen twice counts once."""
+    """Fold asks into one request; None if there are none. An ask that occurs twice counts once."""
     distinct = _distinct(asks)
     if not distinct:
         return None
@@ -431,20 +484,20 @@ def _distinct(asks: Iterable[Ask]) -> tuple[Ask, ...]:
 
 
 def stronger_at(one: SafePoint, other: SafePoint) -> SafePoint:
-    """Where asks for either take effect together."""
+    """The point at which asks for either point take effect together."""
     if one.level is Level.SAFE and other.level is Level.SAFE:
-        return one if other.places <= one.places else one | other
+        return one if one.includes(other) else one | other
     return one if one.level >= other.level else other
 
 
 def earlier(one: float | None, other: float | None) -> float | None:
-    """Of two deadlines the one that comes first; None is no deadline."""
+    """The earlier of two deadlines; None is no deadline."""
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)
 
 
 def _stronger(one: Ask, other: Ask) -> Ask:
-    """The same ask on two ways: made of this node itself, and handed down to it."""
+    """Choose between two copies of one ask: the node's own, and the one handed down to it."""
     reason = max((one.reason, other.reason), key=lambda reason: reason.strength)
     return replace(one, at=stronger_at(one.at, other.at), reason=reason)

@@ -16,7 +16,7 @@ from typing import Protocol
 
 
 class Outside(Protocol):
-    """Work that the loop cannot see: it has ended, or it was told to stop and may never end."""
+    """Work that the loop cannot see. It has ended, or it was told to stop and may never end."""
 
     def done(self) -> None: ...
 
@@ -37,9 +37,9 @@ _UNCOUNTED = _Uncounted()
 
 
 class Clock:
-    """A loop's time. Without a loop, the machine's. It does not keep its loop alive.
+    """A loop's time; without a loop, the machine's. A clock does not keep its loop alive.
 
-    `now()`: monotonic seconds. `wall()`: seconds since the epoch, for records that people read. Both in any thread.
+    `now()`: monotonic seconds. `wall()`: seconds since the epoch, for records. Both work in any thread.
     """
 
     __slots__ = ("_loop", "now", "wall")
@@ -47,7 +47,7 @@ class Clock:
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         reference = _no_loop if loop is None else weakref.ref(loop)
         self._loop: Callable[[], asyncio.AbstractEventLoop | None] = reference
-        # Read many times in every stop. Loops of asyncio's own go by the machine's time: no need to ask them for it.
+        # Read many times in every stop. asyncio's own loops use the machine's time, so the loop need not be asked.
         by_machine = loop is None or type(loop).time is asyncio.BaseEventLoop.time
         self.now: Callable[[], float] = time.monotonic if by_machine else partial(_time_of, reference)
         self.wall: Callable[[], float] = partial(_wall_of, reference) if hasattr(loop, "wall") else time.time
@@ -81,8 +81,16 @@ def _wall_of(reference: Callable[[], asyncio.AbstractEventLoop | None]) -> float
 
 
 def current_clock() -> Clock:
-    """The clock of the running loop, or the machine's where none runs."""
+    """The clock of the running loop, or the machine's clock if no loop runs."""
     try:
-        return Clock(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
     except RuntimeError:
-        return Clock()
+        return _MACHINE
+    clock = _clocks.get(loop)
+    if clock is None:
+        clock = _clocks[loop] = Clock(loop)
+    return clock
+
+
+_MACHINE = Clock()
+_clocks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Clock] = weakref.WeakKeyDictionary()

@@ -1,6 +1,6 @@
-"""What is known about a node's stop when it is decided, and about its end when everything is recorded.
+"""The facts of a node's stop, known when it is decided, and of its end, known when everything is recorded.
 
-`Stop` and `Ending` are tuples and no dataclasses: they are made while somebody waits for the stop.
+`Stop` and `Ending` are tuples rather than dataclasses because a caller waits for the stop while they are made.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Stop(NamedTuple):
 
     @property
     def escalated(self) -> bool:
-        """A safe-point request became NOW, by its deadline or by a stronger ask."""
+        """Whether a safe-point request became NOW, by its deadline or by a stronger ask."""
         return self.level >= Level.NOW and self.request.mildest() is Level.SAFE
 
     def recorded(self, stopped_at: float) -> Cancellation:
-        """What is told of this stop once it has come true, at that time of day."""
+        """The record of this stop, which took effect at that wall-clock time."""
         return Cancellation(
             self.reason,
             self.request.reasons,
@@ -46,7 +46,7 @@ class Stop(NamedTuple):
         )
 
     def took_part(self, ask: Ask) -> bool:
-        """Did this ask help to bring the stop about?"""
+        """Whether this ask helped to bring the stop about."""
         standing = self.request.find(ask.id)
         if standing is None:
             return False
@@ -71,7 +71,7 @@ class Cancellation:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """A node that the stop reached, and what the ledger says of it."""
+    """A node that the stop reached, and its state in the ledger."""
 
     path: str
     name: str
@@ -79,7 +79,7 @@ class Touched:
 
 
 class Ending(NamedTuple):
-    """How a node ended, as its receipts tell it. `cancelled` is false for a node that ended by itself."""
+    """How a node ended, as its receipts report it. `cancelled` is false for a node that ended by itself."""
 
     cancelled: bool
     stopped_at: float

@@ -1,8 +1,8 @@
 """Runs that one ask reaches together: all live runs of an agent, or all runs under one token.
 
-An ask looks at the list of live runs; a run adds itself to the list and then looks at the asks that are kept. Both use
-operations that are atomic by themselves, and each looks again after it wrote, so an ask and a start that cross each
-other in two threads meet exactly once.
+An ask reads the list of live runs; a run adds itself to the list and then reads the asks that are kept. Each operation
+is atomic by itself, and each side reads again after it has written, so an ask and a start that cross in two threads
+meet exactly once.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from safepoint.errors import AskNotTaken, TokenCancelled
 
 
 class GroupReceipt:
-    """One ask of several runs: `receipts` has one for each run that took it."""
+    """The receipt of one ask to several runs. `receipts` holds one receipt for each run that took the ask."""
 
     def __init__(self, ask: Ask, clock: Clock | None = None) -> None:
         self.asked = ask
-        # By which its deadline was set; a run on another loop may go by another one.
+        # The clock by which the ask's deadline was set; a run on another loop may use another clock.
         self._clock = clock or current_clock()
-        # One for each run. Adding and copying are atomic: an ask and a start that cross may both add the same run.
+        # One for each run. Adding and copying are atomic: when an ask and a start cross, both may add the same run.
         self._receipts: dict[Node, Receipt] = {}
-        # Where the ask waits for a run, if it does; whoever takes it out of there decides what becomes of it.
+        # The queue where the ask waits for a run, if it does. The side that removes it decides what becomes of it.
         self._kept_in: deque[GroupReceipt] | None = None
         self._withdrawn = False
-        # The cancels for which a token refuses new runs; none if this one was not made with a token.
+        # The list of cancels because of which a token refuses new runs; None if the ask was not made through a token.
         self._refuses: list[GroupReceipt] | None = None
 
     @property
@@ -46,12 +46,12 @@ class GroupReceipt:
 
     @property
     def contributed(self) -> bool:
-        """Did it take part in any run's outcome? Known after `wait`."""
+        """Whether the ask took part in any run's outcome. Known after `wait`."""
         return any(receipt.contributed for receipt in self.receipts)
 
     @property
     def outcome(self) -> Outcome:
-        """The most that came of it in any run. Known after `wait`."""
+        """The strongest outcome that the ask had in any run. Known after `wait`."""
         self._refuse_untaken()
         found = {receipt.outcome for receipt in self.receipts}
         if self._withdrawn:
@@ -59,19 +59,19 @@ class GroupReceipt:
         return next((outcome for outcome in _MOST_FIRST if outcome in found), Outcome.FINISHED_FIRST)
 
     def withdraw(self) -> bool:
-        """Take the ask back wherever nobody has acted on it; False if it stands in any run, or came to nothing."""
+        """Withdraw the ask from every run that has not acted on it; False if it stands in any run or had no effect."""
         if self._kept_in is not None:
-            with suppress(ValueError):  # a run took it in this moment
+            with suppress(ValueError):  # a run took it in the meantime
                 self._kept_in.remove(self)
                 self._withdrawn = True
         taken_back = self._take_back_from_runs()
         if self._acted_on():
             return False
         if self._refuses is not None:
-            with suppress(ValueError):  # taken back before
+            with suppress(ValueError):  # withdrawn before
                 self._refuses.remove(self)
                 self._withdrawn = True
-                self._take_back_from_runs()  # one may have started meanwhile
+                self._take_back_from_runs()  # a run may have started in the meantime
         return (self._withdrawn or taken_back) and not self._acted_on()
 
     async def wait(self, timeout: float | None = None) -> Outcome:
@@ -88,16 +88,16 @@ class GroupReceipt:
         return self.outcome
 
     def ask(self, node: Node) -> bool:
-        """Ask that run; False if it has ended, or is lost with its loop."""
+        """Ask that run; False if it has ended, or if its loop was closed before it ended."""
         receipt = self._receipts.setdefault(node, node.take(self._for(node)))
-        if self._withdrawn:  # in this moment
+        if self._withdrawn:  # withdrawn by another thread while this run was asked
             receipt.withdraw()
         return receipt.accepted
 
     def _for(self, node: Node) -> Ask:
-        """The ask, as far away in time on the clock of that run as on the asker's."""
+        """The ask with its deadline moved to the clock of that run: as many seconds away as on the asker's clock."""
         ask, its, ours = self.asked, node.clock, self._clock
-        if its.now is ours.now:  # asyncio's own loops share one
+        if its.now is ours.now:  # asyncio's own loops share one clock
             return ask
         deadline = None if ask.deadline is None else ask.deadline + (its.now() - ours.now())
         return replace(ask, deadline=deadline, asked_at=ask.asked_at + (its.wall() - ours.wall()))
@@ -107,12 +107,12 @@ class GroupReceipt:
         kept.append(self)
 
     def refuse_by(self, cancels: list[GroupReceipt]) -> None:
-        """As long as it is on that list, new runs are refused."""
+        """Have the token refuse new runs while this receipt is on that list."""
         self._refuses = cancels
         cancels.append(self)
 
     def take_back(self) -> bool:
-        """Out of the kept asks again; False if a run was faster."""
+        """Remove the ask from the kept asks; False if a run took it first."""
         assert self._kept_in is not None
         try:
             self._kept_in.remove(self)
@@ -121,8 +121,8 @@ class GroupReceipt:
         return True
 
     def _take_back_from_runs(self) -> bool:
-        """True if that could be done in any of them."""
-        taken_back = [receipt.withdraw() for receipt in self.receipts]  # all of them, not up to the first
+        """Withdraw the ask from every run; True if any run had not acted on it."""
+        taken_back = [receipt.withdraw() for receipt in self.receipts]  # a list: `any` would stop at the first
         return any(taken_back)
 
     def _acted_on(self) -> bool:
@@ -141,13 +141,13 @@ class Group:
     """The live runs, and the asks that wait for the next one."""
 
     def __init__(self) -> None:
-        # Ordered, and left at the same price whoever leaves first. Adding, leaving and copying are atomic.
+        # Ordered, and a run leaves at constant cost in any order. Adding, leaving and copying are atomic.
         self._live: dict[Node, None] = {}
         self._kept: deque[GroupReceipt] = deque()
         self.has_run = False
 
     def join(self, node: Node) -> None:
-        """The run is live from now on, and takes the asks that were kept for it."""
+        """Add a run to the live ones, and give it the asks that were kept."""
         self._live[node] = None
         self.has_run = True
         node.ended.when_set(lambda: self._leave(node))
@@ -159,11 +159,11 @@ class Group:
             receipt.ask(node)
 
     def ask(self, ask: Ask, clock: Clock | None = None, *, keep: bool) -> GroupReceipt:
-        """Ask every live run; with none live, keep it for the next if that is wanted. `clock`: that of its deadline."""
+        """Ask every live run. With none live and `keep`, keep the ask for the next one. `clock`: the deadline's."""
         receipt = GroupReceipt(ask, clock)
         if not self.ask_live(receipt) and keep:
             receipt.keep_in(self._kept)
-            # A run may come between the two looks, and may end before it is asked.
+            # A run may start between the two reads, and may end before it is asked.
             while self._is_live() and receipt.take_back() and not self.ask_live(receipt):
                 receipt.keep_in(self._kept)
         return receipt
@@ -171,14 +171,14 @@ class Group:
     def ask_live(self, receipt: GroupReceipt) -> bool:
         """Ask every live run; False if there is none."""
         self._forget_lost()
-        taken = [receipt.ask(node) for node in tuple(self._live)]  # all of them, as above
+        taken = [receipt.ask(node) for node in tuple(self._live)]  # a list, not a generator: every run is asked
         return any(taken)
 
     def _is_live(self) -> bool:
         return any(node.open for node in tuple(self._live))
 
     def _forget_lost(self) -> None:
-        """A run that did not end before its loop was closed never leaves by itself."""
+        """Remove runs that did not end before their loop was closed: such a run never leaves by itself."""
         for node in tuple(self._live):
             if node.lost:
                 self._leave(node)
@@ -188,7 +188,7 @@ class Group:
 
 
 class CancelToken:
-    """One token can govern many runs: `agent.run(…, token=t)`, then `t.cancel()`. That lasts until it is withdrawn."""
+    """One token can govern many runs: `agent.run(…, token=t)`, then `t.cancel()`, in force until withdrawn."""
 
     def __init__(self) -> None:
         self._group = Group()
@@ -215,9 +215,9 @@ class CancelToken:
         return receipt
 
     def admit(self, node: Node) -> None:
-        """A run starts under this token; check `refuse_if_cancelled` first."""
+        """Put a starting run under this token. The caller checks `refuse_if_cancelled` first."""
         self._group.join(node)
-        for cancel in tuple(self._cancels):  # one that crossed us in another thread; a run is asked once
+        for cancel in tuple(self._cancels):  # another thread may have cancelled meanwhile; a run is asked once
             cancel.ask(node)
 
     def refuse_if_cancelled(self) -> None:

@@ -1,12 +1,12 @@
-"""The one declared escalation. A plan is computed once, from what the work is; then it is only climbed.
+"""The one declared escalation. A plan is computed once from the kind of work; stopping only climbs it.
 
     safe point → let it finish → cancel async work / flag a thread / ask a child → abandon and report
                                → (processes) TERM → KILL ──────────────────────↗
 
 Each piece of work climbs only the rungs that apply to it, all pieces in parallel, and no plan is longer than the cap:
-nothing holds a run, its session or its caller longer than that. FORCE has a plan of its own, without waiting. What a
-process is, how its descendants are found and what signals are is not known here: TERM and KILL are told to a
-`Killable`, and the work ends once everything that belongs to it has.
+no work holds a run, its session or its caller longer than that. FORCE has a plan of its own, without waiting. This
+module knows nothing of processes, their descendants or signals: it sends TERM and KILL to a `Killable`, and the work
+ends once everything that belongs to it has ended.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Rung(StrEnum):
 
     SHIELDED = "shielded"
     FINISH = "finish"
+    UNDO = "undo"  # the undo of a cut call: it may run until its time is up, then it is stopped
     CANCEL = "cancel"
     FLAG = "flag"
     ASK = "ask"
@@ -33,15 +34,15 @@ class Rung(StrEnum):
 
 
 class _Unwritten(float):
-    """A rung that nobody has written: it makes room for a lower cap, where a written one would be refused."""
+    """The default of a rung: it shrinks to fit a lower cap, where a value that the user wrote would be refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """How long each rung may take, in seconds. `cap` bounds every grace, `finish` and shield, and whatever is left out.
+    """How long each rung may take, in seconds. `cap` bounds every grace, `finish` and shield, and every default.
 
-    `kill`: how long what was killed may take to be gone, and what FORCE leaves a sub-agent, or a run with a session, to
-    record its own end. Left out it is at most half of the cap, so that TERM has the other half.
+    `kill`: how long killed work may take to be gone. It is also the time that FORCE leaves a sub-agent, or a run with
+    a session, to record its own end. Its default is at most half of the cap, so that TERM has the other half.
     """
 
     task: float = _Unwritten(1.0)
@@ -65,7 +66,7 @@ class Ladder:
                 self.bound(written, f"Ladder({rung.name}=…)")
 
     def bound(self, seconds: float, what: str) -> float:
-        """The seconds, or a refusal if they exceed the cap."""
+        """Return the seconds; refuse them if they exceed the cap."""
         if not is_seconds(seconds):
             raise ValueError(f"{what} is {seconds!r}: write a number of seconds above 0")
         if seconds > self.cap:
@@ -76,7 +77,7 @@ class Ladder:
 
 
 class WorkKind(StrEnum):
-    """What a piece of work is, as far as stopping it goes."""
+    """What kind of work this is, as far as stopping it goes."""
 
     TASK = "task"
     THREAD = "thread"
@@ -85,10 +86,14 @@ class WorkKind(StrEnum):
 
 
 class Killable(Protocol):
-    """What work of the kind PROCESS is made of: it ends soon after `terminate` if it is polite, after `kill` it must.
+    """The processes of work of the kind PROCESS. Well-behaved ones end soon after `terminate`; `kill` ends the rest.
 
-    Both are told in the loop's thread, never wait, and do nothing to what has ended.
+    Both are called in the loop's thread, never wait, and ignore processes that have ended. `pid`: the id of the first
+    process, once it is known.
     """
+
+    @property
+    def pid(self) -> int | None: ...
 
     def terminate(self) -> None: ...
 
@@ -97,7 +102,7 @@ class Killable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StopPolicy:
-    """How one piece of work wants to be stopped."""
+    """How one piece of work is to be stopped."""
 
     kind: WorkKind = WorkKind.TASK
     finish: bool = False
@@ -132,7 +137,7 @@ def plan(stop_policy: StopPolicy, ladder: Ladder, *, force: bool) -> Plan:
     }[stop_policy.kind]
     kill = [Climb(Rung.KILL, ladder.kill)] if stop_policy.kind is WorkKind.PROCESS else []
     if force:
-        # A child that is forced abandons its own work at once, but needs a moment to record what it leaves.
+        # A child that is forced abandons its own work at once, but needs a moment to record what it abandoned.
         rungs = kill or [Climb(push, ladder.kill if stop_policy.kind is WorkKind.CHILD else 0.0)]
     elif stop_policy.finish:
         rungs = [
@@ -142,7 +147,7 @@ def plan(stop_policy: StopPolicy, ladder: Ladder, *, force: bool) -> Plan:
         ]
     else:
         rungs = [Climb(push, patience if stop_policy.grace is None else stop_policy.grace), *kill]
-    # The last rung that waits keeps its time: a kill that is not given a moment would report what dies as an orphan.
+    # The last rung that waits keeps its time: without it, a process that is dying would be reported as an orphan.
     left = ladder.cap - sum(climb.seconds for climb in kill)
     climbed: list[Climb] = []
     for climb in rungs[: len(rungs) - len(kill)]:

@@ -1,7 +1,7 @@
 """A one-way switch that any number of tasks, loops and threads can wait for. It takes no lock.
 
-A waiter adds itself, then looks again; `set` raises the flag, then empties the list. Whichever order two threads
-take, one of them sees the other.
+A waiter adds itself, then checks the flag again; `set` raises the flag, then empties the list. In whichever order two
+threads run, one of them sees the other.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Latch:
         self._waiters: deque[Callable[[], object]] = deque()
 
     def set(self) -> None:
-        """Everybody is told, also if telling one of them raises; then that is raised."""
+        """Wake every waiter, even if one of the calls raises; the error is raised at the end."""
         self.is_set = True
         failed: BaseException | None = None
         while self._waiters:
             try:
                 call = self._waiters.popleft()
-            except IndexError:  # another thread has emptied the list with us
+            except IndexError:  # another thread is emptying the list too
                 break
             try:
                 call()
@@ -40,7 +40,7 @@ class Latch:
             raise failed
 
     def when_set(self, call: Callable[[], object]) -> None:
-        """Call it once the latch is set, in the thread that sets it; at once if that has happened."""
+        """Call it once the latch is set, in the thread that sets it; at once if the latch is set already."""
         self._waiters.append(call)
         if self.is_set:
             self.set()
@@ -57,13 +57,13 @@ class Latch:
             if in_step_of(loop):
                 finish()
             else:
-                call_soon(loop, finish)  # if that loop is closed, nobody waits there any more
+                call_soon(loop, finish)  # a closed loop has no waiters left
 
         self.when_set(wake)
         try:
             await future
         except asyncio.CancelledError:
-            with suppress(ValueError):  # the latch was set in this very moment
+            with suppress(ValueError):  # `set` removed it first
                 self._waiters.remove(wake)
             raise
 
@@ -74,11 +74,11 @@ class Latch:
         self.when_set(wake)
         if event.wait(timeout):
             return True
-        with suppress(ValueError):  # the latch was set in this very moment
+        with suppress(ValueError):  # `set` removed it first
             self._waiters.remove(wake)
         return event.is_set()
 
 
 def _finish(future: asyncio.Future[None]) -> None:
-    if not future.done():  # the waiter has left, or was told already
+    if not future.done():  # the waiter may have left or been woken already
         future.set_result(None)

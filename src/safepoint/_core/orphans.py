@@ -1,7 +1,7 @@
-"""Work that did not stop: abandoned, listed by name, awaited by nobody, and never silent.
+"""Work that did not stop: abandoned, listed by name, and no longer awaited.
 
-An orphan costs no CPU of ours and does not hold the process: its thread is a daemon, its task is taken off
-asyncio's own list. What it still does is recorded on it and nowhere else.
+An orphan does not hold the process: its thread is a daemon, its task is off asyncio's own list. What it still does is
+recorded on the orphan and nowhere else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _running: set[Orphan] = set()
 
 
 class Orphan:
-    """One abandoned piece of work. `still_running`, `returned`, `result`, `age` and `stack` are read live."""
+    """One abandoned piece of work. `still_running`, `returned`, `result`, `age` and `stack` report the present."""
 
     def __init__(self, name: str, path: str, *, clock: Clock, task: asyncio.Task[None]) -> None:
         self.name = name
@@ -48,21 +48,21 @@ class Orphan:
 
     @property
     def returned(self) -> bool:
-        """Whether it returned in the end. One that was cancelled or raised brings no result."""
+        """Whether it returned in the end. Work that was cancelled or raised has no result."""
         return self._returned
 
     @property
     def result(self) -> object:
-        """What it returned in the end, if it did; it never reaches the ended run."""
+        """The value it returned in the end, if it did; the value never reaches the ended run."""
         return self._result
 
     @property
     def matters(self) -> bool:
-        """Whether there is anything to tell of it: it still runs, or has brought a result."""
+        """Whether there is anything to report: it still runs, or it returned a result."""
         return not self._done or self._returned
 
     def stack(self) -> str:
-        """Where it is right now; empty once it has ended."""
+        """Where its code is now; empty once it has ended."""
         if self._done:
             return ""
         if self.thread is not None:
@@ -70,18 +70,18 @@ class Orphan:
         return task_stack(self._task)
 
     def returned_late(self, result: object) -> None:
-        """It has returned this after all."""
+        """Record the value that the work returned after it was abandoned."""
         self._returned, self._result = True, result
         self.ended_late(None)
 
     def ended_late(self, error: BaseException | None) -> None:
-        """It has ended, and if it did not return, then by this error or by its cancellation."""
+        """Record that the work has ended: if it did not return, by this error or by its cancellation."""
         self._done, self.error = True, error
         _running.discard(self)
         self._tell_late()
 
     def when_late(self, call: Callable[[Orphan], None]) -> None:
-        """Call it once the work has ended after all; at once if that has happened."""
+        """Call it once the abandoned work has ended; at once if it has ended already."""
         self._on_late = call
         if self._done:
             self._tell_late()
@@ -95,10 +95,10 @@ class Orphan:
         return f"<Orphan {self.name!r} at {self.path}, {'running' if self.still_running else 'ended'}>"
 
 
-def disown(task: asyncio.Task[Any]) -> None:  # Any: also tasks that a tool has left behind
-    """Take a task off asyncio's lists: `asyncio.run` shall not wait for it at its end, nor close what it is in."""
+def disown(task: asyncio.Task[Any]) -> None:  # Any: also tasks that a tool left running
+    """Take a task off asyncio's lists, so that `asyncio.run` neither waits for it nor closes its generators."""
     asyncio.tasks._unregister_task(task)  # pyright: ignore[reportPrivateUsage]  # the only way; 3.11 to 3.14 have it
     task._log_destroy_pending = False  # type: ignore[attr-defined]  # a known orphan is no surprise at exit
-    generators: set[object] = getattr(task.get_loop(), "_asyncgens", set())  # asyncio's own loops have it, others not
+    generators: set[object] = getattr(task.get_loop(), "_asyncgens", set())  # only asyncio's own loops have it
     for awaited, _ in suspended(task):
         generators.discard(awaited)

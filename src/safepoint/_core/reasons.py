@@ -1,4 +1,4 @@
-"""Why somebody asked a run to stop, and who it was."""
+"""Why a run was asked to stop, and who asked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Source(StrEnum):
-    """Who asked, strongest first: the headline of several reasons is the one with the strongest source."""
+    """Who asked, strongest first. The headline of several reasons is the one with the strongest source."""
 
     USER = "user"
     CALLER = "caller"
@@ -26,7 +26,7 @@ _STRENGTH = {source: rank for rank, source in enumerate(reversed(Source))}
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A text for people, the source, and optionally who it was. The model only ever sees it as quoted data."""
+    """A text for people, the source, and optionally the name of the asker. The model sees it only as quoted data."""
 
     text: str = ""
     source: Source = Source.USER
@@ -49,7 +49,7 @@ class Reason:
 
 
 def headline(reasons: Sequence[Reason]) -> Reason:
-    """Of those with the strongest source the first."""
+    """The first of the reasons with the strongest source."""
     return max(_different(reasons).values(), key=lambda reason: reason.strength)
 
 
@@ -62,7 +62,7 @@ def from_parent(reasons: Sequence[Reason]) -> tuple[Reason, ...]:
 
 
 def _different(reasons: Sequence[Reason]) -> dict[int, Reason]:
-    """Each object once, in order: of thousands of asks most have the same reason."""
+    """Each reason object once, in order: thousands of asks usually share a few reasons."""
     return dict(zip(map(id, reasons), reasons, strict=True))
 
 

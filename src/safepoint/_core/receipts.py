@@ -1,7 +1,7 @@
-"""What every ask returns: what was asked, whether it was in time, and what came of it.
+"""What every ask returns: the ask, whether it was in time, and its outcome.
 
-`accepted` is known at once, by the order of the node's log and nothing else. The outcome is known when the node has
-ended and everything about it is recorded; `wait` returns no earlier.
+`accepted` is known at once; only the order of the node's log decides it. The outcome is known when the node has ended
+and its end is recorded; `wait` returns no earlier.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ current_node: ContextVar[Node | None] = ContextVar("safepoint_current_node", def
 
 
 class Outcome(StrEnum):
-    """What came of an ask."""
+    """The outcome of an ask."""
 
     STOPPED = "stopped"
     ESCALATED = "escalated"
@@ -41,7 +41,7 @@ class Receipt:
     def __init__(self, node: Node, ask: Ask, *, reachable: bool = True) -> None:
         self.asked = ask
         self.node = node
-        # A node on a closed loop that never sealed will never look at its log again: that counts as ended.
+        # A node whose loop was closed before it sealed never reads its log again: it counts as ended.
         self.accepted = reachable and not node.log.standing().was_refused(ask.id)
         self._settled = Latch()
         self._told_of_the_end = False
@@ -52,14 +52,14 @@ class Receipt:
 
     @property
     def effective(self) -> Request | None:
-        """The fold of all asks that stand for the node now; after its end, of those that stopped it."""
+        """The fold of all asks that stand for the node now; after its end, of the asks that stopped it."""
         if self.node.stop is not None:
             return self.node.stop.request
         return self.node.request()
 
     @property
     def contributed(self) -> bool:
-        """Did this ask take part in the outcome? Known after `wait`."""
+        """Whether this ask took part in the outcome. Known after `wait`."""
         if (heir := self._heir) is not None:
             return heir.contributed
         ending, stop = self._ending(), self.node.stop
@@ -67,7 +67,7 @@ class Receipt:
 
     @property
     def outcome(self) -> Outcome:
-        """What `wait` returns. Known after `wait`."""
+        """The value that `wait` returns. Known after `wait`."""
         if (heir := self._heir) is not None:
             return heir.outcome
         if self._withdrawn():
@@ -81,7 +81,7 @@ class Receipt:
 
     @property
     def acted_on(self) -> bool:
-        """Has a node acted on this ask? Then it can't be taken back."""
+        """Whether a node has acted on this ask. Then it cannot be withdrawn."""
         return self.node.log.standing().was_acted_on(self.asked.id)
 
     @property
@@ -94,7 +94,7 @@ class Receipt:
 
     @property
     def queued(self) -> tuple[str, ...]:
-        """Calls that were asked for and never started."""
+        """The tool calls that the model requested and that never started."""
         return self._ending().queued
 
     @property
@@ -103,7 +103,7 @@ class Receipt:
 
     @property
     def save_error(self) -> BaseException | None:
-        """Why the end of the run could not be saved, if it could not."""
+        """The error because of which the end of the run could not be saved, if there was one."""
         return self._ending().save_error
 
     @property
@@ -111,7 +111,7 @@ class Receipt:
         return self._ending().usage
 
     def withdraw(self) -> bool:
-        """Take this ask back. False if a node has acted on it, or it was not accepted; then it stands."""
+        """Withdraw this ask. False if a node has acted on it or it was not accepted; then it stands."""
         if self.accepted:
             self.node.log.append(Withdrawn(self.asked.id))
             self.node.wake()
@@ -121,7 +121,7 @@ class Receipt:
         return False
 
     async def wait(self, timeout: float | None = None) -> Outcome:
-        """Wait until the ask's outcome is true and recorded. Raises TimeoutError after `timeout` seconds.
+        """Wait until the ask's outcome has come true and is recorded. Raises TimeoutError after `timeout` seconds.
 
         Cancellation: only the waiting ends; the ask stands.
         """
@@ -144,7 +144,7 @@ class Receipt:
 
     @property
     def _heir(self) -> Receipt | None:
-        """The receipt of what the node's end has begun, if the ask was handed on to that."""
+        """The receipt in the run that this node's end started, if the ask was handed on to that run."""
         return self.node.handed_on.get(self.asked.id)
 
     def _must_wait(self) -> bool:
@@ -172,7 +172,7 @@ class Receipt:
 
 
 def check_wait(node: Node) -> None:
-    """Refuse to wait for what is to come of a node, where that would never end."""
+    """Refuse to wait for a node where the wait would never end."""
     inside = current_node.get()
     if inside is not None and node.holds(inside):
         raise WaitInsideRun(f"{inside.path} waits for {node.path}, which it is part of: return, and wait from outside")
@@ -185,6 +185,6 @@ def check_wait(node: Node) -> None:
 
 
 def check_thread(node: Node) -> None:
-    """Refuse to block the very loop that is waited for."""
+    """Refuse to block the loop that the run needs."""
     if node.runs_in_this_thread():
         raise UsageError("wait_sync() would block the loop that the run needs: write `await receipt.wait()`")

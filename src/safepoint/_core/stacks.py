@@ -22,7 +22,7 @@ def task_stack(task: asyncio.Task[None]) -> str:
     return "".join(line for _, frame in suspended(task) for line in traceback.format_stack(frame, limit=1))
 
 
-def suspended(task: asyncio.Task[Any]) -> Iterator[tuple[object, FrameType]]:  # Any: a task of anybody
+def suspended(task: asyncio.Task[Any]) -> Iterator[tuple[object, FrameType]]:  # Any: any task
     """The coroutines and generators that a suspended task is in, from its own to the innermost, with their frames."""
     awaited: object = task.get_coro()
     while awaited is not None:
@@ -36,7 +36,7 @@ def suspended(task: asyncio.Task[Any]) -> Iterator[tuple[object, FrameType]]:  #
             awaited = _held_by(awaited)
 
 
-# What stands between two frames and names nothing; only the garbage collector knows what it holds.
+# Objects between two frames that name nothing; only the garbage collector knows what they refer to.
 _OPAQUE = frozenset({"async_generator_asend", "async_generator_athrow", "coroutine_wrapper", "anext_awaitable"})
 _FRAMED = (("cr_frame", "cr_await"), ("gi_frame", "gi_yieldfrom"), ("ag_frame", "ag_await"))
 

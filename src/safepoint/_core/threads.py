@@ -1,7 +1,7 @@
 """Blocking functions run in daemon threads of our own, one each.
 
 A pool's threads are joined when the interpreter exits, so one stuck call would hold the whole process. A daemon thread
-holds nothing. The task that waits for it is told through the loop; if that loop is gone, the orphan is told directly.
+does not hold it. The thread wakes the waiting task through the loop; if the loop is closed, it updates the orphan.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def in_thread(work: Work[T], call: Callable[[], T], clock: Clock) -> T:
     def body() -> None:
         try:
             value = context.run(call)
-        except BaseException as error:  # it must reach the run, not the thread's own excepthook
+        except BaseException as error:  # it belongs to the run, not to the thread's excepthook
             report(None, error)
         else:
             report(value, None)
@@ -71,23 +71,23 @@ def _settle(future: asyncio.Future[T], value: T | None, error: BaseException | N
 
 
 async def off_loop(call: Callable[[], T], name: str) -> T:
-    """The value of a call that computes for long, from a daemon thread: the event loop goes on meanwhile.
+    """Run a long computation in a daemon thread and return its value; the event loop keeps turning meanwhile.
 
-    Cancellation: only the waiting ends. The thread computes to its end, and what it brings is dropped.
+    Cancellation: only the waiting ends. The thread computes to its end, and its value is dropped.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     outside = current_clock().outside(name)
 
     def report(value: T | None, error: BaseException | None) -> None:
-        with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits there any more
+        with suppress(RuntimeError):  # the loop was closed meanwhile: it has no waiters left
             loop.call_soon_threadsafe(_settle, future, value, error)
         outside.done()
 
     def body() -> None:
         try:
             value = call()
-        except BaseException as error:  # it belongs to the caller, not to the thread's own excepthook
+        except BaseException as error:  # it belongs to the caller, not to the thread's excepthook
             report(None, error)
         else:
             report(value, None)

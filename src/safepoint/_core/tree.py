@@ -1,34 +1,35 @@
 """The tree of everything in a live run that can be stopped by itself, and how a request travels in it.
 
-    NEW ──attach──▶ LIVE ──judge / NOW──▶ STOPPING ──seal──▶ SEALED ──finish──▶ ENDED
+    NEW ──attach──▶ LIVE ──check / NOW──▶ STOPPING ──seal──▶ SEALED ──finish──▶ ENDED
                       └─────────seal (ended by itself)─────────▲
 
 A node never stores a request: it reads its own log, takes what its parent hands down, and folds. So a late ask, a
-withdrawal or a deadline needs no bookkeeping, only a wake-up, and the log's order is the only truth. Asks that come
+withdrawal or a deadline needs no bookkeeping, only a wake-up, and the log's order is the only truth. Asks that arrive
 before the loop has woken share one wake-up.
 
-One decision has one time: the methods that others call read the clock once, and those that decide are given `now`. A
-deadline that strikes in the middle of a decision is found by the next one, whole.
+One decision has one time: the methods that other modules call read the clock once and pass `now` to the methods that
+decide. The next decision sees, as a whole, a deadline that passes in the middle of this one.
 
-What a parent hands down: NOW and FORCE always (children are their parent's work). A safe-point request goes from a run
-to its own tool calls, where named points are judged; from there to a sub-agent's run only if it is recursive, as from a
+A parent always hands down NOW and FORCE (children are their parent's work). A safe-point request goes from a run to its
+own tool calls, where named points are checked; from there to a sub-agent's run only if it is recursive, as from a
 composite to its children. A hand-written tool passes no safe-point request to runs that it started itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from safepoint._core.asklog import ActedOn, AskLog, Mark
-from safepoint._core.asks import Ask, Request, hand_down, join, make_ask
+from safepoint._core.asks import Ask, Request, hand_down, join, make_ask, make_press
 from safepoint._core.clock import Clock, current_clock
 from safepoint._core.endings import Ending, Stop
 from safepoint._core.latch import Latch
-from safepoint._core.points import Level, SafePoint
+from safepoint._core.points import UNWRITTEN, Level, SafePoint
 from safepoint._core.reasons import Reason
 from safepoint._core.receipts import Receipt
 from safepoint._core.wake import call_soon
@@ -64,12 +65,12 @@ _MOVES: dict[NodeState, frozenset[NodeState]] = {
 
 
 _NOT_LIVE = frozenset({NodeState.NEW, NodeState.SEALED, NodeState.ENDED})
-# Where a node stops that stops for no safe point.
+# The place of a stop that did not wait for a safe point.
 _HARD = {Level.NOW: "now", Level.FORCE: "force"}
 
 
 class _WakeUp:
-    """The loop was asked to look at the log; `over` once it looks, so that the next ask wakes it again."""
+    """One request to the loop to read the log. `over` once the loop reads it, so that the next ask wakes it again."""
 
     __slots__ = ("over",)
 
@@ -78,7 +79,26 @@ class _WakeUp:
 
 
 class Node:
-    """One stoppable thing. Everything but `cancel` and what a receipt reads happens in the loop's own thread."""
+    """One stoppable thing. Everything except `cancel` and the reads of receipts happens in the loop's own thread."""
+
+    # Initial values are defaults of the class because there is a node for every run and every tool call.
+    state = NodeState.NEW
+    # Set once, at a safe point or by NOW, and only ever made stronger; None if the node ended by itself.
+    stop: Stop | None = None
+    ending: Ending | None = None
+    answered = False
+    pushed = Level.NONE
+    # Asks that arrived while the node ended and that concern the run its end started, each with its receipt there.
+    handed_on: Mapping[str, Receipt] = MappingProxyType({})
+    # The run or turn loop that drives this node; the core never looks inside.
+    owner: object = None
+    # The task that drives it, if it has its own: a sub-agent's run lives in the task of its tool call.
+    task: asyncio.Task[None] | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
+    _timer: asyncio.TimerHandle | None = None
+    # One tuple, replaced whole, because other threads read it too.
+    _last_handed: tuple[Request | None, Level, Request | None] = (None, Level.NONE, None)
+    _wake_up: _WakeUp | None = None
 
     def __init__(
         self, id: str, name: str, kind: NodeKind, *, parent: Node | None = None, propagation: Propagation
@@ -88,31 +108,14 @@ class Node:
         self.kind: NodeKind = kind
         self.parent = parent
         self.children: list[Node] = []
-        self.state = NodeState.NEW
         label = f"{name}:{id}" if kind == "tool_call" else name
         self.path: str = f"{parent.path}/{label}" if parent else label
         self.log: AskLog = AskLog()
         self.ended = Latch()
-        # Set once, by `judge` or by NOW, and only ever made stronger; None in a node that ended by itself.
-        self.stop: Stop | None = None
-        self.ending: Ending | None = None
-        self.answered = False
-        self.pushed = Level.NONE
-        self.on_push: Callable[[Level], object] = _ignore
-        self.on_change: Callable[[], object] = _nothing
         self.clock: Clock = parent.clock if parent else current_clock()
         self._propagation = propagation
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        # One tuple, replaced whole, because other threads read it too.
-        self._last_handed: tuple[Request | None, Level, Request | None] = (None, Level.NONE, None)
-        self._wake_up: _WakeUp | None = None
-        # Asks that came while it ended, and that mean what its end has begun: there is a receipt for each.
-        self.handed_on: dict[str, Receipt] = {}
-        # Whoever drives this node; the core never looks inside.
-        self.owner: object = None
-        # The task that drives it, if it has one of its own: a sub-agent's run lives in the task of its call.
-        self.task: asyncio.Task[None] | None = None
+        self.on_push: Callable[[Level], object] = _ignore
+        self.on_change: Callable[[], object] = _nothing
 
     # -- asking: any thread, any time, no lock ------------------------------------------------------------------------
 
@@ -124,9 +127,23 @@ class Node:
         recursive: bool = False,
         reason: str | Reason | None = None,
     ) -> Receipt:
-        """Ask this node to stop. Never blocks, never raises for a reason of timing; the receipt tells the outcome."""
+        """Ask this node to stop. Never blocks and never raises because of timing; the receipt reports the outcome."""
         now, wall = self.clock.now(), self.clock.wall()
         return self.take(make_ask(at, within=within, recursive=recursive, reason=reason, now=now, wall=wall))
+
+    def press(
+        self,
+        at: SafePoint = UNWRITTEN,
+        *,
+        within: float | None = None,
+        recursive: bool = False,
+        reason: str | Reason | None = None,
+    ) -> Receipt:
+        """Ask this node to stop, one level harder than what stands. Presses within 300 ms count once."""
+        now, wall = self.clock.now(), self.clock.wall()
+        return self.take(
+            make_press(self.request_at(now), at, within=within, recursive=recursive, reason=reason, now=now, wall=wall)
+        )
 
     def take(self, ask: Ask) -> Receipt:
         """Append a ready-made ask and wake the loop."""
@@ -134,24 +151,24 @@ class Node:
         return Receipt(self, ask, reachable=self.wake())
 
     def wake(self) -> bool:
-        """Have the loop look at the log. False if that loop is closed and will never look again."""
+        """Have the loop read the log. False if the loop is closed and will never read it."""
         if self._loop is None:
-            return True  # the log is read at the start
+            return True  # a node that starts reads its log
         pending = self._wake_up
-        if pending is not None and not pending.over:  # it will find this ask too, unless it never comes
+        if pending is not None and not pending.over:  # it finds this ask too, unless its loop was closed
             return not self._loop.is_closed()
         pending = _WakeUp()
         woken = self.call_soon(partial(self._woken, pending))
-        # Kept only now: if an exception of a signal handler comes in between, the next ask wakes the loop once more.
+        # Stored last: if a signal handler raises in between, the next ask wakes the loop again.
         self._wake_up = pending
         return woken
 
     def _woken(self, wake_up: _WakeUp) -> None:
-        wake_up.over = True  # before the log is read: an ask that comes from now on wakes the loop again
+        wake_up.over = True  # before the log is read: a later ask wakes the loop again
         self.evaluate()
 
     def call_soon(self, call: Callable[[], object]) -> bool:
-        """Call it in the loop's thread. False if that loop is gone."""
+        """Call it in the loop's thread. False if the loop is closed."""
         assert self._loop is not None, "the node has not started"
         return call_soon(self._loop, call)
 
@@ -161,12 +178,23 @@ class Node:
         """The fold of all asks that stand for this node, its own and those handed down."""
         return self.request_at(self.clock.now())
 
+    def _is_quiet(self) -> bool:
+        """Whether this node and its ancestors were never asked anything. Then there is nothing to fold or decide."""
+        node: Node | None = self
+        while node is not None:
+            if not node.log.is_quiet:
+                return False
+            node = node.parent
+        return True
+
     def request_at(self, now: float) -> Request | None:
-        """As `request`, for a decision that has read the clock."""
+        """`request`, for a decision that has read the clock."""
+        if self._is_quiet():
+            return None
         return join(self.log.standing().request, self._inherited(now))
 
     def _pressing(self, now: float) -> Request | None:
-        """As `request`, with the asks that came after the answer: they no longer change it, but cut what follows it."""
+        """`request`, plus the asks that came after the answer: they cut the work that follows it."""
         return join(self.log.standing().pressing, self._inherited(now))
 
     def _inherited(self, now: float) -> Request | None:
@@ -174,14 +202,17 @@ class Node:
         return parent._handed_to(self, parent._pressing(now), now) if parent is not None else None
 
     def _handed_to(self, child: Node, request: Request | None, now: float) -> Request | None:
-        """What stands for this node, as that child is to take it."""
+        """The request that stands for this node, in the form in which that child receives it."""
         if request is None:
             return None
         level = request.level(now)
         passed = request if level >= Level.NOW else self._let_through(request, child)
         if passed is None:
             return None
-        # Made once for all children: as long as this very request stands at this level, it is the same.
+        if level >= Level.NOW and passed.deadline is not None:
+            # A deadline that passes later adds its ask to those that push, and leaves request and level as they are.
+            return hand_down(passed, level, now)
+        # Made once for all children: it stays the same while this very request stands at this level.
         last_passed, last_level, handed = self._last_handed
         if passed is not last_passed or level is not last_level or handed is None:
             handed = hand_down(passed, level, now)
@@ -189,35 +220,36 @@ class Node:
         return handed
 
     def _let_through(self, request: Request, child: Node) -> Request | None:
-        """What of a safe-point request goes on to that child."""
+        """The part of a safe-point request that goes on to that child."""
         if self._propagation is Propagation.NOTHING or (
             self._propagation is Propagation.TO_CALLS and child.kind != "tool_call"
         ):
             return None
         if self._propagation is Propagation.TO_CALLS or request.recursive:
             return request
-        # A sub-agent's tool call is the sub-agent: what was asked of the call itself goes on to the run inside.
+        # A sub-agent's tool call stands for the sub-agent: asks to the call itself go on to the run inside.
         return self.log.standing().request if self.kind == "tool_call" else None
 
     # -- deciding: plain functions in the loop's thread ----------------------------------------------------------------
 
     def attach(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
-        """The node starts to live on this loop. A parent that has ended meanwhile takes no children."""
+        """Start the node on this loop. A parent that has ended in the meantime takes no children."""
         self._move(NodeState.LIVE)
         if self.parent is not None and self.parent.state in (NodeState.SEALED, NodeState.ENDED):
             self.parent = None
         if self.parent is not None:
             self.parent.children.append(self)
         self._loop, self.clock = loop, clock
-        self.evaluate()
+        if not self._is_quiet():
+            self.evaluate()
 
     def evaluate(self) -> None:
-        """Look at the log: push work that NOW or FORCE concerns, arm the deadline, tell the children."""
+        """Read the log: push work that NOW or FORCE concerns, arm the deadline, notify the children."""
         now = self.clock.now()
         self._evaluate(self._inherited(now), now, acted_on=False)
 
     def _evaluate(self, inherited: Request | None, now: float, *, acted_on: bool) -> None:
-        """`acted_on`: the parent has acted on what it hands down, so nobody can take that back any more."""
+        """`acted_on`: the parent has acted on the request it hands down, so its asks can no longer be withdrawn."""
         if self.state in _NOT_LIVE:
             return
         own = self.log.standing().pressing
@@ -225,11 +257,11 @@ class Node:
         if _level(pressing, now) > self.pushed:
             hard = pressing if acted_on and own is None else self._settled(pressing, self._pressing, None, now)
         self._arm(own, now)
-        self.on_change()  # the ask is told before anything that it brings about
+        self.on_change()  # the ask is published before anything it causes
         level = _level(hard, now)
         if hard is not None and level > self.pushed:
             self.pushed = level
-            if self.log.standing().has_late:  # they press, but they are no part of the stop
+            if self.log.standing().has_late:  # late asks push the work, but are no part of the stop
                 self._commit(None, now)
             else:
                 self._stop_for(hard, None, now)
@@ -239,55 +271,57 @@ class Node:
                 handed = self._handed_to(child, hard or self._pressing(now), now)
                 child._evaluate(handed, now, acted_on=hard is not None)
             else:
-                child.wake()  # a run that a thread tool started, on a loop of its own
+                child.wake()  # a thread tool started this run on a loop of its own
 
     def check_safe_point(self, place: str) -> Stop | None:
-        """The node stands at this place: does it stop here? If so it is stopping from now on."""
-        if self.stop is None:
+        """The node stands at this place. If a request hits it, the node is stopping from now on."""
+        if self.stop is None and not self._is_quiet():
             self._commit(place, self.clock.now())
         return self.stop
 
     def check_stop(self) -> Stop | None:
-        """No safe point here: only NOW and FORCE, perhaps recorded a moment ago and not yet told, stop the node."""
-        if self.stop is None:
+        """Stop the node for NOW and FORCE only, including one that was recorded but not yet handed down."""
+        if self.stop is None and not self._is_quiet():
             self._commit(None, self.clock.now())
         return self.stop
 
     def may_start(self) -> bool:
-        """May a piece of its work start? Not once NOW or FORCE is recorded, also if that was after the answer."""
+        """Whether a piece of work may start: not once NOW or FORCE is recorded, even if that was after the answer."""
+        if self.stop is None and self._is_quiet():
+            return True
         now = self.clock.now()
         if self.stop is None:
             self._commit(None, now)
         return self.stop is None and self._settled(self._pressing(now), self._pressing, None, now) is None
 
     def pause(self) -> Stop | None:
-        """The node waits for a person: it ends by itself here, unless any ask at all stands. Then the ask wins."""
+        """The node waits for a person. It ends by itself here, unless any ask stands: then it stops for the ask."""
         now = self.clock.now()
         request = self.request_at(now)
         if request is not None and self.stop is None:
-            self._commit(min(request.at.places), now)  # whichever it is, but the same one every time
+            self._commit(min(request.at.places), now)  # any place would do; `min` makes it the same one every time
         return self._answer(now)
 
     def answer(self) -> Stop | None:
-        """The node's own result is complete. It counts unless NOW was recorded before it."""
+        """The node's own result is complete. It counts unless NOW was recorded first."""
         return self._answer(self.clock.now())
 
     def _answer(self, now: float) -> Stop | None:
         self.log.append(Mark.ANSWERED)
-        if self.stop is None:
+        if self.stop is None and not self._is_quiet():
             self._commit(None, now)
         self.answered = self.stop is None
         return self.stop
 
     def seal(self) -> None:
-        """Nothing more can be asked of this node, nor written by it."""
+        """From now on the node takes no asks and writes nothing."""
         self.log.append(Mark.SEALED)
         self._move(NodeState.SEALED)
         if self._timer is not None:
             self._timer.cancel()
 
     def finish(self, ending: Ending) -> None:
-        """All of it is recorded: let everybody who waits know."""
+        """Everything is recorded: wake the waiters."""
         self._move(NodeState.ENDED)
         self.ending = ending
         self.on_push, self.on_change = _ignore, _nothing
@@ -295,8 +329,12 @@ class Node:
             self.parent.children.remove(self)
         self.ended.set()
 
+    def hand_on(self, ask_id: str, receipt: Receipt) -> None:
+        """The ask concerns the run that this node's end started: it has the outcome of this receipt."""
+        self.handed_on = {**self.handed_on, ask_id: receipt}
+
     def part_with(self, child: Node) -> None:
-        """The child has had its time and goes on without this node: nothing of it is handed down or waited for."""
+        """Detach a child whose time is up: this node no longer hands anything down to it or waits for it."""
         if child.parent is self:
             self.children.remove(child)
             child.parent = None
@@ -321,8 +359,8 @@ class Node:
     def _settled(
         self, request: Request | None, read: Callable[[float], Request | None], place: str | None, now: float
     ) -> Request | None:
-        """The request, as read, if it hits this place, marked as acted on; None if it does not, or was taken back."""
-        # A withdrawal may slip in from another thread between reading and marking: mark, then read again.
+        """Mark the asks that hit this place as acted on and return the request; None if it misses or was withdrawn."""
+        # Another thread may withdraw an ask between the read and the mark: mark, then read again.
         while request is not None and (ids := request.hitting(place, now)):
             if self._mark_acted(ids):
                 return request
@@ -333,9 +371,9 @@ class Node:
         return None
 
     def _mark_acted(self, ids: frozenset[str]) -> bool:
-        """Mark each ask in the log it lives in: it can't be taken back, and nothing new starts for it anywhere.
+        """Mark each ask in the log that holds it: it cannot be withdrawn, and no new work starts for it anywhere.
 
-        True if all of them were marked already, so that none can have been taken back since it was read.
+        True if all of them were marked already, so that none can have been withdrawn since it was read.
         """
         left = ids
         node: Node | None = self
@@ -351,7 +389,7 @@ class Node:
         return not left
 
     def _arm(self, request: Request | None, now: float) -> None:
-        """One timer, for the earliest deadline of this node's own asks; children hear of it from here."""
+        """Arm one timer for the earliest deadline of this node's own asks; it notifies the children."""
         if self._timer is not None:
             self._timer.cancel()
         if request is None or request.deadline is None or request.at.level is not Level.SAFE:
@@ -367,7 +405,7 @@ class Node:
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def walk(self) -> Iterator[Node]:
-        """This node and all live ones below it, parents first."""
+        """This node and all live nodes below it, parents first."""
         yield self
         for child in tuple(self.children):
             yield from child.walk()
@@ -378,16 +416,16 @@ class Node:
 
     @property
     def open(self) -> bool:
-        """Does it take asks? Also before it starts; not once it is sealed, or lost."""
+        """Whether the node takes asks: also before it starts, but not once it is sealed or its loop is closed."""
         return self.state not in (NodeState.SEALED, NodeState.ENDED) and not self.lost
 
     @property
     def lost(self) -> bool:
-        """Was its loop closed before it ended? Then nobody is left who could end it."""
+        """Whether its loop was closed before it ended. Then it can never end."""
         return self._loop is not None and self._loop.is_closed() and not self.ended.is_set
 
     def blocked(self) -> Blocked | None:
-        """What blocks this node's event loop right now, if anything does."""
+        """What blocks this node's event loop now, if anything does."""
         return blocked(self._loop) if self._loop is not None else None
 
     def runs_in_this_thread(self) -> bool:
@@ -397,7 +435,7 @@ class Node:
             return False
 
     def holds(self, other: Node) -> bool:
-        """Is `other` this node, or below it?"""
+        """Whether `other` is this node or below it."""
         node: Node | None = other
         while node is not None and node is not self:
             node = node.parent

@@ -6,22 +6,26 @@ import asyncio
 
 
 class Wakeup:
-    """`ring` from the loop's own thread; a ring while nobody waits is kept for the next wait."""
+    """Call `ring` in the loop's own thread. A ring without a waiter is kept for the next wait."""
 
-    __slots__ = ("_rung", "_waiter")
+    __slots__ = ("_waiter", "is_rung")
 
     def __init__(self) -> None:
-        self._rung = False
+        self.is_rung = False
         self._waiter: asyncio.Future[None] | None = None
 
     def ring(self) -> None:
-        self._rung = True
+        self.is_rung = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def clear(self) -> None:
+        """Drop a ring that is kept."""
+        self.is_rung = False
+
     async def wait(self) -> None:
         """Return at the next ring. Cancellation: the ring is kept for the next wait."""
-        if not self._rung:
+        if not self.is_rung:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        self._rung = False
+        self.is_rung = False

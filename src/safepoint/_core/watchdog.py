@@ -1,8 +1,8 @@
-"""Names what blocks an event loop. It cannot help: code that never yields, or holds the GIL, can't be interrupted.
+"""Reports the code that blocks an event loop. It cannot interrupt code that never yields or holds the GIL.
 
-One daemon thread pings every loop that has live runs. A loop that does not answer for `PATIENCE` seconds is named in
-the log `safepoint` with the stack of its thread, and in `blocked()`, which works from any thread. The remedy is to
-move that code to a thread or a process.
+One daemon thread pings every loop that has live runs. If a loop does not answer for `PATIENCE` seconds, the watchdog
+writes the stack of its thread to the log `safepoint`, and `blocked()`, which works from any thread, returns it. The
+remedy is to move that code to a thread or a process.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _log = logging.getLogger("safepoint")
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """A loop that does not answer: for how long, and where its thread is."""
+    """A loop that does not answer: for how long, and where its thread stands."""
 
     seconds: float
     stack: str
 
 
 class _Watched:
-    """One loop. `pinged` and `answered` are each written by one thread only."""
+    """One loop. Only one thread writes `pinged`, and only one writes `answered`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        # Told before its address is free for another loop.
+        # The callback runs before the loop's address can be reused by another loop.
         self.loop = weakref.ref(loop, partial(_forget, id(loop)))
         self.thread = threading.get_ident()
         self.runs = 0
@@ -46,22 +46,28 @@ class _Watched:
         self.since = 0.0
         self.blocked: Blocked | None = None
 
+    def release(self) -> None:
+        """A run has ended. The watchdog drops a loop without runs at its next check: usually another run follows."""
+        self.runs -= 1
+
     def answer(self) -> None:
         self.answered = self.pinged
 
     def check(self) -> None:
         """In the watchdog's thread: ping, or measure how long the last ping has been waiting."""
         loop = self.loop()
-        if loop is not None and loop.is_closed():  # its runs will never end, and there is nothing more to see
+        if not self.runs and self._drop(loop):
+            return
+        if loop is not None and loop.is_closed():  # its runs never end, and it can no longer be blocked
             _watched.pop(id(loop), None)
-        if loop is None or not loop.is_running():  # nobody runs it, so nothing blocks it
+        if loop is None or not loop.is_running():  # a loop that does not run is not blocked
             self.blocked, self.pinged = None, self.answered
             return
         if self.answered == self.pinged:
             self.blocked = None
             self.pinged += 1
             self.since = time.monotonic()
-            with suppress(RuntimeError):  # closed meanwhile
+            with suppress(RuntimeError):  # the loop was closed in the meantime
                 loop.call_soon_threadsafe(self.answer)
             return
         seconds = time.monotonic() - self.since
@@ -71,6 +77,16 @@ class _Watched:
         self.blocked = Blocked(seconds, thread_stack(self.thread))
         if first:
             _log.warning("the event loop has not answered for %.1f s; it is here:\n%s", seconds, self.blocked.stack)
+
+    def _drop(self, loop: asyncio.AbstractEventLoop | None) -> bool:
+        """Stop watching a loop without runs; False if a run has just begun on it."""
+        self.blocked, self.pinged = None, self.answered
+        if loop is None or _watched.get(id(loop)) is not self:
+            return True
+        _watched.pop(id(loop), None)
+        if self.runs:
+            _watched[id(loop)] = self
+        return not self.runs
 
 
 def _forget(address: int, _loop: object) -> None:
@@ -83,32 +99,29 @@ _thread: threading.Thread | None = None
 
 
 def watch(loop: asyncio.AbstractEventLoop, clock: Clock) -> Callable[[], None]:
-    """Watch the running loop while a run lives on it; call what is returned when the run ends."""
+    """Watch the running loop while a run lives on it. Call the returned function when the run ends."""
     global _thread
     if clock.is_virtual:
         return _nothing
-    address = id(loop)  # and not the loop itself: who releases it must not keep it alive
+    address = id(loop)  # not the loop itself: the release function must not keep it alive
     watched = _watched.get(address)
     if watched is None:
-        watched = _watched[address] = _Watched(loop)
+        watched = _Watched(loop)
     watched.runs += 1
-    _work.set()
+    # Checked after the count was raised: the watchdog may have just dropped this loop, which had no run.
+    if _watched.get(address) is not watched:
+        _watched[address] = watched
+        _work.set()
     if _thread is None or not _thread.is_alive():  # after a fork the child has no watchdog thread
         _thread = threading.Thread(target=_patrol, name="safepoint-watchdog", daemon=True)
         _thread.start()
-
-    def release() -> None:
-        watched.runs -= 1
-        if not watched.runs and _watched.get(address) is watched:
-            del _watched[address]
-
-    return release
+    return watched.release
 
 
 def blocked(loop: asyncio.AbstractEventLoop) -> Blocked | None:
-    """What blocks this loop right now, if anything does. Safe in any thread."""
+    """What blocks this loop now, if anything does. Safe in any thread."""
     watched = _watched.get(id(loop))
-    return watched.blocked if watched is not None else None
+    return watched.blocked if watched is not None and watched.runs else None
 
 
 def _patrol() -> None:

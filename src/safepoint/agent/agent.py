@@ -38,9 +38,9 @@ class Agent(BaseAgent[DepsT, OutT]):
     """A name, a model, instructions, tools and hooks.
 
     `model`: an object, or a str that chooses one, as `"anthropic:NAME"` or `"local"` do.
-    `max_parallel_tools`: how many calls of one reply run at once; None is all of them, 1 is one by one.
-    `retries`: how often a model call is tried again while nothing of its reply has arrived.
-    `trim`: what the model sees of a long conversation, as `keep_last(20)`; what is kept and stored stays whole.
+    `max_parallel_tools`: how many calls of one reply run at once; None means all of them, 1 means one by one.
+    `retries`: how often a model call is retried while no part of its reply has arrived.
+    `trim`: which part of a long conversation the model sees, as `keep_last(20)`; the stored conversation stays whole.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Agent(BaseAgent[DepsT, OutT]):
         return Driver(self, record, resume)
 
     def for_run(self, options: RunOptions[DepsT]) -> Agent[DepsT, OutT]:
-        """A definition of its own for one run, where it differs. Whoever cancels the agent reaches that run too."""
+        """A copy of the agent for one run whose options differ. A cancel of the agent reaches that run too."""
         if all(options.get(name) is None for name in OF_A_MODEL):
             return self
         agent, model, tools = copy(self), options.get("model"), options.get("tools")
@@ -106,7 +106,7 @@ class Agent(BaseAgent[DepsT, OutT]):
         return cast("OutT", output.read(result.text) if output is not None and typed else result.text)
 
     def has_handed_over(self, ledger: Iterable[LedgerEntry]) -> bool:
-        """Has a run with this ledger left its conversation to somebody else, instead of an answer?"""
+        """Whether a run with this ledger handed its conversation to another agent instead of answering."""
         finished = (self.tools.get(entry.name) for entry in ledger if entry.state is LedgerState.FINISHED)
         return any(tool is not None and tool.hands_over for tool in finished)
 

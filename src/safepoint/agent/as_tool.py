@@ -48,7 +48,7 @@ class AgentTool(BaseTool):
             raise BadArguments('write {"input": "the task"} and nothing else')
         return dict(args)
 
-    def body(self, context: CallContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
+    def body(self, context: CallContext[Any], args: dict[str, Any]) -> Awaitable[object]:
         assert isinstance(context, ToolContext), "a sub-agent's call is made by a run"
         resume = context.child if isinstance(context.child, Resume) else None
         messages = resume.messages() if resume is not None else RunSetup.of(args["input"], None)

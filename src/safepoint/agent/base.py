@@ -1,14 +1,14 @@
-"""What every agent is, whatever it is made of: a name, live runs, and the ways to start, watch, stop and continue one.
+"""What every agent has: a name, live runs, and the ways to start, watch, stop and continue one.
 
-An agent holds no state of any run; many runs at once are fine. What differs between agents is the driver that a run
-of theirs gets, and nothing else: a single agent calls a model, a composite runs other agents.
+An agent holds no state of any run; many runs at once are fine. Agents differ only in the driver of their runs: a single
+agent calls a model, a composite runs other agents.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType, NoneType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Unpack
 
 from safepoint._core.asks import make_ask
@@ -54,9 +54,9 @@ NO_DEPS: Any = None  # Any: fits every agent; right for those that declare no de
 class BaseAgent(ABC, Generic[DepsT, OutT]):
     """The part of an agent that does not depend on what it does. `Agent` and the composites derive from it."""
 
-    # Which safe-point asks go from a run of it to what is below.
+    # Which safe-point asks go from a run of this agent to its children.
     propagation: Propagation = Propagation.TO_CALLS
-    # Whether a message that is added to a run of it is for all its children, or for the first that comes to take it.
+    # Whether a message that is added to a run goes to all its children, or to the first child that takes it.
     tells_all: bool = False
     tools: Mapping[str, BaseTool] = MappingProxyType({})
     example = "Agent('writer', model=…)"
@@ -80,22 +80,22 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
 
     @abstractmethod
     def driver(self, record: RunContext, resume: Resume | None) -> BaseDriver[Any]:  # Any: steps of its own
-        """What carries out one run of this agent."""
+        """The driver that carries out one run of this agent."""
 
     @abstractmethod
     def model_names(self) -> Iterable[str]:
-        """The models that a run of it may call, for a budget that needs their prices."""
+        """The models that a run of this agent may call, for a budget that needs their prices."""
 
     def member(self, key: str) -> BaseAgent[Any, Any]:  # Any: children of every type
-        """The child of that key. An agent that calls a model has none."""
+        """The child with that key. An agent that calls a model has none."""
         raise KeyError(f"{self.name!r} has no child {key!r}")
 
     def check_children(self, checkpoint: Checkpoint) -> None:
-        """Raise `CheckpointError` if it is of children that this agent has not."""
+        """Raise `CheckpointError` if the checkpoint has children that this agent does not have."""
 
     @abstractmethod
     def output_of(self, result: RunResult[Any]) -> OutT:  # Any: as it was stored
-        """The typed answer, made again from what a checkpoint keeps of a finished run."""
+        """The typed answer of a finished run, restored from its checkpoint."""
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -106,10 +106,10 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         checkpoint: Checkpoint | Resume | None = None,
         **options: Unpack[RunOptions[DepsT]],
     ) -> Run[DepsT, OutT]:
-        """The handle of a new run: `async with agent.start(…) as run:`. Nothing runs before the block is entered.
+        """Make the handle of a new run: `async with agent.start(…) as run:`. The run starts when the block is entered.
 
-        With `checkpoint` instead of a prompt it is the handle of a run that goes on where another stopped. A token
-        that is cancelled already refuses the run here; one that is cancelled later stops it, also before its start.
+        With `checkpoint` instead of a prompt, the run continues where another one stopped. A token that is already
+        cancelled refuses the run here; a token that is cancelled later stops it, even before it starts.
         """
         check_names(options)
         agent = self.for_run(options)
@@ -117,14 +117,17 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         if resume is not None:
             resume = continued.as_it_stands(resume)
         session, history = options.get("session"), options.get("history", ())
-        checked_kind("session", session, (SessionProtocol, NoneType), "await Session.create(store)")
+        if session is not None:
+            checked_kind("session", session, SessionProtocol, "await Session.create(store)")
         if session is not None and history:
             raise UsageError("a session has its own history: leave out history=…, or leave out session=…")
         messages = RunSetup.opening(prompt, history, resume)
         if resume is not None:
             resume.check(agent.name)
             agent.check_children(resume.checkpoint)
-        token = checked_kind("token", options.get("token"), (CancelToken, NoneType), "CancelToken()")
+        token = options.get("token")
+        if token is not None:
+            checked_kind("token", token, CancelToken, "CancelToken()")
         if token is not None:
             token.refuse_if_cancelled()
         setup = RunSetup(
@@ -140,7 +143,7 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         return Run(agent, setup)
 
     def for_run(self, options: RunOptions[DepsT]) -> BaseAgent[DepsT, OutT]:
-        """The agent as these options want it for one run. One without a model of its own refuses those of a model."""
+        """The agent that these options ask for. An agent without a model of its own refuses a model's options."""
         if given := [name for name in OF_A_MODEL if options.get(name) is not None]:
             raise UsageError(
                 f"{self.name!r} is made of agents and has no {given[0]} of its own: give {given[0]}=… to those agents"
@@ -148,12 +151,12 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         return self
 
     async def run(self, prompt: Prompt, **options: Unpack[RunOptions[DepsT]]) -> RunResult[OutT]:
-        """Run to the end. A run that was cancelled returns normally; one that failed raises `RunFailed`.
+        """Run to the end. A run that was cancelled returns normally; a run that failed raises `RunFailed`.
 
-        Cancellation: the run is stopped NOW and closes itself, bounded; then the caller's exception goes on.
+        Cancellation: the run is stopped NOW and closes itself in bounded time; then the caller's exception is raised.
         """
         run = self.start(prompt, **options)
-        run.launch()
+        run.launch_eagerly()
         await run.join()
         return unless_failed(run.result)
 
@@ -162,25 +165,25 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         checkpoint: Checkpoint,
         *,
         message: Prompt | None = None,
-        answers: Mapping[str, Any] | None = None,  # Any: whatever people answered
+        answers: Mapping[str, Any] | None = None,  # Any: a person's answer
         edit: Edit | None = None,
         on_unknown: OnUnknown = "tell",
         fork: bool = False,
         **options: Unpack[RunOptions[DepsT]],
     ) -> RunResult[OutT]:
-        """Go on where a run was stopped; see `Resume` for what it takes. A finished effect never happens twice.
+        """Continue a stopped run; `Resume` describes the arguments. A finished effect never happens twice.
 
         For a handle: `agent.start(checkpoint=Resume(…), …)`.
         Cancellation: as for `run`; the resumed run leaves a checkpoint of its own.
         """
         resume = Resume(checkpoint, message, answers or {}, edit, on_unknown, fork)
         run = self.start(checkpoint=resume, **options)
-        run.launch()
+        run.launch_eagerly()
         await run.join()
         return unless_failed(run.result)
 
     def run_sync(self, prompt: Prompt, **options: Unpack[RunOptions[DepsT]]) -> RunResult[OutT]:
-        """`run` for programs without an event loop. Ctrl-C stops the run and raises `CtrlC`, a second one forces it."""
+        """`run` for programs without an event loop. Ctrl-C stops the run and raises `CtrlC`; a second one forces it."""
         refuse_loop("run_sync()", "await agent.run(…)")
         return unless_failed(run_sync(self.start(prompt, **options)))
 
@@ -189,7 +192,7 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         checkpoint: Checkpoint,
         *,
         message: Prompt | None = None,
-        answers: Mapping[str, Any] | None = None,  # Any: as above
+        answers: Mapping[str, Any] | None = None,
         edit: Edit | None = None,
         on_unknown: OnUnknown = "tell",
         fork: bool = False,
@@ -208,9 +211,9 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         nested: bool = False,
         **options: Unpack[RunOptions[DepsT]],
     ) -> RunStream[DepsT, OutT]:
-        """The run as an async iterator of its events; with `nested`, also of those of runs inside it.
+        """The run as an async iterator of its events; with `nested`, also of the events of runs inside it.
 
-        Leaving it early stops the run, or lets it go on: `on_close`.
+        `on_close` says whether leaving the iterator early stops the run or lets it continue.
         """
         check_on_close(on_close)
         return RunStream(self.start(prompt, **options), on_close, nested=nested)
@@ -220,19 +223,19 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
     ) -> SyncStreamed[DepsT, OutT]:
         """`stream` for programs without an event loop: `with agent.stream_sync(…) as events: for event in events:`.
 
-        Leaving it early stops the run. Ctrl-C as in `run_sync`, while the next event is waited for.
+        Leaving it early stops the run. Ctrl-C works as in `run_sync` while the program waits for the next event.
         """
         refuse_loop("stream_sync()", "async for event in agent.stream(…)")
         return SyncStreamed(self.start(prompt, **options), nested=nested)
 
     def checked_budget(self, budget: Budget | None) -> Budget | None:
-        checked_kind("budget", budget, (Budget, NoneType), "Budget(…)")
         if budget is not None:
+            checked_kind("budget", budget, Budget, "Budget(…)")
             budget.check_models(self.model_names())
         return budget
 
     def as_tool(self, *, name: str | None = None, description: str | None = None) -> AgentTool:
-        """This agent as a tool of another one; the model hands it its task as `input`."""
+        """This agent as a tool of another one; the model passes the task as `input`."""
         told = description or f"Hand a task to the agent {self.name!r}."
         return AgentTool(self, checked_tool_name(name or self.name), checked_kind("description", told, str, "'…'"))
 
@@ -249,8 +252,8 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
     ) -> GroupReceipt:
         """Ask every live run of this agent; safe from any thread.
 
-        With none live the ask is kept for the next run if the agent has never run, or with `next_run=True`; otherwise
-        the receipt says FINISHED_FIRST and no later run is touched.
+        If no run is live, the ask is kept for the next run if the agent has never run, or with `next_run=True`.
+        Otherwise the receipt says FINISHED_FIRST and no later run is affected.
         """
         clock = current_clock()
         ask = make_ask(at, within=within, recursive=recursive, reason=reason, now=clock.now(), wall=clock.wall())

@@ -1,7 +1,7 @@
-"""How much a run may use, and what happens at the marks: a soft one asks at ANY safe point, a hard one says NOW.
+"""How much a run may use, and what happens at the limits: the soft one asks at ANY safe point, the hard one asks NOW.
 
-Both are ordinary asks with the source `budget`, so everything that is true of a cancel is true of them. One mark is no
-ask: a run that has made its last step and would need another ends by itself, with `max_steps`.
+Both are ordinary asks with the source `budget`, so they behave like every other cancel. One limit is no ask: a run that
+has made its last step and would need another ends by itself, with `max_steps`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Two marks: at `soft` the run is asked to stop at its next safe point, at `hard` at once."""
+    """Two limits: at `soft` the run is asked to stop at its next safe point, at `hard` at once."""
 
     soft: float | None = None
     hard: float | None = None
@@ -45,7 +45,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a model costs, for a million tokens in and out."""
+    """The price of a model, per million tokens in and out."""
 
     input: float
     output: float
@@ -58,9 +58,9 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What one run may use. A plain number is a hard mark.
+    """The limits of one run. A plain number is a hard limit.
 
-    `repeats`: how often the very same tool call may be made. `cost` needs `prices`, by model name.
+    `repeats`: how often the same tool call, with the same arguments, may be made. `cost` needs `prices`, by model name.
     """
 
     steps: float | Limit | None = None
@@ -88,7 +88,7 @@ class Budget:
             raise ValueError("Budget(cost=…) needs prices: write prices={'model name': Price(input=…, output=…)}")
 
     def check_models(self, names: Iterable[str]) -> None:
-        """A cost can't be counted for a model without a price."""
+        """Refuse a model without a price: its cost cannot be counted."""
         for name in names if self.cost is not None else ():
             if name not in self.prices:
                 raise ValueError(
@@ -101,7 +101,7 @@ class Budget:
 
 
 class Meter:
-    """What one run has used of its budget. Every method asks when a mark is reached, and each mark asks once."""
+    """The part of the budget that one run has used. Every method asks when a limit is reached; each limit asks once."""
 
     def __init__(self, record: RunContext, budget: Budget) -> None:
         self._record = record
@@ -109,7 +109,7 @@ class Meter:
         self._reached: set[tuple[str, str]] = set()
         self._made: Counter[str] = Counter()
         self._cost = 0.0
-        # As if the run had begun so much earlier: what the runs before it took counts.
+        # Moved back by the time that the runs before it took, which counts as well.
         self._began = record.supervisor.clock.now()
         self._timers = self._arm()
 
@@ -119,11 +119,11 @@ class Meter:
         return [clock.call_at(self._began + mark, partial(self._use, "seconds", mark)) for mark in marks]
 
     def used(self) -> dict[str, float]:
-        """What a checkpoint keeps, beside steps, tokens and the ledger."""
+        """The amounts that a checkpoint keeps, beside steps, tokens and the ledger."""
         return {"seconds": self._record.supervisor.clock.now() - self._began, "cost": self._cost}
 
     def carry(self, used: Mapping[str, float], made: Iterable[LedgerEntry]) -> None:
-        """Go on counting where the run stopped that is continued. A call that is made again counts once."""
+        """Continue the counts of the stopped run. A call that is made again counts once."""
         self.close()
         self._began -= used.get("seconds", 0.0)
         self._cost += used.get("cost", 0.0)
@@ -133,7 +133,7 @@ class Meter:
                 self._count(entry.name, entry.args)
 
     def _count(self, name: str, args: Mapping[str, Any]) -> tuple[int, int]:  # Any: decoded JSON
-        """One more call: how many there were, and how many of exactly this one."""
+        """Count one more call; how many calls there were, and how many with these exact arguments."""
         same = f"{name} {json.dumps(dict(args), sort_keys=True, default=str)}"
         self._made["calls"] += 1
         self._made[same] += 1
@@ -144,12 +144,12 @@ class Meter:
             timer.cancel()
 
     def allows_step(self) -> bool:
-        """May another step begin? Beyond the hard mark the run ends by itself."""
+        """Whether another step may begin. Beyond the hard limit the run ends by itself."""
         limit = self._budget.limit("steps")
         return limit is None or limit.hard is None or self._record.steps_done < limit.hard
 
     def asks_before_step(self) -> bool:
-        """Ask if the soft mark is reached; True if it is."""
+        """Ask if the soft limit is reached; True if it is."""
         limit = self._budget.limit("steps")
         if limit is None or limit.soft is None or self._record.steps_done < limit.soft:
             return False
@@ -157,14 +157,14 @@ class Meter:
         return True
 
     def spent(self, model: str, usage: Usage) -> None:
-        """A model call is over."""
+        """A model call has ended and used these tokens."""
         total = self._record.spent
         self._use("tokens", total.input_tokens + total.output_tokens)
         self._cost += self._price(model, usage.input_tokens, usage.output_tokens)
         self._use("cost", self._cost)
 
     def streaming(self, model: str, tokens: int) -> None:
-        """About so many tokens of a reply have arrived."""
+        """About this many tokens of a reply have arrived."""
         total = self._record.spent
         self._use("tokens", total.input_tokens + total.output_tokens + tokens)
         self._use("cost", self._cost + self._price(model, 0, tokens))
@@ -174,13 +174,13 @@ class Meter:
         return 0.0 if price is None else (input * price.input + output * price.output) / 1_000_000
 
     def calling(self, call: ToolCall) -> None:
-        """A tool call is about to start. One beyond the hard mark never does."""
+        """A tool call is about to start. A call beyond the hard limit never starts."""
         calls, same = self._count(call.name, call.args)
         self._use("tool_calls", calls, beyond=True)
         self._use("repeats", same, beyond=True)
 
     def _use(self, kind: str, used: float, *, beyond: bool = False) -> None:
-        """`beyond`: the amount includes what is only about to happen, and the mark itself is still allowed."""
+        """`beyond`: the amount includes work that is about to start, and reaching the limit itself is still allowed."""
         limit = self._budget.limit(kind)
         if limit is None:
             return

@@ -1,7 +1,7 @@
-"""The hooks around one tool call, and what those before it say together.
+"""The hooks around one tool call, and the decision that the ones before it make together.
 
-They run one after the other, inside the call's own task. What becomes of the call is decided afterwards, in a plain
-function of their verdicts: the first one that settles it counts.
+They run one after the other, inside the call's own task. A plain function then decides from their verdicts: the first
+verdict that settles the call counts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """The check of that number asks a person, and nobody has answered yet."""
+    """The check with that number asks a person, and there is no answer yet."""
 
     number: int
     question: str
@@ -48,9 +48,9 @@ def decide(
     args: Mapping[str, Any],  # Any: decoded JSON
     approvals: Sequence[Any],  # Any: True, False, or a reason
 ) -> Allowed | Deny | Replace | Unanswered:
-    """What becomes of a call with these arguments. Checks that ask are answered by order, as interrupts are.
+    """Decide a call with these arguments. Checks that ask are matched to answers by order, as interrupts are.
 
-    A `Replace` that comes out has a result.
+    A returned `Replace` always has a result.
     """
     asked = 0
     for verdict in verdicts:
@@ -69,7 +69,7 @@ def decide(
 
 
 class CallHooks:
-    """`being_stopped`: whether the call is on its way out; then none of them starts any more."""
+    """`being_stopped`: whether the call is being stopped; then no further hook starts."""
 
     def __init__(self, record: RunContext, context: ToolContext[Any], being_stopped: Callable[[], bool]) -> None:
         self._record = record
@@ -77,7 +77,7 @@ class CallHooks:
         self._being_stopped = being_stopped
 
     async def run(self, name: str, subject: object) -> list[object]:
-        """What each of them says. They see a copy: arguments are plain dicts, and what was asked for is a record.
+        """The verdict of each hook. Hooks see a copy: arguments are plain dicts, and the request is already recorded.
 
         Cancellation: cuts the hook that is running.
         """

@@ -1,47 +1,49 @@
 """The state from which a stopped run continues.
 
-Two views of one stop. *Closed* is the conversation as any provider takes it: every call has a truthful result and the
-last assistant message says that it was stopped; a new message continues from there. *Open* is the same run with its
-last step still open: resume continues inside it. A checkpoint has both, and the ledger that tells what must not happen
-twice.
+There are two views of one stop. *Closed* is the conversation as any provider takes it: every call has a truthful result
+and the last assistant message says that it was stopped; a new message continues from there. *Open* is the same run with
+its last step still open: resume continues inside it. A checkpoint has both views, and the ledger that says what must
+not happen twice.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from msgspec import field
+from msgspec.structs import replace
 
 from safepoint._core.reasons import Reason
 from safepoint.agent.ledger import LedgerEntry
-from safepoint.agent.result import StopReason
-from safepoint.agent.usage import Usage
+from safepoint.agent.stop_reason import StopReason
+from safepoint.agent.usage import NO_USAGE, Usage
 from safepoint.history.closing import WAITS, notice_text, remark, unmarked
 from safepoint.history.parts import Message, Notice
+from safepoint.history.values import Value
 from safepoint.tools.call_state import CallState
 
-# A tool asked; a check before a tool asked; a call was cut and its outcome is not known.
+# A tool asked; a check before a tool asked; or a call was cut and its outcome is unknown.
 QuestionKind: TypeAlias = Literal["interrupt", "check", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What a paused run asks a person. Answer it with `resume(checkpoint, answers={question.id: …})`.
+class Question(Value, frozen=True):
+    """A question of a paused run to a person. Answer it with `resume(checkpoint, answers={question.id: …})`.
 
-    `tool` is the name of the tool that asks, or of the hook.
+    `tool` is the name of the tool or the hook that asks.
     """
 
     id: str
     tool: str
-    payload: Any  # Any: whatever the tool asked with
+    payload: Any  # Any: the tool's own payload
     kind: QuestionKind = "interrupt"
 
 
-@dataclass(frozen=True, slots=True)
-class OpenCall:
-    """What one call of the open step needs to go on. `tool` identifies the tool's parameters as they were.
+class OpenCall(Value, frozen=True):
+    """The state that one call of the open step needs to continue. `tool` is a digest of the tool's parameters.
 
-    `decided`: what a person has said of its unknown outcome, until the call is made again.
+    `decided`: a person's decision about its unknown outcome, until the call is made again.
     """
 
     call_id: str
@@ -52,9 +54,17 @@ class OpenCall:
     decided: bool | str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """Made at every stop; plain data, of no particular process. `to_bytes` and `from_bytes` carry it anywhere."""
+class Counted(Value, frozen=True, tag_field="kind", tag="counted"):
+    """What the run and the runs it continues have used so far; and the messages that have not joined yet."""
+
+    step: int
+    spent: Usage
+    used: Mapping[str, float] = field(default_factory=dict[str, float])
+    pending: tuple[Message, ...] = ()
+
+
+class Checkpoint(Value, frozen=True):
+    """Made at every stop: plain data, bound to no process. `to_bytes` and `from_bytes` carry it anywhere."""
 
     id: str
     agent: str
@@ -65,22 +75,22 @@ class Checkpoint:
     ledger: tuple[LedgerEntry, ...] = ()
     calls: Mapping[str, OpenCall] = field(default_factory=dict[str, OpenCall])
     step: int = 0
-    spent: Usage = field(default_factory=Usage)
+    spent: Usage = NO_USAGE
     reason: Reason | None = None
-    # Messages that were added and have not joined yet; and what was used of a budget beyond steps and tokens.
+    # Messages that were added and have not joined yet; and the use of a budget beyond steps and tokens.
     pending: tuple[Message, ...] = ()
     used: Mapping[str, float] = field(default_factory=dict[str, float])
-    # What hooks before the run and before its next model call remember, by the hook's name.
+    # The state of hooks before the run and before its next model call, by the hook's name.
     hooks: Mapping[str, OpenCall] = field(default_factory=dict[str, OpenCall])
 
     @property
     def questions(self) -> tuple[Question, ...]:
-        """What a person is asked, here and in sub-agents. A run that was cancelled asks nothing: it will ask again."""
+        """The open questions, here and in sub-agents. A run that was cancelled has none: it asks again on resume."""
         return self.asked if self.stop_reason is StopReason.INTERRUPTED else ()
 
     @property
     def asked(self) -> tuple[Question, ...]:
-        """What it has asked and nobody has answered, also if it was cancelled since."""
+        """The unanswered questions, even if the run was cancelled since."""
         found: list[Question] = []
         for call in (*self.hooks.values(), *self.calls.values()):
             if call.question is not None:
@@ -91,11 +101,11 @@ class Checkpoint:
 
     @property
     def dropped(self) -> bool:
-        """A new message came after it: it tells what was asked, and why the run stopped, and can't be continued."""
+        """Whether a new message followed: then it keeps the questions and the reason, but cannot be continued."""
         return not self.open_messages
 
     def drop(self) -> Checkpoint:
-        """What is kept of it for a run that others have followed; the conversation is in the session."""
+        """The part that is kept once another run has followed; the conversation is in the session."""
         calls = {id: _dropped(call) for id, call in self.calls.items() if call.question or call.child}
         hooks = {name: _dropped(hook) for name, hook in self.hooks.items() if hook.question}
         return Checkpoint(
@@ -103,13 +113,13 @@ class Checkpoint:
         )
 
     def cleared(self, reason: Reason, id: str) -> Checkpoint:
-        """Of a run that was cancelled while it waited for a person: it asks again if it is continued."""
+        """The checkpoint of a run that was cancelled while it waited for a person: it asks again if it continues."""
         notice = notice_text(reason=reason.text, source=reason.source, by=reason.by)
         messages = (*self.messages[:-1], _renoticed(self.messages[-1], notice))
         return replace(self, id=id, stop_reason=StopReason.CANCELLED, reason=reason, messages=messages)
 
     def to_bytes(self) -> bytes:
-        """An explicit, versioned encoding. A value that can't be encoded is replaced by its description."""
+        """An explicit, versioned encoding. A value that cannot be encoded is replaced by its description."""
         from safepoint.agent.codec import encode
 
         return encode(self)
@@ -122,13 +132,50 @@ class Checkpoint:
         return decode(data)
 
 
+class Stopped(NamedTuple):
+    """A run at its stop: its identity, both views of its conversation, its ledger, and why it stopped."""
+
+    agent: str
+    run_id: str
+    stop_reason: StopReason
+    messages: tuple[Message, ...]
+    open_messages: tuple[Message, ...]
+    ledger: tuple[LedgerEntry, ...]
+    reason: Reason | None
+
+
+def checkpoint_at(
+    stopped: Stopped, counted: Counted, *, calls: Mapping[str, OpenCall], hooks: Mapping[str, OpenCall]
+) -> Checkpoint:
+    """Make the checkpoint of a stop, with an id of its own.
+
+    The run's id would not do: a run that continues in another process keeps its id and may stop again.
+    """
+    return Checkpoint(
+        f"checkpoint_{uuid.uuid4().hex}",
+        stopped.agent,
+        stopped.run_id,
+        stopped.stop_reason,
+        stopped.messages,
+        stopped.open_messages,
+        stopped.ledger,
+        calls,
+        counted.step,
+        counted.spent,
+        stopped.reason,
+        counted.pending,
+        counted.used,
+        hooks,
+    )
+
+
 def _dropped(call: OpenCall) -> OpenCall:
     child = call.child.drop() if call.child is not None else None
     return OpenCall(call.call_id, "", question=call.question, child=child)
 
 
 def _renoticed(message: Message, notice: str) -> Message:
-    """Says that the run was stopped, where it said that it waits; what was told of children stays."""
+    """Replace the notice that the run waits by one that it was stopped; the report on children stays."""
     parts = [
         Notice(part.text.replace(remark(WAITS), notice).replace(WAITS, unmarked(notice)))
         if isinstance(part, Notice)
@@ -139,5 +186,5 @@ def _renoticed(message: Message, notice: str) -> Message:
 
 
 def question_inside(call_id: str, question: Question) -> Question:
-    """As whoever resumes the run around it knows it."""
+    """The question with the id by which the caller who resumes the outer run knows it."""
     return replace(question, id=f"{call_id}/{question.id}")

@@ -1,68 +1,117 @@
 """Checkpoints as bytes: one line that names format, version and digest, then JSON. No pickle, nothing executable.
 
-Every field is written and read by name, by the functions below and nothing else. Reading is strict: a wrong digest, a
-later version or an unknown kind is a `CheckpointError`, and the bytes stay what they are. A value of the user's own
-(saved, answered, asked) that has no JSON form degrades to its description; the checkpoint itself is never lost for it.
+`StoredCheckpoint` declares the JSON. Reading is strict: a wrong digest, a later version or an unknown kind raises
+`CheckpointError`, and the bytes are not touched. A user's value (saved, answered, asked) that has no JSON form degrades
+to its description; the rest of the checkpoint is kept.
 
-The two views of a stop begin with the same messages, which are written once; so may the runs inside it. A session has
-them, too: in its store the messages that stand there anyway are left out, so that a stop costs what its own turn is
-long and no more.
+The two views of a stop begin with the same messages, which are written once; the runs inside it may share them too. A
+session also stores these messages, so its store leaves them out of the checkpoint: the size of a stop depends on the
+length of its own turn only.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from safepoint._core.reasons import Reason, Source
+from msgspec.structs import asdict
+
+from safepoint._core.reasons import Reason
 from safepoint.agent.checkpoint import Checkpoint, OpenCall, Question
 from safepoint.agent.ledger import LedgerEntry
-from safepoint.agent.result import StopReason
+from safepoint.agent.stop_reason import StopReason
 from safepoint.agent.usage import Usage
 from safepoint.errors import CheckpointError
-from safepoint.history.encoding import (
-    Json,
-    decode_attachments,
-    decode_message,
-    decode_value,
-    encode_attachments,
-    encode_message,
-    encode_value,
-    encode_values,
-)
+from safepoint.history.json_codec import Codec
 from safepoint.history.parts import Message, common
-from safepoint.history.states import LedgerState
+from safepoint.history.values import Value
 from safepoint.tools.call_state import CallState
-from safepoint.tools.options import Effect
 
 MAGIC = "safepoint-checkpoint"
-VERSION = 3  # since 2, messages that were written already are left out; since 3, results may have parts
+VERSION = 3  # 2 leaves out messages that are stored already; 3 allows results with parts
 _READS = ("1", "2", "3")
 
 
+class StoredMemory(Value, frozen=True):
+    """A `CallState` as it is stored. A stored value that lacks a field is damaged."""
+
+    saved: Any  # Any: values of the user's own, as below
+    answers: tuple[Any, ...]
+    once: Mapping[str, Any]
+    approvals: tuple[Any, ...]
+
+    @staticmethod
+    def of(memory: CallState) -> StoredMemory:
+        return StoredMemory(memory.saved, memory.answers, memory.once, memory.approvals)
+
+    def restored(self) -> CallState:
+        return CallState(self.saved, self.answers, dict(self.once), self.approvals)
+
+
+class StoredCall(Value, frozen=True):
+    """An `OpenCall` as it is stored."""
+
+    call_id: str
+    tool: str
+    memory: StoredMemory
+    question: Question | None
+    child: StoredCheckpoint | None
+    decided: bool | str | None = None  # absent in the first files
+
+
+class StoredCheckpoint(Value, frozen=True):
+    """A `Checkpoint` as it is stored.
+
+    `known`: the number of messages at the start of the closed view that are left out. `shared`: the number of messages
+    that the open view shares with the start of the closed one, also left out. Version 1 has all messages twice, and no
+    `hooks`.
+    """
+
+    id: str
+    agent: str
+    run_id: str
+    stop_reason: StopReason
+    messages: tuple[Message, ...]
+    open_messages: tuple[Message, ...]
+    ledger: tuple[LedgerEntry, ...]
+    calls: tuple[StoredCall, ...]
+    pending: tuple[Message, ...]
+    step: int
+    spent: Usage
+    used: Mapping[str, float]
+    reason: Reason | None
+    known: int = 0
+    shared: int = 0
+    hooks: tuple[StoredCall, ...] = ()
+
+
+ENTRY: Codec[LedgerEntry] = Codec(LedgerEntry)
+_MEMORY: Codec[StoredMemory] = Codec(StoredMemory)
+_CHECKPOINT: Codec[StoredCheckpoint] = Codec(StoredCheckpoint)
+
+
 def encode(checkpoint: Checkpoint, *, known: int = 0) -> bytes:
-    """`known`: so many messages of the closed view, from the first, are left out; whoever decodes it has them."""
-    plain = encode_checkpoint(checkpoint, known)
-    body = json.dumps(plain, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
+    """`known`: leave out that many messages at the start of the closed view; the reader has them."""
+    body = _CHECKPOINT.encode(to_stored(checkpoint, known))
     return f"{MAGIC} {VERSION} {digest(body)}\n".encode() + body
 
 
 def decode(data: bytes, conversation: Sequence[Message] = ()) -> Checkpoint:
-    """`conversation`: where the messages are that were left out."""
-    return _decoded(data, lambda body: decode_checkpoint(body, conversation))
+    """`conversation`: the source of the messages that were left out."""
+    return _decoded(data, conversation)
 
 
 def decode_dropped(data: bytes) -> Checkpoint:
-    """What is left of it once it is dropped, for which no message is needed."""
-    return _decoded(data, lambda body: decode_checkpoint(body, None)).drop()
+    """The dropped form of the checkpoint, which needs no messages."""
+    return _decoded(data, None).drop()
 
 
-def _decoded(data: bytes, read: Callable[[Json], Checkpoint]) -> Checkpoint:
+def _decoded(data: bytes, conversation: Sequence[Message] | None) -> Checkpoint:
     body = _body(data)
     try:
-        return read(json.loads(body))
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        return from_stored(_CHECKPOINT.decode(body), conversation)
+    except (ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"the checkpoint can't be read: {error!r}") from error
 
 
@@ -86,161 +135,70 @@ def digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:32]
 
 
-# -- writing and reading, field by field -----------------------------------------------------------------------------
+def encode_memory(memory: CallState) -> bytes:
+    return _MEMORY.encode(StoredMemory.of(memory))
 
 
-def encode_checkpoint(checkpoint: Checkpoint, known: int = 0) -> Json:
+def decode_memory(data: bytes | str) -> CallState:
+    """Decode the state of a call. Raises ValueError."""
+    return _MEMORY.decode(data).restored()
+
+
+def to_stored(checkpoint: Checkpoint, known: int = 0) -> StoredCheckpoint:
+    """Copy fields by name, except the ones given here, whose stored form differs."""
     closed, open_view = checkpoint.messages, checkpoint.open_messages
     shared = common(closed, open_view)
-    return {
-        "id": checkpoint.id,
-        "agent": checkpoint.agent,
-        "run_id": checkpoint.run_id,
-        "stop_reason": str(checkpoint.stop_reason),
+    changed: dict[str, Any] = {  # Any: each of its field's type
         "known": known,
-        "messages": [encode_message(message) for message in closed[known:]],
+        "messages": closed[known:],
         "shared": shared,
-        "open_messages": [encode_message(message) for message in open_view[shared:]],
-        "ledger": [encode_entry(entry) for entry in checkpoint.ledger],
-        "calls": [_open_call(call, closed) for call in checkpoint.calls.values()],
-        "pending": [encode_message(message) for message in checkpoint.pending],
-        "step": checkpoint.step,
-        "spent": encode_usage(checkpoint.spent),
-        "used": {kind: float(amount) for kind, amount in checkpoint.used.items()},
-        "reason": None if checkpoint.reason is None else encode_reason(checkpoint.reason),
-        "hooks": [_open_call(call, closed) for call in checkpoint.hooks.values()],
+        "open_messages": open_view[shared:],
+        "calls": _stored_calls(checkpoint.calls.values(), closed),
+        "hooks": _stored_calls(checkpoint.hooks.values(), closed),
     }
+    return StoredCheckpoint(**{**asdict(checkpoint), **changed})
 
 
-def decode_checkpoint(data: Json, conversation: Sequence[Message] | None = ()) -> Checkpoint:
-    """`conversation`: None if no message of it is wanted."""
-    closed, open_view = ((), ()) if conversation is None else _views(data, conversation)
+def from_stored(stored: StoredCheckpoint, conversation: Sequence[Message] | None = ()) -> Checkpoint:
+    """`conversation`: None if the messages are not wanted."""
+    closed, open_view = ((), ()) if conversation is None else _views(stored, conversation)
     around = None if conversation is None else closed
-    calls = [_read_open_call(call, around) for call in data["calls"]]
-    hooks = [_read_open_call(call, around) for call in data.get("hooks", ())]  # the first files have none
-    return Checkpoint(
-        str(data["id"]),
-        str(data["agent"]),
-        str(data["run_id"]),
-        StopReason(data["stop_reason"]),
-        closed,
-        open_view,
-        tuple(decode_entry(entry) for entry in data["ledger"]),
-        {call.call_id: call for call in calls},
-        int(data["step"]),
-        decode_usage(data["spent"]),
-        None if data["reason"] is None else decode_reason(data["reason"]),
-        tuple(decode_message(message) for message in data["pending"]),
-        {str(kind): float(amount) for kind, amount in data["used"].items()},
-        {call.call_id: call for call in hooks},
-    )
+    changed: dict[str, Any] = {  # Any: each of its field's type
+        "messages": closed,
+        "open_messages": open_view,
+        "calls": {call.call_id: _open_call(call, around) for call in stored.calls},
+        "hooks": {hook.call_id: _open_call(hook, around) for hook in stored.hooks},
+    }
+    kept = {name: value for name, value in asdict(stored).items() if name not in ("known", "shared")}
+    return Checkpoint(**{**kept, **changed})
 
 
-def _views(data: Json, conversation: Sequence[Message]) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-    known, shared = int(data.get("known", 0)), int(data.get("shared", 0))  # version 1 has all messages twice
-    if not 0 <= known <= len(conversation):
-        raise ValueError(f"it was stored in a session, without the {known} messages that are there")
-    closed = (*conversation[:known], *(decode_message(message) for message in data["messages"]))
-    if not 0 <= shared <= len(closed):
+def _views(
+    stored: StoredCheckpoint, conversation: Sequence[Message]
+) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    if not 0 <= stored.known <= len(conversation):
+        raise ValueError(f"it was stored in a session, without the {stored.known} messages that are there")
+    closed = (*conversation[: stored.known], *stored.messages)
+    if not 0 <= stored.shared <= len(closed):
         raise ValueError("it is shorter than it says")
-    return closed, (*closed[:shared], *(decode_message(message) for message in data["open_messages"]))
+    return closed, (*closed[: stored.shared], *stored.open_messages)
 
 
-def _open_call(call: OpenCall, around: Sequence[Message]) -> Json:
-    """A run inside may begin with the messages `around` it, and then it leaves them out."""
-    question, child = call.question, call.child
-    return {
-        "call_id": call.call_id,
-        "tool": call.tool,
-        "memory": encode_memory(call.memory),
-        "question": None
-        if question is None
-        else {
-            "id": question.id,
-            "tool": question.tool,
-            "payload": encode_value(question.payload),
-            "kind": question.kind,
-        },
-        "child": None if child is None else encode_checkpoint(child, common(around, child.messages)),
-        "decided": call.decided,
-    }
-
-
-def _read_open_call(data: Json, around: Sequence[Message] | None) -> OpenCall:
-    memory, question, child = data["memory"], data["question"], data["child"]
-    return OpenCall(
-        data["call_id"],
-        data["tool"],
-        decode_memory(memory),
-        None
-        if question is None
-        else Question(question["id"], question["tool"], decode_value(question["payload"]), question["kind"]),
-        None if child is None else decode_checkpoint(child, around),
-        data.get("decided"),  # the first files have none
+def _stored_calls(calls: Iterable[OpenCall], around: Sequence[Message]) -> tuple[StoredCall, ...]:
+    """A run inside may begin with the messages `around` it; they are left out then."""
+    return tuple(
+        StoredCall(
+            call.call_id,
+            call.tool,
+            StoredMemory.of(call.memory),
+            call.question,
+            None if call.child is None else to_stored(call.child, common(around, call.child.messages)),
+            call.decided,
+        )
+        for call in calls
     )
 
 
-def encode_memory(memory: CallState) -> Json:
-    return {
-        "saved": encode_value(memory.saved),
-        "answers": [encode_value(answer) for answer in memory.answers],
-        "once": encode_values(memory.once),
-        "approvals": [encode_value(answer) for answer in memory.approvals],
-    }
-
-
-def decode_memory(data: Json) -> CallState:
-    fields = {key: decode_value(value) for key, value in data.items()}
-    return CallState(fields["saved"], tuple(fields["answers"]), fields["once"], tuple(fields["approvals"]))
-
-
-def encode_entry(entry: LedgerEntry) -> Json:
-    return {
-        "call_id": entry.call_id,
-        "name": entry.name,
-        "args": encode_values(entry.args),
-        "state": str(entry.state),
-        "effect": str(entry.effect),
-        "content": entry.content,
-        "error": entry.error,
-        "still_running": entry.still_running,
-        "point": entry.point,
-        "started_at": entry.started_at,
-        "ended_at": entry.ended_at,
-        "remote": entry.remote,
-        **encode_attachments(entry.parts),
-    }
-
-
-def decode_entry(data: Json) -> LedgerEntry:
-    fields: Json = {
-        **data,
-        "args": decode_value(data["args"]),
-        "state": LedgerState(data["state"]),
-        "effect": Effect(data["effect"]),
-        "parts": decode_attachments(data),
-    }
-    return LedgerEntry(**fields)
-
-
-def encode_usage(usage: Usage) -> Json:
-    return {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "model_calls": usage.model_calls,
-        "estimated": usage.estimated,
-        "cached_tokens": usage.cached_tokens,
-        "reasoning_tokens": usage.reasoning_tokens,
-    }
-
-
-def decode_usage(data: Json) -> Usage:
-    return Usage(**data)
-
-
-def encode_reason(reason: Reason) -> Json:
-    return {"text": reason.text, "source": str(reason.source), "by": reason.by}
-
-
-def decode_reason(data: Json) -> Reason:
-    return Reason(data["text"], Source(data["source"]), data["by"])
+def _open_call(call: StoredCall, around: Sequence[Message] | None) -> OpenCall:
+    child = None if call.child is None else from_stored(call.child, around)
+    return OpenCall(call.call_id, call.tool, call.memory.restored(), call.question, child, call.decided)

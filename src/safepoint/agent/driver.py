@@ -1,31 +1,33 @@
-"""The run of an agent that calls a model: between its beginning and its end, model calls and the tools they ask for."""
+"""The run of an agent that calls a model: between its beginning and its end, model calls and the tools they request."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import Any, Protocol, assert_never
 
 from safepoint._core.asks import is_seconds
-from safepoint._core.points import SafePoint
 from safepoint._core.work import Failed, NeverRan, Returned, Work, WorkResult
 from safepoint.agent.base_driver import BaseDriver
+from safepoint.agent.budget import Meter
 from safepoint.agent.events import Event, ModelCallEnded, RetryScheduled, TextStreamed
-from safepoint.agent.model import ModelRequest
+from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.model import Model, ModelRequest, ModelSettings
 from safepoint.agent.model_call import receive, usage_of
 from safepoint.agent.open_calls import OpenCalls
-from safepoint.agent.output import OUTPUT_TRIES, asks_again
+from safepoint.agent.options import Instructions
+from safepoint.agent.output import OUTPUT_TRIES, OutputTool, asks_again
 from safepoint.agent.partial_reply import PartialReply
-from safepoint.agent.preview import Preview, preview
+from safepoint.agent.preview import CancelQuery, Preview, preview
 from safepoint.agent.result import NO_VALUE, StopReason
 from safepoint.agent.resume import Resume
 from safepoint.agent.run_context import RunContext
 from safepoint.agent.steps import BackOff, CallModel, Close, Finalize, OwnStep, RunTools, Step
 from safepoint.agent.tool_batch import ToolBatch
-from safepoint.agent.trim import trimmed
+from safepoint.agent.trim import Trim, trimmed
 from safepoint.agent.usage import NO_USAGE, Usage
 from safepoint.errors import AskPerson, ModelError, ModelMisbehaved, ModelUnavailable
 from safepoint.history.closing import close_history
@@ -33,16 +35,36 @@ from safepoint.history.parts import Message, Text
 from safepoint.history.wellformed import well_formed
 from safepoint.tools.bad_arguments import BadArguments
 from safepoint.tools.base import BaseTool
-
-if TYPE_CHECKING:
-    from safepoint.agent.agent import Agent
+from safepoint.tools.options import Effect
 
 
-# What tools have to say in the instructions of their agent, as the tools of a server do.
+class ModelAgent(Protocol):
+    """The agent as its driver needs it: models, instructions, settings and tools."""
+
+    @property
+    def models(self) -> Sequence[Model]: ...
+    @property
+    def instructions(self) -> Instructions[Any] | None: ...  # Any: dependencies of every type
+    @property
+    def tools(self) -> Mapping[str, BaseTool]: ...
+    @property
+    def settings(self) -> ModelSettings: ...
+    @property
+    def trim(self) -> Trim | None: ...
+    @property
+    def output_tool(self) -> OutputTool[Any] | None: ...  # Any: of every output type
+    @property
+    def retries(self) -> int: ...
+    @property
+    def max_parallel_tools(self) -> int | None: ...
+    def has_handed_over(self, ledger: Iterable[LedgerEntry]) -> bool: ...
+
+
+# Guidance that tools add to the instructions of their agent, as an MCP server's tools do.
 
 
 def with_guidance(instructions: str | None, tools: Iterable[BaseTool]) -> str | None:
-    """The instructions, and below them what the tools say; once, if several tools say the same."""
+    """The instructions, followed by the guidance of the tools; guidance that several tools share appears once."""
     said = dict.fromkeys(tool.guidance for tool in tools if tool.guidance)
     return "\n\n".join(filter(None, [instructions, *said])) if said else instructions
 
@@ -54,17 +76,17 @@ _CUT_OFF = (StopReason.MAX_TOKENS, StopReason.REFUSED)
 class Driver(BaseDriver[OwnStep]):
     """Drives one run of an agent that calls a model."""
 
-    def __init__(self, agent: Agent[Any, Any], record: RunContext, resume: Resume | None) -> None:  # Any: every agent
+    def __init__(self, agent: ModelAgent, record: RunContext, resume: Resume | None) -> None:
         super().__init__(record, resume)
         self._agent = agent
-        # The calls of the last reply, until their results are in the conversation.
+        # The calls of the last reply, until the conversation has their results.
         self.batch: ToolBatch | None = None
         self._unfit_answers = 0
         if resume is not None:
             self._restore(resume)
 
     def _restore(self, resume: Resume) -> None:
-        """Stand where the checkpoint stands."""
+        """Set the driver to the state of the checkpoint."""
         record, checkpoint = self._record, resume.checkpoint
         record.steps_done, record.spent_before = checkpoint.step, checkpoint.spent
         last = record.messages[-1] if record.messages else None
@@ -83,7 +105,7 @@ class Driver(BaseDriver[OwnStep]):
             record.meter.carry(checkpoint.used, record.ledger)
 
     def _take_back(self, last: Message) -> None:
-        """The reply was cut off by a limit or refused: it is no answer, and the call is made again."""
+        """Drop a reply that was cut off by a limit or refused: it is no answer, and the call is made again."""
         if last.role == "assistant":
             self._record.messages.pop()
             self._record.count_steps(-1)
@@ -91,9 +113,12 @@ class Driver(BaseDriver[OwnStep]):
     async def _act(self, step: OwnStep) -> Step:
         match step:
             case CallModel():
-                if not self._may_step(step):
+                meters = () if step.is_repeated else tuple(self._record.meters())
+                if not all(meter.allows_step() for meter in meters):
                     return self._last_step()
-                return Close(StopReason.CANCELLED) if self._at_soft_mark(step) else await self._call_model(step)
+                if meters and self._at_soft_mark(meters):
+                    return Close(StopReason.CANCELLED)
+                return await self._call_model(step)
             case BackOff(seconds, then):
                 await self.runner.perform(partial(asyncio.sleep, seconds), "back-off")
                 return self._unless_stopped(then)
@@ -103,7 +128,7 @@ class Driver(BaseDriver[OwnStep]):
                 assert_never(step)
 
     def _first(self) -> Step:
-        """Where to begin: with the model, or wherever the run was stopped."""
+        """The first step: a model call, or the step at which the run was stopped."""
         if self.batch is not None:
             return RunTools(self.batch)
         last = self._record.messages[-1]
@@ -114,14 +139,9 @@ class Driver(BaseDriver[OwnStep]):
             return Finalize(StopReason.END_TURN) if self._node.answer() is None else Close(StopReason.CANCELLED)
         return CallModel()
 
-    def _may_step(self, step: CallModel) -> bool:
-        return step != CallModel() or all(meter.allows_step() for meter in self._record.meters())
-
-    def _at_soft_mark(self, step: CallModel) -> bool:
-        """Has the budget just asked, and does the run stop between these two steps?"""
-        if step != CallModel():
-            return False
-        asked = [meter.asks_before_step() for meter in self._record.meters()]  # all of them, not up to the first
+    def _at_soft_mark(self, meters: Sequence[Meter]) -> bool:
+        """Whether a budget has just asked and the run stops between these two steps."""
+        asked = [meter.asks_before_step() for meter in meters]  # a list: `any` would stop at the first
         return any(asked) and self._node.check_safe_point("after_tools") is not None
 
     def _last_step(self) -> Step:
@@ -135,7 +155,7 @@ class Driver(BaseDriver[OwnStep]):
         failed = await self._save() if record.hear() else None
         if failed is not None:
             return failed
-        if record.messages[-1].role == "assistant":  # what was to join it was taken back
+        if record.messages[-1].role == "assistant":  # the message that was to join was withdrawn
             return self._first()
         instructions = self._agent.instructions
         if callable(instructions) or self._agent.trim is not None or self.runner.has_hooks("before_model"):
@@ -152,17 +172,20 @@ class Driver(BaseDriver[OwnStep]):
         if isinstance(outcome, NeverRan):
             return Close(StopReason.CANCELLED)
         next_step = self._received(step, request, incoming, outcome)
+        if not isinstance(next_step, RunTools):
+            await self.runner.give_way()
         if isinstance(next_step, RunTools | Finalize):
             failed = await self._save() if isinstance(next_step, RunTools) else None
             if failed is not None:
                 return failed
-            await self.runner.run_hooks("after_model", record.messages[-1])
+            if self.runner.has_hooks("after_model"):
+                await self.runner.run_hooks("after_model", record.messages[-1])
         if isinstance(next_step, RunTools) and self._node.check_safe_point("after_model") is not None:
             return Close(StopReason.CANCELLED)
         return next_step
 
     async def _prepare(self) -> ModelRequest:
-        """The request, where the user's own code has a say. Cancellation: cuts that code; nothing was sent yet."""
+        """Build the request; the user's own code takes part. Cancellation: cuts that code; nothing is sent yet."""
         instructions = self._agent.instructions
         if callable(instructions):
             made = instructions(self._record.run)
@@ -197,7 +220,7 @@ class Driver(BaseDriver[OwnStep]):
     def _received(
         self, step: CallModel, request: ModelRequest, incoming: PartialReply, outcome: WorkResult[None]
     ) -> Step:
-        """The call is over, one way or another: record it, and say what is next. Record and answer are one act."""
+        """The call has ended. Record it and return the next step, without an await in between."""
         record = self._record
         incoming.close()
         error = outcome.error if isinstance(outcome, Failed) and incoming.finish is None else None
@@ -207,7 +230,7 @@ class Driver(BaseDriver[OwnStep]):
                 message = incoming.reply(frozenset() if not incoming.has_calls else record.known_call_ids())
             except ModelMisbehaved as misbehaved:
                 error = misbehaved
-        # A call that failed before its first token may never have reached the model: nothing is known to be spent.
+        # A call that failed before its first token may never have reached the model: its cost is unknown.
         unsent = isinstance(outcome, NeverRan) or (error is not None and incoming.empty)
         usage = NO_USAGE if unsent else usage_of(request, incoming)
         record.spend(usage)
@@ -259,7 +282,7 @@ class Driver(BaseDriver[OwnStep]):
         return Finalize(reason) if message is not None else Close(reason)
 
     def _unfit(self, message: Message) -> Step | None:
-        """What to do about an answer that is not of the type that was asked for; None if it is."""
+        """The next step if an answer does not have the required type; None if it has."""
         output = self._agent.output_tool
         if output is None:
             return None
@@ -274,14 +297,14 @@ class Driver(BaseDriver[OwnStep]):
         return None
 
     def _tried_in_vain(self, problem: str) -> Step | None:
-        """One more answer does not fit: how the run fails if that was one too many."""
+        """Count an answer that does not fit; the failure of the run if that was the last try."""
         self._unfit_answers += 1
         if self._unfit_answers < OUTPUT_TRIES:
             return None
         return self._fail(ModelMisbehaved(f"no answer of the required form in {OUTPUT_TRIES} tries: {problem}"), None)
 
     def _after_error(self, step: CallModel, incoming: PartialReply, error: BaseException) -> Step:
-        """Try again, try the next model, or fail. Only before the first token, and never once somebody said NOW."""
+        """Retry, try the next model, or fail. Retries happen only before the first token and never after NOW."""
         if self._node.check_stop() is not None:
             return Close(StopReason.CANCELLED, incoming=incoming)
         agent = self._agent
@@ -297,9 +320,18 @@ class Driver(BaseDriver[OwnStep]):
     # -- tools ---------------------------------------------------------------------------------------------------------
 
     async def _run_tools(self, batch: ToolBatch) -> Step:
+        self.runner.has_waited = False
         while not batch.advance():
             await self.runner.wait()
-        return self._after_batch(batch)
+        # The safe point is decided in the step that ends the batch: if the loop turned in between, an ask that comes
+        # later would take the place of the one that the run has stopped for. The run still stands there when the loop
+        # has turned, so a message that a tool pushed takes effect before the next model call.
+        step = self._after_batch(batch)
+        if isinstance(step, CallModel):
+            await self.runner.give_way()
+            if self._stops_after(batch):
+                return Close(StopReason.CANCELLED)
+        return step
 
     def _after_batch(self, batch: ToolBatch) -> Step:
         batch.end()
@@ -312,7 +344,7 @@ class Driver(BaseDriver[OwnStep]):
         if goes_on and self._stops_after(batch):
             return Close(StopReason.CANCELLED)
         messages = self._record.messages
-        messages[-1:] = close_history(messages[-1:], batch=batch.closed(None))  # the reply with the calls is the last
+        messages[-1:] = close_history(messages[-1:], batch=batch.closed(None))  # the last message has the calls
         self.batch = None
         problem = batch.unfit_answer() if answer is None else None
         failed = self._tried_in_vain(problem) if problem is not None else None
@@ -324,7 +356,7 @@ class Driver(BaseDriver[OwnStep]):
         return Finalize(StopReason.END_TURN) if self._node.answer() is None else Close(StopReason.CANCELLED)
 
     def _stops_after(self, batch: ToolBatch) -> bool:
-        """A run that goes on from the end of a batch has not come there by its own work: it stops at the next one."""
+        """A run that continues at the end of a batch did not get there by its own work: it stops after the next one."""
         if not batch.is_made_here:
             return self._node.check_stop() is not None
         return (self._node.check_safe_point("after_tool") or self._node.check_safe_point("after_tools")) is not None
@@ -343,11 +375,15 @@ class Driver(BaseDriver[OwnStep]):
             return NO_VALUE
         return output.read(text)
 
-    def preview(self, at: SafePoint) -> Preview:
-        return preview(self.batch.calls if self.batch is not None else (), at)
+    def preview(self, query: CancelQuery) -> Preview:
+        return preview(self.batch.calls if self.batch is not None else (), tuple(super().works()), query)
 
     def works(self) -> Iterator[Work[object]]:
         yield from super().works()
         for call in self.batch.calls if self.batch is not None else ():
             if call.work is not None:
                 yield call.work
+
+    def effect_of(self, work: Work[object]) -> Effect | None:
+        calls = self.batch.calls if self.batch is not None else ()
+        return next((call.entry.effect for call in calls if call.work is work), None)

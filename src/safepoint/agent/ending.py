@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from safepoint._core.endings import Cancellation, Ending
 from safepoint._core.orphans import Orphan
 from safepoint._core.reasons import Source
 from safepoint._core.work import Failed, Returned, WorkResult
-from safepoint.agent.checkpoint import Checkpoint, OpenCall
+from safepoint.agent.checkpoint import Checkpoint, Counted, OpenCall, Stopped, checkpoint_at
 from safepoint.agent.ledger import LedgerEntry, closed_call
 from safepoint.agent.open_calls import OpenCalls
 from safepoint.agent.result import NO_VALUE, RunResult, StopReason
@@ -33,13 +33,13 @@ _log = logging.getLogger("safepoint")
 
 
 class Closed(NamedTuple):
-    """The result, and what receipts say of it."""
+    """The result, and the ending for the receipts."""
 
     result: RunResult[str]
     ending: Ending
 
     def unless_saved(self, outcome: WorkResult[None]) -> Closed:
-        """The same, with the failure to save on result and receipt, if there was one."""
+        """The same, with the error of a failed save on result and receipt."""
         if isinstance(outcome, Returned):
             return self
         error = outcome.error if isinstance(outcome, Failed) else StoreError("the end of the run was not saved in time")
@@ -47,7 +47,7 @@ class Closed(NamedTuple):
 
 
 def close(record: RunContext, step: Close, remains: OpenCalls, value_of: Callable[[str], object]) -> Closed:
-    """Everything that is left of a run, computed from what was recorded. `value_of`: the typed answer of a text."""
+    """Compute a run's end from its record. `value_of` makes the typed answer from a text."""
     now = record.node.clock.wall()
     stop = record.node.stop if step.stop_reason is StopReason.CANCELLED else None
     cancellation = stop.recorded(now) if stop is not None else None
@@ -76,9 +76,9 @@ def close(record: RunContext, step: Close, remains: OpenCalls, value_of: Callabl
 
 
 def close_anyway(record: RunContext, error: BaseException) -> Closed:
-    """What is certain of a run that could not be closed: it has failed, by this error. It can't be continued.
+    """The certain facts of a run that could not be closed: it failed with this error and cannot be continued.
 
-    Nothing here may raise, whatever was done to the run from inside.
+    This function must not raise, even if code inside the run has damaged its record.
     """
     ledger = tuple(_attempt(lambda: [_over(entry) for entry in record.ledger], list[LedgerEntry]()))
     orphans = tuple(_attempt(lambda: list(record.orphans), list[Orphan]()))
@@ -99,12 +99,12 @@ def _attempt(make: Callable[[], T], otherwise: T) -> T:
 
 
 def _over(entry: LedgerEntry) -> LedgerEntry:
-    """Nobody knows what has become of a call that was running."""
+    """The outcome of a call that was running is unknown."""
     return replace(entry, state=LedgerState.CUT) if entry.state is LedgerState.RUNNING else entry
 
 
 def _certain_messages(record: RunContext, ledger: Sequence[LedgerEntry], error: BaseException) -> list[Message]:
-    """The conversation, closed by the ledger; if that is no conversation any more, what the run has begun with."""
+    """The conversation, closed by the ledger; if that is no valid conversation, the run's opening messages."""
     notice = remark(f"This run failed before it was done: {quoted(render_error(error))}.")
     known = {entry.call_id: entry for entry in ledger}
     for said in (record.messages, record.opening):
@@ -126,7 +126,7 @@ def _closed_messages(
     if step.incoming is not None:
         draft = Draft(step.incoming.kept_text, step.incoming.kept_reasoning)
     messages = list(record.messages if remains.messages is None else remains.messages)
-    # What came before this run is closed already, and may be long. A session that has moved on may be longer still.
+    # Earlier messages are closed already, and may be many. A session that has moved on may have even more.
     start = min(record.started_at, len(messages) - 1) if remains.messages is None else 0
     calls, said, pending = remains.calls, messages[start:], record.pending
     if pending:
@@ -143,30 +143,22 @@ def _checkpoint(
     closed: tuple[Message, ...],
     ledger: tuple[LedgerEntry, ...],
 ) -> Checkpoint | None:
-    """From where the run can go on; None if there is nothing left to do."""
+    """The checkpoint from which the run can continue; None if there is nothing left to do."""
     if why is StopReason.END_TURN:
         return None
     stop = record.node.stop
-    return Checkpoint(
-        f"checkpoint_{uuid.uuid4().hex}",  # not the run's id: one that goes on elsewhere keeps that, and stops again
-        record.agent.name,
-        record.node.id,
-        why,
-        closed,
-        tuple(record.messages),
-        ledger,
-        remains.open,
-        record.steps_done,
-        record.spent,
-        stop.reason if stop is not None else None,
-        record.pending,
-        record.used(),
-        {name: hook for name, hook in record.hooked.items() if hook != OpenCall(name, "")},
+    reason = stop.reason if stop is not None else None
+    name, id = record.agent.name, record.node.id
+    return checkpoint_at(
+        Stopped(name, id, why, closed, tuple(record.messages), ledger, reason),
+        Counted(record.steps_done, record.spent, record.used(), record.pending),
+        calls=remains.open,
+        hooks={name: hook for name, hook in record.hooked.items() if hook != OpenCall(name, "")},
     )
 
 
 def _notice(step: Close, cancellation: Cancellation | None, told: str, *, incomplete: bool) -> str | None:
-    """What the next model call is told, if the run did not end with an answer."""
+    """The notice to the next model call, if the run did not end with an answer."""
     if cancellation is not None:
         why = cancellation.reason
         return notice_text(reason=why.text, source=why.source, by=why.by, incomplete=incomplete, told=told)
@@ -186,13 +178,13 @@ _REMARKS = {
 
 
 def _is_incomplete(draft: Draft | None, carried: Sequence[Message] | None) -> bool:
-    """Were the last words cut short: the run's own, or those of a child that has carried the conversation on?"""
+    """Whether the last words were cut short: the run's own, or those of a child that continued the conversation."""
     if draft is not None or not carried:
         return draft is not None and draft.incomplete
     return any(part.kind == "text" and part.incomplete for part in carried[-1].parts)
 
 
 def _last_words(messages: list[Message]) -> str:
-    """What the model said last in these, also if calls and their results, or a notice alone, came after it."""
+    """The model's last words, even if calls with their results, or only a notice, follow them."""
     spoken = (message.text for message in reversed(messages) if message.role == "assistant")
     return next((text for text in spoken if text.strip()), "")

@@ -1,12 +1,12 @@
 """How events reach readers without ever holding the run.
 
-The hub keeps what must not be lost (starts, ends, asks, rungs) and hands every event to the readers that are there.
-Text is not kept twice: a reader that comes late gets what happened so far, then one piece with all the text of the
-reply under way, then the live events. A reader's buffer is bounded: text pieces that it has not fetched melt into one,
+The hub keeps the events that must not be lost (starts, ends, asks, rungs) and passes every event to the attached
+readers. Text is not kept twice: a late reader gets the events so far, then one piece with all the text of the reply
+under way, then the live events. A reader's buffer is bounded: text pieces that it has not fetched are merged into one,
 and beyond the limit they are dropped and counted in a `Lagged` event.
 
 All of this happens on the run's own event loop, without a lock: while the run lives, a reader on another loop or in
-another thread is refused. Once the run has ended, anybody may read what it told.
+another thread is refused. Once the run has ended, its events can be read anywhere.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import logging
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from safepoint._core.pace import MOST_AT_ONCE
 from safepoint._core.tree import Node
@@ -43,7 +44,7 @@ _PIECES = (TextStreamed, ReasoningStreamed, ToolOutputStreamed)
 class EventReader:
     """One reader's place in the stream: an async iterator that ends after the terminal event.
 
-    Cancellation: leaving only detaches this reader; the run goes on and other readers see nothing of it.
+    Cancellation: leaving only detaches this reader; the run and its other readers continue.
     """
 
     def __init__(self, hub: EventHub, backlog: list[Event], *, nested: bool, ended: bool) -> None:
@@ -59,7 +60,7 @@ class EventReader:
         self._fetched = 0
 
     def speaks(self, event: Event) -> bool:
-        """Is it about the run whose words are read here, or about one that speaks for it?"""
+        """Whether the event is about the run whose words are read here, or about a child that speaks for it."""
         return event.run_id in self._hub.speakers
 
     def _wants(self, event: Event) -> bool:
@@ -82,7 +83,7 @@ class EventReader:
             self._waiter.set_result(None)
 
     def _put_text(self, event: Piece) -> None:
-        # Once there is a gap, it lasts until the reader has caught up: what came after must not join what came before.
+        # A gap lasts until the reader has caught up: later text must not be joined to text from before the gap.
         if self._lagged_at is not None or self._chars + len(event.text) > MAX_BUFFERED_CHARS:
             self._missed += 1
             self._lagged_at = event
@@ -90,7 +91,7 @@ class EventReader:
         self._chars += len(event.text)
         tail = self._buffer[-1] if self._buffer else None
         if tail is not None and _speaker(tail) == _speaker(event):
-            # Joined only when fetched: melting a long text piece by piece must not cost its square.
+            # Joined only when fetched: merging a long text piece by piece would take quadratic time.
             self._pieces.append(event.text)
         else:
             self._flush()
@@ -111,11 +112,11 @@ class EventReader:
         return self
 
     async def __anext__(self) -> Event:
-        """The next event. Cancellation: no event is lost, this reader can go on."""
+        """The next event. Cancellation: no event is lost; this reader can continue."""
         if not self._ended:
             self._hub.check_place()
         self._fetched += 1
-        if self._fetched % MOST_AT_ONCE == 0:  # a long backlog is read without waiting, and others want their turn
+        if self._fetched % MOST_AT_ONCE == 0:  # a long backlog is read without waiting; let other tasks run
             await asyncio.sleep(0)
         while not self._buffer:
             self._flush()
@@ -138,7 +139,7 @@ class EventReader:
         return event
 
     async def aclose(self) -> None:
-        """Detach. Cancellation: there is nothing to wait for."""
+        """Detach this reader. Never waits. Cancellation: the reader is detached."""
         self.detach()
 
     def detach(self) -> None:
@@ -151,7 +152,7 @@ class EventReader:
 
 
 def _speaker(event: Event) -> tuple[type[Event], str, str | None]:
-    """Whose words these are; only words of one speaker are joined."""
+    """The source of these words; only words of one source are joined."""
     return type(event), event.run_id, event.call_id if isinstance(event, ToolOutputStreamed) else None
 
 
@@ -162,20 +163,21 @@ class EventHub:
         self.node = node
         self.run_id = node.id
         self._parent = parent
-        self._top: EventHub = parent._top if parent is not None else self
+        # The hub that numbers the events; None if it is this one, to avoid a reference cycle.
+        self._top: EventHub | None = (parent._top or parent) if parent is not None else None
         self._kept: list[Event] = []
-        # By their ids. Adding, dropping and copying are atomic: a collector drops readers in the middle of anything.
+        # By their ids. Adding, dropping and copying are atomic: the garbage collector drops readers at any moment.
         self._readers: dict[int, weakref.ref[EventReader]] = {}
         self._listeners: list[Callable[[Event], object]] = []
-        # What each run that streams right now has said so far, for readers that come late.
+        # The text that each streaming run has produced so far, for late readers.
         self._under_way: dict[str, Callable[[], Event | None]] = {}
         self._last = 0
         self._ended = False
-        # Whose words are this run's answer: its own, or those of a child that speaks for it.
+        # The runs whose words are this run's answer: this one, or a child that speaks for it.
         self.speakers = {node.id}
 
     def let_speak(self, run_id: str) -> None:
-        """The words of that run are this one's own; and so on upwards, as far as this one speaks for others."""
+        """Count the words of that run as this run's own, and so on upwards wherever this run speaks for its parent."""
         hub: EventHub | None = self
         while hub is not None:
             hub.speakers.add(run_id)
@@ -184,20 +186,31 @@ class EventHub:
 
     @property
     def is_topmost(self) -> bool:
-        """Whether no other run hears what this one tells."""
+        """Whether no other run receives this run's events."""
         return self._parent is None
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether a reader or a listener takes these events. Pieces of text are made for them only."""
+        hub: EventHub | None = self
+        while hub is not None:
+            if hub._readers or hub._listeners:
+                return True
+            hub = hub._parent
+        return False
 
     def number(self) -> int:
         """The next sequence number of the whole tree."""
-        self._top._last += 1
-        return self._top._last
+        top = self._top or self
+        top._last += 1
+        return top._last
 
     def emit(self, event: Event) -> None:
-        """Tell it here and in every run above."""
+        """Pass the event to the readers here and of every run above."""
         keep = not isinstance(event, _PIECES)
         hub: EventHub | None = self
         while hub is not None:
-            if keep and not hub._ended:  # a sub-agent that was abandoned may go on telling, but not here
+            if keep and not hub._ended:  # an abandoned sub-agent may still emit, but not here
                 hub._kept.append(event)
             if hub._readers or hub._listeners:
                 hub._tell(event)
@@ -216,28 +229,28 @@ class EventHub:
                 _log.exception("a listener failed at %s of %s", type(event).__name__, event.path)
 
     def say_under_way(self, run_id: str, so_far: Callable[[], Event | None]) -> None:
-        """That run streams a reply from now on; `so_far` gives its text as one event."""
+        """That run streams a reply from now on; `so_far` returns its text as one event."""
         hub: EventHub | None = self
         while hub is not None:
             hub._under_way[run_id] = so_far
             hub = hub._parent
 
     def said(self, run_id: str) -> None:
-        """That reply is over, and told whole by another event."""
+        """That reply is over; another event carries it whole."""
         hub: EventHub | None = self
         while hub is not None:
             hub._under_way.pop(run_id, None)
             hub = hub._parent
 
     def listen(self, listener: Callable[[Event], object]) -> None:
-        """Call it for every event, right where it happens: a start is told in the very task that starts.
+        """Call the listener for every event, where it happens: a start event comes in the very task that starts.
 
-        It must not wait. What it raises is logged and changes nothing.
+        The listener must not wait. Its exceptions are logged and change nothing.
         """
         self._listeners.append(listener)
 
     def read(self, *, nested: bool) -> EventReader:
-        """A new reader, from the first event on: of this run, or, `nested`, of the runs inside it as well."""
+        """A new reader, from the first event on: of this run or, with `nested`, also of the runs inside it."""
         backlog = [*self._kept, *(() if self._ended else self._partials())]
         reader = EventReader(self, backlog, nested=nested, ended=self._ended)
         if not self._ended:
@@ -245,7 +258,7 @@ class EventHub:
         return reader
 
     def check_place(self) -> None:
-        """Refuse to read a live run anywhere but on its own loop: events are put there, and there a reader is woken."""
+        """Refuse to read a live run outside its own loop: there events are queued and readers woken."""
         if self.node.started and not self.node.runs_in_this_thread():
             raise UsageError(
                 f"{self.node.path} lives on another event loop: read its events and text there, and hand on what "
@@ -253,7 +266,7 @@ class EventHub:
             )
 
     def kept(self, *, nested: bool) -> tuple[Event, ...]:
-        """All events so far but the pieces of text; `nested` as for `read`."""
+        """All events so far except pieces of text; `nested` as for `read`."""
         return tuple(self._kept) if nested else tuple([each for each in self._kept if each.run_id == self.run_id])
 
     def drop(self, reader: EventReader) -> None:
@@ -267,19 +280,19 @@ class EventHub:
 
 
 class TextReader:
-    """An async iterator of pieces of text. Nothing is missing, also for a reader that comes late or is slow."""
+    """An async iterator of pieces of text. A late or slow reader gets the whole text too."""
 
     def __init__(self, reader: EventReader) -> None:
         self._reader = reader
         self._seen = 0
-        # After a gap the rest is taken from the whole reply, in one piece.
+        # After a gap the rest is taken from the complete reply, in one piece.
         self._gap = False
 
     def __aiter__(self) -> TextReader:
         return self
 
     async def aclose(self) -> None:
-        """Detach, as `aclosing(run.text())` does. Cancellation: there is nothing to wait for."""
+        """Detach, as `aclosing(run.text())` does. Never waits. Cancellation: the reader is detached."""
         self._reader.detach()
 
     async def __anext__(self) -> str:

@@ -1,12 +1,11 @@
-"""Everything a run tells while it goes, as one closed union.
+"""All events that a run emits, as one closed union.
 
-Each event has the id of the run it is about, the path of its node in the tree, a sequence number that is unique in the
-tree and rises, and a time. Starts and ends are paired on every path, and `RunEnded` comes exactly once, last.
+Each event has the id of its run, the path of its node in the tree, a sequence number that is unique in the tree and
+increases, and a time. Starts and ends are paired on every path, and `RunEnded` comes exactly once, last.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from safepoint._core.asks import Ask
@@ -15,11 +14,11 @@ from safepoint._core.ladder import Rung
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.usage import Usage
 from safepoint.history.parts import Message, ToolCall
+from safepoint.history.values import Value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventOrigin:
-    """Where and when: the fields that every event has."""
+class EventOrigin(Value, frozen=True, kw_only=True, tag_field="kind"):
+    """The fields that every event has: where and when it happened."""
 
     run_id: str
     path: str
@@ -27,14 +26,12 @@ class EventOrigin:
     time: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStarted(EventOrigin):
+class RunStarted(EventOrigin, frozen=True, kw_only=True, tag="run_started"):
     agent: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCallStarted(EventOrigin):
-    """`model` is the name that chooses it; `model_name` and `provider_name` are what its provider calls both."""
+class ModelCallStarted(EventOrigin, frozen=True, kw_only=True, tag="model_call_started"):
+    """`model` is the name that chooses the model; `model_name` and `provider_name` are the provider's own names."""
 
     step: int
     model: str
@@ -42,25 +39,22 @@ class ModelCallStarted(EventOrigin):
     provider_name: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextStreamed(EventOrigin):
+class TextStreamed(EventOrigin, frozen=True, kw_only=True, tag="text_streamed"):
     """More words of the answer. A slow reader gets several pieces as one."""
 
     step: int
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReasoningStreamed(EventOrigin):
+class ReasoningStreamed(EventOrigin, frozen=True, kw_only=True, tag="reasoning_streamed"):
     step: int
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCallEnded(EventOrigin):
-    """`message` is the reply, or, if it is not `complete`, the words that had come; None if there were none.
+class ModelCallEnded(EventOrigin, frozen=True, kw_only=True, tag="model_call_ended"):
+    """`message` is the reply or, if it is not `complete`, the words that had arrived; None if there were none.
 
-    `cancellation`: why it was cut.
+    `cancellation`: why the call was cut.
     """
 
     step: int
@@ -71,65 +65,56 @@ class ModelCallEnded(EventOrigin):
     cancellation: Cancellation | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryScheduled(EventOrigin):
+class RetryScheduled(EventOrigin, frozen=True, kw_only=True, tag="retry_scheduled"):
     step: int
     delay: float
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCallStarted(EventOrigin):
+class ToolCallStarted(EventOrigin, frozen=True, kw_only=True, tag="tool_call_started"):
     call: ToolCall
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolOutputStreamed(EventOrigin):
-    """More of what a running tool tells, with `ctx.tell(…)`. A slow reader gets several pieces as one."""
+class ToolOutputStreamed(EventOrigin, frozen=True, kw_only=True, tag="tool_output_streamed"):
+    """More output of a running tool, sent with `ctx.tell(…)`. A slow reader gets several pieces as one."""
 
     call_id: str
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCallEnded(EventOrigin):
-    """The ledger's entry as recorded; also for a call that never started. `cancellation`: why it was cut."""
+class ToolCallEnded(EventOrigin, frozen=True, kw_only=True, tag="tool_call_ended"):
+    """The ledger's entry as recorded, also for a call that never started. `cancellation`: why the call was cut."""
 
     entry: LedgerEntry
     cancellation: Cancellation | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelRequested(EventOrigin):
-    """Somebody asked. Whether it stops anything is told by later events."""
+class CancelRequested(EventOrigin, frozen=True, kw_only=True, tag="cancel_requested"):
+    """An ask arrived. Later events say whether it stops anything."""
 
     ask: Ask
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RungReached(EventOrigin):
-    """A piece of work climbed a rung of the ladder. `call_id`: of the tool call, if it is one."""
+class RungReached(EventOrigin, frozen=True, kw_only=True, tag="rung_reached"):
+    """A piece of work climbed a rung of the ladder. `call_id`: the id of the tool call, if the work is one."""
 
     name: str
     rung: Rung
     call_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookFailed(EventOrigin):
+class HookFailed(EventOrigin, frozen=True, kw_only=True, tag="hook_failed"):
     hook: str
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lagged(EventOrigin):
-    """This reader was too slow: `missed` pieces of text were left out here. Nothing else ever is."""
+class Lagged(EventOrigin, frozen=True, kw_only=True, tag="lagged"):
+    """This reader was too slow: `missed` pieces of text were dropped here. Only text is ever dropped."""
 
     missed: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEnded(EventOrigin):
+class RunEnded(EventOrigin, frozen=True, kw_only=True, tag="run_ended"):
     """The run's one terminal event."""
 
     stop_reason: str

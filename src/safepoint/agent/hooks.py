@@ -1,10 +1,10 @@
 """Your code around a run. Derive from `Hooks` and override what you need; every method may be sync or async.
 
-A hook runs as a piece of supervised work: NOW cuts it like anything else. A hook that raises is reported as a
-`HookFailed` event and changes nothing, except `before_tool`: a check that broke is not a check that passed, so that
-call is denied.
+A hook runs as a piece of supervised work: NOW cuts it like any other. A hook that raises is reported as a `HookFailed`
+event and changes nothing, except `before_tool`: a check that failed to run has not passed, so the call is denied.
 
-`self.ctx` is to a hook what its context is to a tool: a named safe point, and in a before-hook a question to a person.
+`self.ctx` gives a hook what a tool's context gives a tool: a named safe point and, in a before-hook, a question to a
+person.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Deny:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """The call is made with other arguments, or not at all and `result` is taken for its result.
+    """The call is made with other arguments, or not at all, with `result` as its result.
 
-    As of a tool, the result is text, or a list of `Text`, `Image` and `File`.
+    As for a tool, the result is text, or a list of `Text`, `Image` and `File`.
     """
 
     args: Mapping[str, Any] | None = None  # Any: decoded JSON
@@ -54,39 +54,39 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class AskFirst:
-    """A person decides: the run ends `interrupted`. Answered True the call is made, False or a reason denies it."""
+    """A person decides: the run ends `interrupted`. The answer True makes the call; False or a reason denies it."""
 
     question: str
 
 
 Verdict: TypeAlias = Deny | Replace | AskFirst | None
 
-# Any: Hooks work for runs of every dependency and output type.
+# Any: hooks work for runs of every dependency and output type.
 AnyRun: TypeAlias = "Run[Any, Any]"
 
 
 _PREFIXES = ("before_", "after_", "on_")
 
-# What `self.ctx` is in the hook that runs now.
+# The value of `self.ctx` in the hook that runs now.
 _context: ContextVar[ToolContext[Any] | None] = ContextVar("safepoint_hook_context", default=None)  # Any: of every run
 
 
 class Hooks:
-    """All methods do nothing by default. A class with a misspelt hook is refused: it would guard nothing."""
+    """All methods do nothing by default. A class with a misspelt hook is refused, because it would guard nothing."""
 
-    def __init_subclass__(cls, **more: Any) -> None:  # Any: for the classes beside this one
+    def __init_subclass__(cls, **more: Any) -> None:  # Any: arguments of other base classes
         super().__init_subclass__(**more)
         for name, given in vars(cls).items():
             if name.startswith(_PREFIXES) and inspect.isfunction(given):  # a field may have any name
                 _check(cls.__name__, name, given)
 
     @property
-    def ctx(self) -> ToolContext[Any]:  # Any: as above
+    def ctx(self) -> ToolContext[Any]:
         """The context of the hook that runs now: `await self.ctx.safe_point("x")`, `await self.ctx.interrupt("…")`.
 
         Around a tool call it is the call's own context. `interrupt` works in `before_run`, `before_model` and
-        `before_tool`; resumed with the answer, the hook runs again from its first line. Outside a hook, and in those
-        that only hear of a stop, there is none.
+        `before_tool`; on resume with the answer, the hook runs again from its first line. There is no context outside a
+        hook, nor in the `on_…` hooks.
         """
         context = _context.get()
         if context is None:
@@ -106,18 +106,18 @@ class Hooks:
         """After each complete reply."""
 
     def before_tool(self, run: AnyRun, call: ToolCall) -> object:
-        """Before each tool call. Return `Deny`, `Replace`, `AskFirst`, or None to let it be."""
+        """Before each tool call. Return `Deny`, `Replace`, `AskFirst`, or None to allow the call."""
 
     def after_tool(self, run: AnyRun, entry: LedgerEntry) -> object:
         """After a tool call has finished or failed and is recorded."""
 
     def on_cancel_requested(self, run: AnyRun, ask: Ask) -> object:
-        """Somebody asked; nothing has come of it yet. It runs beside the run's work and holds nothing.
+        """An ask arrived and has had no effect yet. This hook runs beside the run's work and does not delay it.
 
-        What a hook asks is told here as well: one that asks again looks at `ask.reason` first, or it never ends.
+        An ask that a hook makes is reported here as well: check `ask.reason` before asking again, to avoid a loop.
         """
 
-    def on_stopped(self, run: AnyRun, result: RunResult[Any]) -> object:  # Any: as above
+    def on_stopped(self, run: AnyRun, result: RunResult[Any]) -> object:
         """The run was cancelled and everything is recorded."""
 
 
@@ -136,8 +136,8 @@ def _check(owner: str, name: str, given: Callable[..., object]) -> None:
 
 
 @contextmanager
-def in_context(context: ToolContext[Any] | None) -> Generator[None]:  # Any: as above
-    """While it lasts, this is what `self.ctx` is."""
+def in_context(context: ToolContext[Any] | None) -> Generator[None]:
+    """Set `self.ctx` to this context inside the block."""
     token = _context.set(context)
     try:
         yield
@@ -146,13 +146,13 @@ def in_context(context: ToolContext[Any] | None) -> Generator[None]:  # Any: as 
 
 
 def leaves(name: str, error: BaseException) -> bool:
-    """Is this the way out of a hook that stops at its safe point, or asks a person before anything has happened?"""
+    """Whether the hook leaves because it stops at its safe point, or because it asks a person before anything began."""
     return isinstance(error, StopTool) or (isinstance(error, AskPerson) and name.startswith("before_"))
 
 
 @contextmanager
 def words_unwrapped() -> Generator[None]:
-    """A task group wraps words to us like errors: of a group of nothing else, the first one comes out by itself."""
+    """A task group wraps Safepoint's own signals like errors: unwrap a group of only those into its first one."""
     try:
         yield
     except BaseExceptionGroup as raised:
@@ -170,25 +170,25 @@ def _word_in(error: BaseException) -> BaseException | None:
 
 
 def told(name: str, error: BaseException) -> BaseException:
-    """What a `HookFailed` event says of it."""
+    """The error that a `HookFailed` event reports."""
     if isinstance(error, AskPerson):
         return UsageError(f"ctx.interrupt(…) in {name}: ask in a before_… hook, nothing has happened then")
     return error
 
 
 def overridden(hooks: Hooks, name: str) -> bool:
-    """Is it another one than the one that does nothing? Also if it was set on this object alone."""
+    """Whether the method differs from the default, also if it was set on this object alone."""
     return getattr(getattr(hooks, name), "__func__", None) is not getattr(Hooks, name)
 
 
 def is_its_own(error: BaseException) -> bool:
-    """Did the hook raise this by itself? If not, it is a cut, a Ctrl-C or the end of the interpreter: let it pass."""
+    """Whether the hook itself raised this. A cut, a Ctrl-C or the end of the interpreter must pass."""
     if isinstance(error, asyncio.CancelledError):
         return not is_being_cut()
     return not isinstance(error, KeyboardInterrupt | GeneratorExit)
 
 
 def is_being_cut() -> bool:
-    """Has somebody cancelled the task that runs the hooks? Then none of them starts any more."""
+    """Whether the task that runs the hooks was cancelled. Then no further hook starts."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -4,7 +4,7 @@
          │             └──────▶ cut ──▶ compensated
          ├──▶ failed (denied, unknown tool, bad arguments: it never ran)
          ├──▶ waiting (a check asked a person)
-         └──▶ what it was in the run before, if this one continues that and did not come to it
+         └──▶ its state in the run before, if this run continues that one and did not reach the call
 
 An entry is frozen; a move replaces it. A move that is not drawn here is a bug and raises.
 """
@@ -12,22 +12,24 @@ An entry is frozen; a move replaces it. A move that is not drawn here is a bug a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import field
+from msgspec.structs import replace
 
 from safepoint.errors import InternalError
 from safepoint.history.closing import ClosedCall
 from safepoint.history.parts import Attachment, ToolCall
 from safepoint.history.states import LedgerState
+from safepoint.history.values import Value
 from safepoint.tools.content import Content
 from safepoint.tools.options import Effect
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerEntry:
-    """One tool call: what it was, and what is known of its outcome. Times are seconds since the epoch.
+class LedgerEntry(Value, frozen=True):
+    """One tool call and what is known of its outcome. Times are seconds since the epoch.
 
-    `remote`: somebody else's program runs it; if it is cut, that one was told, and may have gone on.
+    `remote`: a program outside this process runs it; if the call is cut, that program was told and may have continued.
     """
 
     call_id: str
@@ -42,7 +44,7 @@ class LedgerEntry:
     started_at: float | None = None
     ended_at: float | None = None
     remote: bool = False
-    # The pictures and files of its result, which `content` names.
+    # The images and files of its result, which `content` names.
     parts: tuple[Attachment, ...] = ()
 
 
@@ -78,7 +80,7 @@ class Ledger:
         started_at: float | None = None,
         ended_at: float | None = None,
     ) -> LedgerEntry:
-        """The call is in that state from now on; what is not said stays as it was."""
+        """Move the call to that state; fields that are not given keep their values."""
         old = self._entries[call_id]
         text, parts = (content.text, content.parts) if isinstance(content, Content) else (content, old.parts)
         if state not in _MOVES.get(old.state, frozenset()):
@@ -101,14 +103,14 @@ class Ledger:
         return entry
 
     def put_back(self, entry: LedgerEntry) -> None:
-        """This run was to make the call again and did not come to it: the call is what the run before has left."""
+        """This run was to repeat the call and did not reach it: restore the entry of the run before."""
         old = self._entries[entry.call_id]
         if old.state is not LedgerState.NOT_STARTED:
             raise InternalError(f"{old.name} ({old.call_id}) is {old.state}: it can't be put back")
         self._entries[entry.call_id] = entry
 
     def note(self, call_id: str, *, error: str) -> LedgerEntry:
-        """Attach an error to an entry whose state stays what it is."""
+        """Attach an error to an entry without changing its state."""
         entry = self._entries[call_id] = replace(self._entries[call_id], error=error)
         return entry
 
@@ -123,7 +125,7 @@ class Ledger:
 
 
 def closed_call(call: ToolCall, entry: LedgerEntry, reason: str | None) -> ClosedCall:
-    """What the conversation says of the call, now that nothing more will be written of it."""
+    """The text that the conversation has for the call, now that its entry is final."""
     return ClosedCall(
         call=call,
         state=entry.state,

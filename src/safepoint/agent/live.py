@@ -1,4 +1,4 @@
-"""Who watches for new runs. The testing kit does, to check every run that a scenario started."""
+"""Observers of new runs. The testing kit uses them to check every run that a scenario started."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     AnyRun: TypeAlias = Run[Any, Any]  # Any: runs of every agent
 
-# By their ids: two lists of the same runs are equal, and still two.
+# By their ids: two lists of the same runs compare equal but are two watchers.
 _watchers: dict[int, list[AnyRun]] = {}
 
 
@@ -22,7 +22,7 @@ def register(run: AnyRun) -> None:
 
 @contextmanager
 def watch_runs() -> Generator[list[AnyRun]]:
-    """All runs that start inside the block, in order, in any thread."""
+    """Collect all runs that start inside the block, in order, in any thread."""
     started: list[AnyRun] = []
     _watchers[id(started)] = started
     try:

@@ -1,4 +1,4 @@
-"""What a model is to a run: something that opens a stream of typed chunks, and closes its upstream on the way out.
+"""What a run needs of a model: a stream of typed chunks, whose upstream is closed on exit.
 
 The runtime never asks a model to stop. It cancels the task that reads the stream; leaving the context manager
 must then close the provider's connection. A complete reply ends with exactly one `Finish`; a stream that ends
@@ -39,7 +39,7 @@ class ReasoningDelta:
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:
-    """A piece of the tool call number `index` of this reply: its id and name once, its JSON arguments in pieces."""
+    """A piece of tool call number `index` of this reply: its id and name once, its JSON arguments in pieces."""
 
     index: int
     id: str | None = None
@@ -49,10 +49,11 @@ class CallDelta:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The reply is complete. Token counts are the provider's own; None where it does not say.
+    """The reply is complete. Token counts are the provider's own; None where it gives none.
 
-    `cached_tokens` are those of the input that the provider had in its cache, `reasoning_tokens` those of the output
-    that were thinking: parts of the whole, not additions to it.
+    `cached_tokens` is the part of the input that the provider had in its cache, `reasoning_tokens` the part of the
+    output that was thinking; both are included in the totals. `response_id` is the provider's id of the reply, and
+    `response_model` the name of the model that answered; spans carry both.
     """
 
     reason: FinishReason
@@ -60,6 +61,8 @@ class Finish:
     output_tokens: int | None = None
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
+    response_id: str | None = None
+    response_model: str | None = None
 
 
 Chunk: TypeAlias = TextDelta | ReasoningDelta | CallDelta | Finish
@@ -67,9 +70,9 @@ Chunk: TypeAlias = TextDelta | ReasoningDelta | CallDelta | Finish
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """How the model is to answer. `extra` goes to the provider as it is.
+    """How the model is to answer. `extra` goes to the provider unchanged.
 
-    `tool_choice`: `auto`, `none`, `required`, or the name of the tool that it is to call.
+    `tool_choice`: `auto`, `none`, `required`, or the name of the tool that the model must call.
     """
 
     temperature: float | None = None
@@ -78,7 +81,7 @@ class ModelSettings:
     stop: tuple[str, ...] = ()
     timeout_first_token: float | None = None
     timeout_idle: float | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: provider's own
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: the provider's own options
 
     def __post_init__(self) -> None:
         for option, right, fits in (
@@ -106,7 +109,7 @@ def _is_word(value: object) -> bool:
 
 
 def _is_list_of_words(value: object) -> bool:
-    """A str is a list of letters, and each of them would stop the answer."""
+    """A str is refused: it is a list of letters, and each letter would stop the answer."""
     return isinstance(value, list | tuple) and all(
         isinstance(each, str) and each for each in cast("list[object]", value)
     )
@@ -128,10 +131,10 @@ class ModelRequest:
 
 @runtime_checkable
 class Model(Protocol):
-    """The protocol. `stream` is a context manager, so that closing the upstream is never left to chance.
+    """The protocol of a model. `stream` is a context manager, so that the upstream is always closed.
 
-    A model may also have `model_name` and `provider_name`, the names that its provider and price tables use: spans
-    carry them.
+    A model may also have `model_name` and `provider_name`, the names that its provider and price tables use, and
+    `server_url`, where it sends its requests: spans carry them.
     """
 
     @property
@@ -141,6 +144,6 @@ class Model(Protocol):
 
 
 def provider_names(model: Model) -> tuple[str | None, str | None]:
-    """What the provider calls the model, and itself; None where the model does not say."""
+    """The provider's name for the model, and the provider's own name; None where the model does not say."""
     told = (getattr(model, "model_name", None), getattr(model, "provider_name", None))
     return told[0] if isinstance(told[0], str) else None, told[1] if isinstance(told[1], str) else None

@@ -14,11 +14,12 @@ from safepoint.agent.events import ModelCallStarted, ReasoningStreamed, TextStre
 from safepoint.agent.model import Model, ModelRequest, TextDelta, provider_names
 from safepoint.agent.partial_reply import PartialReply
 from safepoint.agent.run_context import RunContext
+from safepoint.agent.telemetry import describe
 from safepoint.agent.usage import Usage
 from safepoint.errors import ModelMisbehaved, ModelUnavailable
 from safepoint.history.estimate import estimate_messages, estimate_tokens
 
-# While a reply comes in, its tokens are only guessed at; when it has ended they are counted.
+# Used to estimate tokens while a reply streams; the tokens are counted when it has ended.
 CHARS_PER_TOKEN = 4
 
 
@@ -31,38 +32,75 @@ async def receive(record: RunContext, model: Model, request: ModelRequest, incom
     record.emit(
         ModelCallStarted, step=record.step, model=model.name, model_name=model_name, provider_name=provider_name
     )
-    settings, loop = request.settings, asyncio.get_running_loop()
-    patience = settings.timeout_first_token  # connecting is part of the wait for a token
-    limit, pace = asyncio.timeout(patience), Pace(loop)
+    describe(model, request)
+    first, idle = request.settings.timeout_first_token, request.settings.timeout_idle
+    if first is None and idle is None:
+        await _read(record, model, request, incoming, None)
+    else:
+        await _read_in_time(record, model, request, incoming, _Silence(first, idle))
+    if incoming.finish is None and not incoming.closed:
+        raise ModelMisbehaved(f"{model.name} ended its stream without a Finish: the reply was cut by the provider")
+    if incoming.finish is not None:
+        describe(incoming.finish)
+
+
+class _Silence:
+    """How long a model may be silent: before its first token, which includes connecting, and after each token."""
+
+    def __init__(self, first: float | None, idle: float | None) -> None:
+        self.seconds = first
+        self.limit = asyncio.timeout(first)
+        self._idle = idle
+
+    def broken(self, now: float) -> None:
+        """A token has arrived."""
+        if self.limit.expired():  # a model that ignores the cut still counts as silent
+            raise TimeoutError
+        self.seconds = self._idle
+        self.limit.reschedule(None if self._idle is None else now + self._idle)
+
+
+async def _read_in_time(
+    record: RunContext, model: Model, request: ModelRequest, incoming: PartialReply, silence: _Silence
+) -> None:
+    """Cancellation: as for `receive`."""
     try:
-        async with limit, model.stream(request) as chunks:
+        async with silence.limit:
+            await _read(record, model, request, incoming, silence)
+    except TimeoutError as error:
+        if not silence.limit.expired():
+            raise  # the provider's own
+        raise ModelUnavailable(f"the model was silent for {silence.seconds} s") from error
+
+
+async def _read(
+    record: RunContext, model: Model, request: ModelRequest, incoming: PartialReply, silence: _Silence | None
+) -> None:
+    """Cancellation: as for `receive`."""
+    loop = asyncio.get_running_loop()
+    pace, meters = Pace(loop), tuple(record.payers())
+    try:
+        async with model.stream(request) as chunks:
             async for chunk in chunks:
                 words = incoming.add(chunk)
                 if words is None:
                     return
-                if words:
+                if words and record.is_heard:
                     kind = TextStreamed if isinstance(chunk, TextDelta) else ReasoningStreamed
                     record.emit(kind, step=record.step, text=words)
-                for meter in record.payers():
+                for meter in meters:
                     meter.streaming(model.name, incoming.chars // CHARS_PER_TOKEN)
-                if limit.expired():  # a model that goes on when it is cut is silent all the same
-                    raise TimeoutError
-                patience, now = settings.timeout_idle, loop.time()
-                limit.reschedule(None if patience is None else now + patience)
+                now = loop.time()
+                if silence is not None:
+                    silence.broken(now)
                 if pace.is_due(now):
                     await asyncio.sleep(0)
-    except TimeoutError as error:
-        if not limit.expired():
-            raise  # the provider's own
-        raise ModelUnavailable(f"the model was silent for {patience} s") from error
     finally:
         pace.close()
-    if incoming.finish is None:
-        raise ModelMisbehaved(f"{model.name} ended its stream without a Finish: the reply was cut by the provider")
 
 
 def usage_of(request: ModelRequest, incoming: PartialReply) -> Usage:
-    """What this call cost: the provider's own count where it said, our estimate where it could not."""
+    """The cost of this call: the provider's own count if it gave one, otherwise our estimate."""
     finish = incoming.finish
     spent_in = _count(finish.input_tokens) if finish is not None else None
     spent_out = _count(finish.output_tokens) if finish is not None else None
@@ -77,5 +115,5 @@ def usage_of(request: ModelRequest, incoming: PartialReply) -> Usage:
 
 
 def _count(tokens: object) -> int | None:
-    """A provider's count, unless it is none."""
+    """A provider's count, or None if the value is not a count."""
     return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0 else None

@@ -1,4 +1,4 @@
-"""What a run leaves open beside its conversation, when nothing of it runs any more."""
+"""What a run leaves open beside its conversation once no work of it runs any more."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from safepoint.history.parts import Message
 
 
 class OpenCalls(NamedTuple):
-    """`calls` have no result in the conversation yet; `open` is what they, or children, need to go on.
+    """`calls` have no result in the conversation yet; `open` is the state that they, or children, need to continue.
 
-    `told`: what the notice says of children. `draft`: an unfinished answer of a child that speaks for the run.
-    `messages`: the conversation, if a child has carried it on; otherwise it is the run's own.
+    `told`: the notice's report on children. `draft`: an unfinished answer of a child that speaks for the run.
+    `messages`: the conversation, if a child has continued it; otherwise the run's own counts.
     """
 
     open: Mapping[str, OpenCall]

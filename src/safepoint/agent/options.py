@@ -1,4 +1,4 @@
-"""What one run of an agent is started with: one list of options for `start`, `run`, `stream`, `resume` and the rest."""
+"""The options of one run: one list for `start`, `run`, `stream`, `resume` and the rest."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Instructions: TypeAlias = str | Callable[["Run[DepsT, Any]"], "str | Awaitable[s
 
 
 class RunOptions(TypedDict, Generic[DepsT], total=False):
-    """The options of one run, by name. Each may be left out; None counts as left out, but for `parent` and `deps`.
+    """The options of one run, by name. Each may be left out; None means left out, except for `parent` and `deps`.
 
     `history`: the conversation so far, as `result.messages`; or `session`, where it is stored.
-    `deps`: what the agent's tools depend on.
+    `deps`: the dependencies of the agent's tools.
     `token`, `budget`, `ladder`: what stops the run, and how.
-    `parent`: the run that this one is a part of. Inside a tool that is the tool's own run; None detaches it.
+    `parent`: the run that this one is part of. Inside a tool the default is the tool's own run; None detaches it.
     `model`, `settings`, `instructions`, `tools`: in place of the agent's own, for this run. Its fallback models, its
     hooks and the type of its output stay. An agent made of agents has none of these and refuses them.
     """

@@ -1,16 +1,14 @@
 """Structured output: the answer as a typed value.
 
-The model is given one more tool, `final_answer`, whose parameters are the type's schema; what it passes there is the
-answer. A plain text that is valid JSON for the type counts as well. Anything else is told to the model, which may try
-again a few times, one way or the other. Only a complete, validated value ever becomes the output.
+The model gets one more tool, `final_answer`, whose parameters are the type's schema; the arguments of its call are the
+answer. Plain text that is valid JSON for the type counts as well. For anything else the model gets an error and may try
+again a few times, either way. Only a complete, validated value becomes the output.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from safepoint._core.ladder import CUT_AT_ONCE, StopPolicy
 from safepoint.errors import ToolDefinitionError
@@ -18,6 +16,10 @@ from safepoint.tools.bad_arguments import BadArguments
 from safepoint.tools.base import BaseTool, ToolSpec
 from safepoint.tools.context import CallContext
 from safepoint.tools.options import Effect, ToolOptions
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+    from pydantic_core import ValidationError
 
 T = TypeVar("T")
 
@@ -30,7 +32,8 @@ class OutputTool(BaseTool, Generic[T]):
 
     def __init__(self, output: type[T]) -> None:
         self._adapter, schema = _read(output)
-        # Models take objects only; a type that is none travels in a field of its own.
+        self.schema: Mapping[str, Any] = schema  # Any: a JSON schema, of the type itself
+        # Models take objects only; a type that is not an object travels in a field of its own.
         self._wrapped = schema.get("type") != "object"
         parameters = _wrap(schema) if self._wrapped else schema
         self.options = ToolOptions(effect=Effect.PURE, final=True)
@@ -45,6 +48,8 @@ class OutputTool(BaseTool, Generic[T]):
     def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON
         if self._wrapped and set(args) != {"value"}:
             raise BadArguments('write {"value": …} and nothing else')
+        from pydantic_core import ValidationError  # as below
+
         try:
             value = self._adapter.validate_python(args["value"] if self._wrapped else dict(args))
         except ValidationError as error:
@@ -52,11 +57,13 @@ class OutputTool(BaseTool, Generic[T]):
         return {"value": value}
 
     async def body(self, context: CallContext[Any], args: dict[str, Any]) -> object:  # Any: the typed value
-        """The value as JSON. Cancellation: there is nothing to wait for."""
+        """The value as JSON."""
         return self._adapter.dump_json(args["value"], by_alias=True, round_trip=True).decode()
 
     def read(self, text: str) -> T:
-        """The typed value of an answer. Raises `BadArguments`, in words for the model."""
+        """The typed value of an answer. Raises `BadArguments` with a message for the model."""
+        from pydantic_core import ValidationError  # as below
+
         try:
             return self._adapter.validate_json(text)
         except ValidationError as error:
@@ -64,6 +71,8 @@ class OutputTool(BaseTool, Generic[T]):
 
 
 def _read(output: type[T]) -> tuple[TypeAdapter[T], dict[str, Any]]:  # Any: a JSON schema
+    from pydantic import TypeAdapter  # loaded for a typed output, and not for every agent
+
     try:
         adapter = TypeAdapter(output)
         return adapter, adapter.json_schema()
@@ -85,5 +94,5 @@ def _problems(error: ValidationError) -> str:
 
 
 def asks_again(problem: str) -> str:
-    """What the model is told when its answer does not fit."""
+    """The message to the model when its answer does not fit."""
     return f"Your answer does not fit the required form:\n{problem}\nCall the tool {OUTPUT_TOOL} with the answer."

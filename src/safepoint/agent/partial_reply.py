@@ -1,8 +1,8 @@
 """A reply while it is being received, so that what was streamed is never lost.
 
-Chunks go in one by one; at any moment it knows what could be kept if the stream were cut right now: the text,
-and thinking that its provider has sealed. Tool calls count only in a complete reply, so a half-received one can't run.
-What is told of a chunk is what is kept of it: a character that comes in two halves is told when it is whole.
+Chunks go in one by one; at any moment the object knows what could be kept if the stream were cut now: the text, and
+thinking that its provider has signed. Tool calls count only in a complete reply, so a half-received call cannot run.
+The same text is streamed and kept: a character that arrives in two halves is emitted when it is whole.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from safepoint.tools.json_args import decode_arguments
 class _Call:
     id: str | None = None
     name: str | None = None
-    # Joined only at the end: a long call comes in tens of thousands of pieces, and must not cost their square.
+    # Joined only at the end: a long call arrives in tens of thousands of pieces, and joining each is quadratic.
     pieces: list[str] = field(default_factory=list[str])
 
     @property
@@ -35,7 +35,7 @@ class _Call:
 
 
 class _Words:
-    """Text in pieces, each of which can be printed: half of a surrogate pair waits for the other half."""
+    """Text in pieces that can each be printed: half of a surrogate pair waits for the other half."""
 
     def __init__(self) -> None:
         self._half = ""
@@ -46,7 +46,7 @@ class _Words:
         return well_formed(text.removesuffix(self._half))
 
     def end(self) -> str:
-        """What is left when no more comes."""
+        """The rest, when no more text follows."""
         return well_formed(self._half)
 
 
@@ -59,7 +59,7 @@ class PartialReply:
     def __init__(self) -> None:
         self.finish: Finish | None = None
         self.chars = 0
-        self._closed = False
+        self.closed = False
         self._text: list[str] = []
         self._spoken, self._thought = _Words(), _Words()
         self._reasoning: list[Reasoning] = []
@@ -67,13 +67,13 @@ class PartialReply:
         self._calls: dict[int, _Call] = {}
 
     def close(self) -> None:
-        """The call is over; a model that goes on all the same speaks to nobody."""
-        self._closed = True
+        """The call is over; chunks of a model that continues are dropped."""
+        self.closed = True
         self._text.extend(filter(None, [self._spoken.end()]))
 
     def add(self, chunk: Chunk) -> str | None:
-        """Take a chunk; the words in it, or None if nobody listens any more."""
-        if self._closed:
+        """Take a chunk; return the words in it, or None if the call is over."""
+        if self.closed:
             return None
         if self.finish is not None:
             raise ModelMisbehaved(f"the model went on after its end, with {chunk!r}")
@@ -97,7 +97,7 @@ class PartialReply:
         return ""
 
     def _seal(self, signature: str) -> None:
-        """Thinking that cannot be sent again as it was signed is dropped: the seal is over its exact text."""
+        """Drop thinking that cannot be sent again as it was signed: the signature covers its exact text."""
         thought = "".join(self._thinking)
         self._thinking.clear()
         if signature.strip() and is_well_formed(thought + signature):
@@ -112,7 +112,7 @@ class PartialReply:
 
     @property
     def empty(self) -> bool:
-        """Nothing at all has arrived: the call may be made again without anybody noticing."""
+        """Whether nothing has arrived: then the call may be repeated without a visible effect."""
         return not (self._text or self._thinking or self._reasoning or self._calls or self.finish)
 
     @property
@@ -125,18 +125,18 @@ class PartialReply:
 
     @property
     def kept_reasoning(self) -> tuple[Reasoning, ...]:
-        """Only what is sealed; half-received thinking is dropped."""
+        """Only signed thinking; half-received thinking is dropped."""
         return tuple(self._reasoning)
 
     def kept(self) -> Message | None:
-        """What is left of a reply that was cut, as its own event tells it; None if there are no words to see."""
+        """The part of a cut reply that its event carries; None if there are no visible words."""
         if not self.kept_text.strip():
             return None
         return Message("assistant", (*self._reasoning, Text(well_formed(self.kept_text), incomplete=True)))
 
     @property
     def all_received(self) -> str:
-        """Every character that arrived, for estimating what it cost."""
+        """Every character that arrived, for the estimate of the cost."""
         calls = "".join((call.name or "") + call.arguments for call in self._calls.values())
         thought = "".join(part.text for part in self._reasoning) + "".join(self._thinking)
         return self.kept_text + thought + calls
@@ -149,8 +149,8 @@ class PartialReply:
     def reply(self, taken: AbstractSet[str]) -> Message | None:
         """The complete reply; None if the model was cut off or refused before it said a word.
 
-        Ids of calls that are missing or already `taken` in this conversation are replaced. A reply that was cut off by
-        the limit of tokens has no calls: the last one may be half.
+        Ids of calls that are missing or already `taken` in this conversation are replaced. A reply that the token limit
+        cut off has no calls: the last one may be incomplete.
         """
         parts: list[Part] = list(self._reasoning)
         if thinking := "".join(self._thinking):
@@ -177,7 +177,7 @@ class PartialReply:
         while id in used:
             id += "_"
         if not TOOL_NAME.fullmatch(call.name):
-            # Models make names up. Another spelling can be sent again; it must not become a call of a tool that exists.
+            # Models invent names. A legal spelling can be sent back; it must not become a call of an existing tool.
             legal = _ILLEGAL.sub("_", call.name)[:64]
             return ToolCall(id, legal, {}, f"the name {well_formed(call.name)!r} is none that a tool can have")
         args: Mapping[str, Any]  # Any: decoded JSON
@@ -189,7 +189,7 @@ _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def _is_chunk(chunk: object) -> bool:
-    """A model is outside code: what it sends is looked at before anything is built on it."""
+    """A model is outside code: its chunks are checked before anything is built on them."""
     match chunk:
         case TextDelta():
             return isinstance(chunk.text, str)  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped models

@@ -2,10 +2,10 @@
 
     OPEN ──a resume, or a new message──▶ OVER
       └──a cancel──▶ CLEARING ──recorded──▶ CLEARED
-                         └──somebody else was first──▶ OVER
+                         └──another call was first──▶ OVER
 
-The run has ended: its result and its terminal event stay as they are. Who was first is decided in one place: for a bare
-checkpoint by the list of checkpoints that were continued in this process, in a session by its store.
+The run has ended: its result and its terminal event stay as they are. One place decides which call was first: for a
+bare checkpoint the list of checkpoints that were continued in this process, in a session its store.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.resume import Cleared, continued
 from safepoint.errors import NotEnded, UsageError
 
-# Asks that mean whatever the run is about; the others mean that it runs, and a run that waits for a person does not.
+# Asks that concern the task of the run. Asks from other sources concern its execution, and a paused run does not run.
 _MEAN_THE_RUN = (Source.USER, Source.POLICY)
 
 
 class Clearing:
-    """One pause being cleared, for all who ask for it. `loop`: where that is done, if it takes time."""
+    """One pause being cleared, shared by all its askers. `loop`: where it is cleared, if that takes time."""
 
     def __init__(self, checkpoint: Checkpoint, reason: Reason, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.checkpoint = checkpoint
@@ -40,7 +40,7 @@ class Clearing:
         self.done = Latch()
         self.cleared = False
         self.ended_at = math.nan
-        # Why it could not be stored; then this process alone knows of it.
+        # Why it could not be stored; then only this process knows of it.
         self.error: BaseException | None = None
 
     def end(self, *, cleared: bool, error: BaseException | None = None) -> None:
@@ -48,7 +48,7 @@ class Clearing:
         self.done.set()
 
     async def wait(self) -> None:
-        """Until it is recorded. Cancellation: only the waiting ends."""
+        """Wait until the clearing is recorded. Cancellation: only the waiting ends."""
         await self.done.wait()
 
 
@@ -57,12 +57,12 @@ class KeepsPauses(Protocol):
     """A session whose store decides between an answer and a cancel."""
 
     def clear_pause(self, checkpoint: Checkpoint, reason: Reason) -> Clearing | None:
-        """Begin to clear it, or join who has begun; None if it was answered or cleared. Call it on the loop."""
+        """Begin to clear it, or join a clearing under way; None if it was answered or cleared. Call it on the loop."""
         ...
 
 
 class PauseReceipt(Receipt):
-    """Of an ask that came to a run which waits for a person. `clearing`: None if it came too late."""
+    """The receipt of an ask to a run that waits for a person. `clearing`: None if the ask was too late."""
 
     def __init__(self, node: Node, ask: Ask, clearing: Clearing | None) -> None:
         super().__init__(node, ask)
@@ -94,7 +94,7 @@ class PauseReceipt(Receipt):
         return Ending(clearing.cleared, clearing.ended_at, save_error=clearing.error)
 
     def withdraw(self) -> bool:
-        """False: the pause was cleared at once."""
+        """Always False: the pause was cleared at once."""
         return False
 
     async def wait(self, timeout: float | None = None) -> Outcome:
@@ -115,26 +115,26 @@ class PauseReceipt(Receipt):
 
 
 class Pause:
-    """Of one run that has ended with questions. `session`: the one that it is in, if it is in one."""
+    """The pause of one run that has ended with questions. `session`: the run's session, if it has one."""
 
     def __init__(self, node: Node, checkpoint: Checkpoint, session: object) -> None:
         self._node = node
         self._checkpoint = checkpoint
         self._session = session if isinstance(session, KeepsPauses) else None
-        # The last one that was begun by an ask of this run.
+        # The last clearing that an ask to this run began.
         self.clearing: Clearing | None = None
 
     def cancel(self, ask: Ask) -> Receipt:
-        """Clear it, for this ask. Safe from any thread."""
+        """Clear the pause for this ask. Safe from any thread."""
         return PauseReceipt(self._node, ask, self._clear(ask.reason))
 
     def take_late(self) -> None:
-        """Clear it for asks that came while the run ended, each of which keeps its receipt."""
+        """Clear the pause for asks that arrived while the run ended; each keeps its receipt."""
         asks: Sequence[Ask] = self._node.log.standing().late
         meant = [ask for ask in asks if ask.reason.source in _MEAN_THE_RUN]
         clearing = self._clear(max((ask.reason for ask in meant), key=lambda why: why.strength)) if meant else None
         for ask in meant:
-            self._node.handed_on[ask.id] = PauseReceipt(self._node, ask, clearing)
+            self._node.hand_on(ask.id, PauseReceipt(self._node, ask, clearing))
 
     def _clear(self, reason: Reason) -> Clearing | None:
         session, checkpoint = self._session, self._checkpoint
@@ -152,7 +152,7 @@ class Pause:
         return clearing
 
     def _clear_there(self, session: KeepsPauses, reason: Reason) -> Clearing | None:
-        """From elsewhere: the session belongs to the loop of its run, and to any other loop once that is closed."""
+        """Clear from another thread or loop: the session belongs to its run's loop until that loop is closed."""
         outer = Clearing(self._checkpoint, reason)
 
         def begin() -> None:

@@ -1,28 +1,27 @@
-"""What is left when a run has ended."""
+"""The result of a run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Any, Final, Generic, cast
+from enum import Enum
+from typing import Any, Final, Generic, cast
 
 from typing_extensions import TypeVar  # TypeVar defaults; pydantic brings it along
 
 from safepoint._core.endings import Cancellation
 from safepoint._core.orphans import Orphan
+from safepoint.agent.checkpoint import Checkpoint, Question
 from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.stop_reason import StopReason as StopReason
 from safepoint.agent.usage import Usage
 from safepoint.errors import NoOutput
 from safepoint.history.parts import Message
-
-if TYPE_CHECKING:
-    from safepoint.agent.checkpoint import Checkpoint, Question
+from safepoint.history.values import Value
 
 OutT = TypeVar("OutT", default=str, covariant=True)
 
 
 class _NoValue(Enum):
-    """An output may well be None. The member of an enum stays the same one in copies, also in another process."""
+    """No value, as distinct from an output of None. An enum member keeps its identity in copies and other processes."""
 
     NO_VALUE = "no value"
 
@@ -30,34 +29,19 @@ class _NoValue(Enum):
 NO_VALUE: Final = _NoValue.NO_VALUE
 
 
-class StopReason(StrEnum):
-    """Why a run ended."""
-
-    END_TURN = "end_turn"
-    CANCELLED = "cancelled"
-    INTERRUPTED = "interrupted"
-    MAX_STEPS = "max_steps"
-    MAX_TOKENS = "max_tokens"
-    BUDGET = "budget"
-    REFUSED = "refused"
-    ERROR = "error"
-
-
-@dataclass(frozen=True, slots=True)
-class ChildResult:
-    """What became of one child of a composite. `path` is that of its node in the tree."""
+class ChildResult(Value, frozen=True):
+    """The result of one child of a composite. `path` is the path of its node in the tree."""
 
     name: str
     path: str
     result: RunResult[Any]  # Any: children have outputs of every type
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult(Generic[OutT]):
+class RunResult(Value, Generic[OutT], frozen=True):
     """The outcome of one run. `messages` is a valid conversation on every path: hand it to the next run as history.
 
-    `text` is what the model said last, also if it was cut short; notices are not part of it. `children`: what became
-    of the children that a composite has run, in the order of their start.
+    `text` is the model's last text, even if it was cut short; notices are not part of it. `children`: the results of
+    the children that a composite has run, in the order of their start.
     """
 
     run_id: str
@@ -71,8 +55,13 @@ class RunResult(Generic[OutT]):
     orphans: tuple[Orphan, ...] = ()
     error: BaseException | None = None
     save_error: BaseException | None = None
-    value: object = field(default=NO_VALUE, repr=False)
+    value: object = NO_VALUE
     children: tuple[ChildResult, ...] = ()
+
+    def __repr__(self) -> str:
+        """Omit `value`, which may be long and equals `output`."""
+        shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name != "value")
+        return f"RunResult({', '.join(shown)})"
 
     @property
     def output(self) -> OutT:
@@ -83,5 +72,5 @@ class RunResult(Generic[OutT]):
 
     @property
     def questions(self) -> tuple[Question, ...]:
-        """What a person is asked, if the run ended `interrupted`."""
+        """The questions to a person, if the run ended `interrupted`."""
         return self.checkpoint.questions if self.checkpoint is not None else ()

@@ -1,4 +1,4 @@
-"""How a stopped run goes on: what is reused, what runs again, what is told, asked, or refused. Decided once, purely.
+"""How a stopped run continues: what is reused, runs again, is told, asked or refused. Decided once, in pure functions.
 
 | ledger state of an open call          | on resume                                                            |
 |----------------------------------------|----------------------------------------------------------------------|
@@ -9,15 +9,18 @@
 | cut, and pure or idempotent            | runs again                                                           |
 | cut otherwise                          | `on_unknown`: tell the model, ask a person, or rerun                 |
 
-A call that would run and whose tool is gone or has other parameters now gets a truthful error result instead.
+A call that would run, but whose tool is gone or has other parameters now, gets a truthful error result instead.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
+
+from msgspec.structs import replace
 
 from safepoint._core.reasons import Reason
 from safepoint.agent.checkpoint import Checkpoint, OpenCall, Question, question_inside
@@ -41,13 +44,13 @@ _SETTLED = frozenset({LedgerState.FINISHED, LedgerState.FAILED, LedgerState.FINI
 class Resume:
     """A checkpoint and how to continue it.
 
-    `message` is added to the conversation before the next model call. `answers` has one for each question, by id.
-    `edit` may rewrite the messages before the open step. `fork` allows to continue one checkpoint more than once.
+    `message` is added to the conversation before the next model call. `answers` has one answer for each question, by
+    id. `edit` may rewrite the messages before the open step. `fork` allows continuing one checkpoint more than once.
     """
 
     checkpoint: Checkpoint
     message: Prompt | None = None
-    answers: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: whatever people answered
+    answers: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: people's answers
     edit: Edit | None = None
     on_unknown: OnUnknown = "tell"
     fork: bool = False
@@ -70,7 +73,7 @@ class Resume:
                 raise CheckpointError(f"the answer to {id!r} is True, False or a reason, not {answer!r}")
 
     def check(self, name: str) -> None:
-        """Can the agent of that name continue it? Every question needs its answer."""
+        """Refuse an agent of another name, and a question without an answer."""
         if missing := sorted({question.id for question in self.checkpoint.questions} - set(self.answers)):
             raise CheckpointError(f"the question {missing[0]!r} has no answer: write answers={{{missing[0]!r}: …}}")
         self._check_agent(name)
@@ -83,7 +86,7 @@ class Resume:
             )
 
     def messages(self) -> list[Message]:
-        """The open view, edited; its last message may have open calls."""
+        """The open view, after `edit`; its last message may have open calls."""
         messages = list(self.checkpoint.open_messages)
         if self.edit is None:
             return messages
@@ -97,7 +100,7 @@ class Resume:
         return edited
 
     def answered(self) -> Checkpoint:
-        """The checkpoint with the answers in it, for whoever is stopped again before it has come to them."""
+        """The checkpoint with the answers in it, for a run that is stopped again before it has used them."""
         if not self.answers:
             return self.checkpoint
         calls = {id: _answered(self, call) for id, call in self.checkpoint.calls.items()}
@@ -117,7 +120,7 @@ def _no_checkpoint(given: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered(Resume):
-    """For a run that is to be stopped before its first step: its questions stand, and are asked if it goes on later."""
+    """For a run that is stopped before its first step: its questions stand, and are asked when it continues later."""
 
     def check(self, name: str) -> None:
         self._check_agent(name)
@@ -125,9 +128,9 @@ class Unanswered(Resume):
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """How one open call goes on. `runs` is false if its entry is already what will be told; `saved` is what it was.
+    """How one open call continues. `runs` is false if its entry is already final; `saved` is its state before.
 
-    `before`: the entry that it had in the run before.
+    `before`: the call's entry in the run before.
     """
 
     entry: LedgerEntry
@@ -140,7 +143,7 @@ class Restored:
 
 
 def restore(resume: Resume, call: ToolCall, tool: BaseTool | None) -> Restored:
-    """The decision for one call of the open step."""
+    """Decide how one call of the open step continues."""
     checkpoint = resume.checkpoint
     entry = next(entry for entry in checkpoint.ledger if entry.call_id == call.id)
     saved = checkpoint.calls.get(call.id, OpenCall(call.id, ""))
@@ -152,7 +155,7 @@ def restore(resume: Resume, call: ToolCall, tool: BaseTool | None) -> Restored:
 
 
 def _unknown(resume: Resume, entry: LedgerEntry, saved: OpenCall, tool: BaseTool | None) -> Restored:
-    """The outcome of this call is not known, and running it again may do harm."""
+    """Decide a call whose outcome is unknown and whose repetition may do harm."""
     decided = _answered(resume, saved).decided
     if decided is True or (resume.on_unknown == "rerun" and decided is None):
         return _again(resume, entry, saved, tool)
@@ -182,7 +185,7 @@ def _remembered(resume: Resume, saved: OpenCall) -> CallState:
     question = saved.question
     if question is None or question.kind == "unknown" or question.id not in resume.answers:
         return saved.memory.copy()  # a question without an answer is asked again
-    answer: Any = resume.answers[question.id]  # Any: whatever the person answered
+    answer: Any = resume.answers[question.id]  # Any: the person's answer
     return saved.memory.with_approval(answer) if question.kind == "check" else saved.memory.with_answer(answer)
 
 
@@ -197,17 +200,17 @@ def _answered(resume: Resume, saved: OpenCall) -> OpenCall:
 
 
 def remembered_by_hooks(resume: Resume) -> dict[str, OpenCall]:
-    """What the hooks of the stopped run remember, with the answers to what they asked."""
+    """The state of the stopped run's hooks, with the answers to their questions."""
     return {name: OpenCall(name, "", _remembered(resume, hook)) for name, hook in resume.checkpoint.hooks.items()}
 
 
 def resume_inside(resume: Resume, saved: OpenCall) -> Resume | None:
-    """How the run inside that call, or that child, goes on; None if it has left no checkpoint."""
+    """How the run inside that call or child continues; None if it left no checkpoint."""
     if saved.child is None:
         return None
     asked = [(question_inside(saved.call_id, question).id, question.id) for question in saved.child.questions]
     answers = {id: resume.answers[told] for told, id in asked if told in resume.answers}
-    # The outer checkpoint is what may be continued once; the inner one goes with it.
+    # Only the outer checkpoint is limited to one continuation; the inner one goes with it.
     return Resume(saved.child, answers=answers, on_unknown=resume.on_unknown, fork=True)
 
 
@@ -217,7 +220,7 @@ def _refused(entry: LedgerEntry, saved: OpenCall, why: str) -> Restored:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """Why a pause was cleared, and the id of the checkpoint from which its run goes on since."""
+    """Why a pause was cleared, and the id of the checkpoint from which its run now continues."""
 
     reason: Reason
     successor: str = field(default_factory=lambda: f"checkpoint_{uuid.uuid4().hex}")
@@ -232,10 +235,10 @@ def cleared_error(what: str, reason: Reason | None) -> CheckpointError:
 
 
 class Continued:
-    """Which checkpoints were continued in this process, by id: the second time is refused, whatever the thread.
+    """The checkpoints that were continued in this process, by id: a second time is refused, in any thread.
 
-    In a session the store decides, which knows of its own runs alone: what was continued in one of the two ways can't
-    be continued in the other either. A process may live long, so only the newest ones are known: `LIMIT` of each.
+    In a session the store decides, but it knows only its own runs: a checkpoint continued in one of the two ways cannot
+    be continued in the other. A process may live long, so only the newest `LIMIT` of each kind are kept.
     """
 
     LIMIT = 100_000
@@ -245,54 +248,54 @@ class Continued:
         self._in_stores: dict[str, None] = {}
 
     def claim(self, resume: Resume) -> None:
-        """For one without a store."""
+        """Claim a checkpoint that is continued without a store."""
         id, mine = resume.checkpoint.id, object()
         self._refuse_cleared(resume)
         if resume.fork:
             return
         if id in self._in_stores or self._claims.setdefault(id, mine) is not mine:
-            self._refuse_cleared(resume)  # in this moment
+            self._refuse_cleared(resume)  # a cancel in another thread may have been first
             raise _twice(resume)
         self._forget_oldest(self._claims)
 
     def give_back(self, resume: Resume) -> None:
-        """It came to nothing."""
+        """Release a claim that was not used."""
         if not resume.fork:
             self._claims.pop(resume.checkpoint.id, None)
 
     def refuse(self, resume: Resume) -> None:
-        """For one that a store is to decide on."""
+        """Refuse a checkpoint of a session that was continued without the store; otherwise the store decides."""
         self._refuse_cleared(resume)
         if not resume.fork and resume.checkpoint.id in self._claims:
             raise _twice(resume)
 
     def note(self, resume: Resume) -> None:
-        """A store has let it go on."""
+        """Record that a store has let it continue."""
         self._in_stores[resume.checkpoint.id] = None
         self._forget_oldest(self._in_stores)
 
     def clear(self, checkpoint_id: str, cleared: Cleared) -> bool:
-        """A cancel clears the pause that it is of; False if it was continued or cleared before."""
+        """Record that a cancel cleared the pause of this checkpoint; False if it was continued or cleared before."""
         if checkpoint_id in self._in_stores or self._claims.setdefault(checkpoint_id, cleared) is not cleared:
             return False
         self._forget_oldest(self._claims)
         return True
 
     def put_back(self, checkpoint_id: str) -> None:
-        """The cancel came too late after all: somebody else has continued it, elsewhere."""
+        """Undo `clear`: the cancel was too late, another process had continued the checkpoint."""
         self._claims.pop(checkpoint_id, None)
 
     def is_over(self, checkpoint_id: str) -> bool:
-        """Was it continued, or cleared?"""
+        """Whether it was continued or cleared."""
         return checkpoint_id in self._claims or checkpoint_id in self._in_stores
 
     def as_it_stands(self, resume: Resume) -> Resume:
-        """From where it goes on now: a run that was cancelled while it waited asks again, and takes no answers."""
+        """The current checkpoint to continue: a run cancelled while it waited asks again, and takes no answers."""
         self._refuse_cleared(resume)
         cleared = self._claims.get(resume.checkpoint.id)
         if not isinstance(cleared, Cleared):
             return resume
-        return replace(resume, checkpoint=resume.checkpoint.cleared(cleared.reason, cleared.successor))
+        return dataclasses.replace(resume, checkpoint=resume.checkpoint.cleared(cleared.reason, cleared.successor))
 
     def _refuse_cleared(self, resume: Resume) -> None:
         cleared = self._claims.get(resume.checkpoint.id)

@@ -1,13 +1,13 @@
 """The handle of one run: watch it, stop it, wait for it.
 
-The handle is used by whoever started the run; the run itself lives in a task of its own. Entering the block starts it,
-leaving the block normally waits for its end, leaving it by an exception stops it NOW, waits, and lets it go on.
+The caller that started the run uses the handle; the run itself lives in a task of its own. Entering the block starts
+it. Leaving the block normally waits for its end; leaving it by an exception stops the run NOW, waits, and raises on.
 """
 
 from __future__ import annotations
 
 import asyncio
-import uuid
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextvars import copy_context
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from safepoint._core.caller_cancellation import outlast, outlive
 from safepoint._core.groups import CancelToken
 from safepoint._core.ladder import Ladder
-from safepoint._core.points import Level, SafePoint, check_point
+from safepoint._core.points import UNWRITTEN, Level, SafePoint, check_point
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import Receipt, check_wait, current_node
 from safepoint._core.supervisor import Supervisor
@@ -30,8 +30,7 @@ from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.live import register
 from safepoint.agent.nested_journal import NestedJournal
 from safepoint.agent.pause import Pause
-from safepoint.agent.preview import Preview
-from safepoint.agent.preview import joined as joined_previews
+from safepoint.agent.preview import CancelQuery, Preview
 from safepoint.agent.result import OutT, RunResult
 from safepoint.agent.resume import Resume, continued
 from safepoint.agent.run_context import RunContext
@@ -41,7 +40,7 @@ from safepoint.agent.stop_diagnostics import Holding, holding
 from safepoint.agent.telemetry import trace
 from safepoint.agent.validation import listed
 from safepoint.errors import NotEnded, UsageError
-from safepoint.history.check import check_history
+from safepoint.history.check import check_continued
 from safepoint.history.parts import Message, Prompt, user_message
 from safepoint.tools.context import DepsT
 
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from safepoint.agent.checkpoint import Checkpoint
 
 
-# The live tree of a run, for people who want to stop one part of it.
+# The live tree of a run, for programs that stop one part of it.
 
 
 class RunTree:
@@ -65,7 +64,7 @@ class RunTree:
         return iter([node for node in self._root.walk() if not node.ended.is_set])
 
     def cancel_all_but(self, keep: Node, *, reason: str | Reason | None = None) -> list[Receipt]:
-        """Stop every node now except this one, what is below it, and what it is part of."""
+        """Stop every node now except this one, its descendants and its ancestors."""
         if not self._root.holds(keep):
             raise ValueError(f"{keep!r} is not a node of this run: take one from run.tree.walk()")
         receipts: list[Receipt] = []
@@ -74,7 +73,7 @@ class RunTree:
             inside = next((child for child in branch.children if child.holds(keep)), None)
             others = [child for child in branch.children if child is not inside]
             receipts += [child.cancel(SafePoint.NOW, reason=reason) for child in others]
-            branch = inside  # None: it has ended meanwhile, and there is nothing left to keep
+            branch = inside  # None: the node to keep has ended meanwhile
         return receipts
 
     def __repr__(self) -> str:
@@ -90,7 +89,7 @@ INHERIT = Inherit()
 
 @dataclass(frozen=True, slots=True)
 class RunSetup(Generic[DepsT]):
-    """What a run is started with."""
+    """The arguments with which a run is started."""
 
     messages: list[Message]
     deps: DepsT
@@ -100,17 +99,17 @@ class RunSetup(Generic[DepsT]):
     budget: Budget | None = None
     session: SessionProtocol | None = None
     parent: Node | None = None
-    # For a child of a composite: what it is called there, and the run that it is a part of.
+    # For a child of a composite: its label there, and the run that it is part of.
     label: str | None = None
     above: RunContext | None = None
     # For a run inside another one: where it writes its facts.
     inside: NestedJournal | None = None
-    # For a run that goes on in another process: the id by which everybody knows it.
+    # For a run that continues in another process: the id under which clients know it.
     id: str | None = None
 
     @staticmethod
     def opening(prompt: Prompt | None, history: Sequence[Message], resume: Resume | None) -> list[Message]:
-        """Where the conversation begins: with a prompt, or with a checkpoint."""
+        """The first messages of the conversation: from a prompt, or from a checkpoint."""
         if resume is None:
             if prompt is None:
                 raise UsageError("a run begins with a prompt or a checkpoint: write agent.start('…')")
@@ -123,23 +122,23 @@ class RunSetup(Generic[DepsT]):
 
     @staticmethod
     def of(prompt: Prompt, history: list[Message] | None) -> list[Message]:
-        """The conversation a run starts from; a broken history is refused here, before anything runs."""
+        """The conversation a run starts from. A broken history is refused here, before anything runs."""
         messages = [*(history or ()), user_message(prompt)]
-        check_history(messages)
+        check_continued(messages)
         return messages
 
 
 class Run(Generic[DepsT, OutT]):
-    """One execution of one agent. Made by `agent.start(…)`; nothing runs before the block is entered."""
+    """One execution of one agent. Made by `agent.start(…)`; the run starts when the block is entered."""
 
-    # Somebody has tried to start it, also if that was refused: then it was not forgotten.
+    # Whether the caller tried to start it, even if the start was refused: then it was not forgotten.
     _tried = True
 
     def __init__(self, agent: BaseAgent[DepsT, OutT], options: RunSetup[DepsT]) -> None:
         self.agent = agent
         self.deps = options.deps
         self.session = options.session
-        self.id = options.id or f"run_{uuid.uuid4().hex}"
+        self.id = options.id or f"run_{os.urandom(16).hex()}"
         parent = options.parent
         self.node = Node(self.id, options.label or agent.name, "run", parent=parent, propagation=agent.propagation)
         self._options = options
@@ -148,7 +147,7 @@ class Run(Generic[DepsT, OutT]):
         self.record: RunContext | None = None
         self._task: asyncio.Task[None] | None = None
         self._interrupt: KeyboardInterrupt | None = None
-        # It has ended, and waits for a person.
+        # Set once the run has ended and waits for a person.
         self.pause: Pause | None = None
         above = options.above.steering if options.above is not None else None
         self._steering = Steering(above, to_all=agent.tells_all, node=self.node)
@@ -158,63 +157,72 @@ class Run(Generic[DepsT, OutT]):
 
     def cancel(
         self,
-        at: SafePoint = SafePoint.NOW,
+        at: SafePoint = UNWRITTEN,
         *,
         within: float | None = None,
         recursive: bool = False,
         reason: str | Reason | None = None,
+        escalate: bool = False,
     ) -> Receipt:
-        """Ask this run to stop; the receipt tells the outcome. Safe from any thread, task, signal handler or tool.
+        """Ask this run to stop; the receipt reports the outcome. Safe from any thread, task, signal handler or tool.
 
-        A run that waits for a person has ended, and its result stays: the cancel clears the pause, whatever `at` is.
+        `escalate`: a press of a Stop button, each press one level harder than the request that stands:
+        after the model call or tool that runs, then NOW, then FORCE. Presses within 300 ms count once.
+        A run that waits for a person has ended, and its result stays: the cancel clears the pause, for any `at`.
         """
-        receipt = self.node.cancel(at, within=within, recursive=recursive, reason=reason)
+        ask = self.node.press if escalate else self.node.cancel
+        receipt = ask(at, within=within, recursive=recursive, reason=reason)
         if receipt.accepted or self.pause is None:
             return receipt
         return self.pause.cancel(receipt.asked)
 
     @property
     def cleared(self) -> Reason | None:
-        """Why its pause was cleared, if it has waited for a person and was cancelled since."""
+        """Why its pause was cleared, if the run was cancelled while it waited for a person."""
         clearing = self.pause.clearing if self.pause is not None else None
         return clearing.mark.reason if clearing is not None and clearing.cleared else None
 
     def await_person(self, checkpoint: Checkpoint | None) -> None:
-        """It is about to end with questions. A run inside another one asks them through that one."""
+        """The run is about to end with questions. A run inside another one asks them through that one."""
         if checkpoint is not None and self._options.inside is None and self._options.above is None:
             self.pause = Pause(self.node, checkpoint, self.session)
 
     def clear_for_late_asks(self) -> None:
-        """Those that came while the run closed itself to wait found it answered already: they mean the pause."""
+        """Asks that arrived while the run closed itself to wait came after its answer: they concern the pause."""
         if self.pause is not None:
             self.pause.take_late()
 
     def interrupt(self, error: KeyboardInterrupt) -> None:
-        """A KeyboardInterrupt came up inside the run: stop now, and raise it again where the run is waited for."""
+        """A tool raised KeyboardInterrupt: stop now, and raise it again where the caller waits for the run."""
         self._interrupt = error
         self.node.cancel(SafePoint.NOW, reason=Reason("KeyboardInterrupt", Source.CALLER))
         above = _run_above(self.node.parent) if self._task is None else None
-        if above is not None:  # a sub-agent: nobody waits for it but the run that it is part of
+        if above is not None:  # a sub-agent: only the run that it is part of waits for it
             above.interrupt(error)
 
     def steer(self, message: Prompt) -> SteerReceipt:
-        """Add a message before the next model call, without stopping anything. Safe from any thread.
+        """Add a message before the next model call, without stopping any work. Safe from any thread.
 
         The receipt says `joined`, or `too_late` if no model call followed.
         """
         return self._steering.add(*RunSetup.of(message, None))
 
     def preview_cancel(self, at: SafePoint = SafePoint.NOW, *, recursive: bool = False) -> Preview:
-        """What such a cancel would do right now: which calls it cuts, which must finish, which effects are in doubt."""
-        level = check_point(at).level
-        drivers = self._drivers() if recursive or level is not Level.SAFE else [self._driver]
-        return joined_previews(driver.preview(at) for driver in drivers if driver is not None)
+        """What such a cancel would do now: which calls it cuts, which must finish, which effects are in doubt."""
+        reaches_inside = recursive or check_point(at).level is not Level.SAFE
+
+        def of_run(node: Node) -> Preview:
+            run = _run_of(node) if reaches_inside or node is self.node else None
+            return run._driver.preview(query) if run is not None and run._driver is not None else Preview()
+
+        query = CancelQuery(at, self.node.clock.now(), of_run)
+        return of_run(self.node)
 
     def why_not_stopped(self) -> list[Holding]:
-        """What holds a stopping run right now, with rung, time and stack. Safe from any thread."""
+        """The work that a stopping run waits for, with rung, time and stack. Safe from any thread."""
         return holding(self.node, self._drivers())
 
-    def _drivers(self) -> list[BaseDriver[Any]]:  # Any: as above
+    def _drivers(self) -> list[BaseDriver[Any]]:
         """The drivers of this run and of the runs below it."""
         runs = [run for node in self.node.walk() if (run := _run_of(node)) is not None]
         return [run._driver for run in runs if run._driver is not None]
@@ -227,32 +235,32 @@ class Run(Generic[DepsT, OutT]):
         return RunTree(self.node)
 
     def events(self, *, nested: bool = False) -> EventReader:
-        """The events of this run from the first on, for `async for`; with `nested`, those of runs inside it as well.
+        """The events of this run from the first on, for `async for`; with `nested`, also of the runs inside it.
 
-        Runs inside it are those of sub-agents, of a composite's children, and of agents that its tools have started:
-        `run_id` and `path` tell them apart. Breaking out only detaches this reader.
+        The runs inside it are those of sub-agents, of a composite's children, and of agents that its tools have
+        started: `run_id` and `path` tell them apart. Breaking out of the loop only detaches this reader.
         """
         return self.hub.read(nested=nested)
 
     def text(self) -> TextReader:
-        """The model's words as they come, for `async for`: also those before a tool call, not those of sub-agents.
+        """The model's words as they arrive, for `async for`: also those before a tool call, not those of sub-agents.
 
-        A composite's are the words of the child that gives its answer: the last of a sequence, every one of a hand-off.
+        For a composite, the words of the child that gives its answer: the last of a sequence, every one of a hand-off.
         """
         return TextReader(self.hub.read(nested=True))
 
     def kept_events(self, *, nested: bool = False) -> tuple[Event, ...]:
-        """The events so far but the pieces of text, which whole messages make up for; `nested` as for `events`."""
+        """The events so far except pieces of text, which the whole messages repeat; `nested` as for `events`."""
         return self.hub.kept(nested=nested)
 
     @property
     def ledger(self) -> tuple[LedgerEntry, ...]:
-        """What is known of each tool call, or of each child of a composite, so far."""
+        """The state so far of each tool call, or of each child of a composite."""
         return self._driver.ledger if self._driver is not None else ()
 
     @property
     def result(self) -> RunResult[OutT]:
-        """What is left of the run. Raises `NotEnded` before its end."""
+        """The result of the run. Raises `NotEnded` before its end."""
         result = self._driver.result if self._driver is not None else None
         if result is None:
             raise NotEnded(f"the run of {self.agent.name!r} has not ended: write `await run.wait()` first")
@@ -264,17 +272,23 @@ class Run(Generic[DepsT, OutT]):
 
     @property
     def ladder(self) -> Ladder:
-        """How it is stopped, rung by rung."""
+        """The time limits by which it is stopped."""
         return self._options.ladder
 
     @property
+    def continues(self) -> str | None:
+        """The id of the stopped run that this one continues, if it continues one."""
+        resume = self._options.resume
+        return resume.checkpoint.run_id if resume is not None else None
+
+    @property
     def session_around(self) -> SessionProtocol | None:
-        """Its session, or that of the run that it is a part of: the state there is for the tools of both."""
+        """Its session, or the session of the run that it is part of: the tools of both share its state."""
         above = _run_above(self.node.parent) if self.session is None else None
         return above.session_around if above is not None else self.session
 
     async def wait(self) -> RunResult[OutT]:
-        """Wait for the end and return the result, also of a run that failed or was stopped.
+        """Wait for the end and return the result, also if the run failed or was stopped.
 
         Cancellation: only the waiting ends; leaving the run's block is what stops the run.
         """
@@ -288,16 +302,16 @@ class Run(Generic[DepsT, OutT]):
     # -- the block -----------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Run[DepsT, OutT]:
-        """Start the run. Cancellation: there is nothing to wait for."""
+        """Start the run. Never waits. Cancellation: leaving the block is what stops the run."""
         self.launch()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for the end; after an exception, stop NOW first.
+        """Wait for the end; after an exception, stop the run NOW first.
 
-        Cancellation: stops the run NOW, waits for it to close itself, then goes on.
+        Cancellation: stops the run NOW, waits for it to close itself, then is raised again.
         """
         if error is None:
             await self.join()
@@ -309,14 +323,14 @@ class Run(Generic[DepsT, OutT]):
             self._raise_interrupt()
 
     async def join(self) -> None:
-        """Wait until nothing of the run is left. Cancellation: as in `__aexit__`."""
+        """Wait until no work of the run is left. Cancellation: as in `__aexit__`."""
         try:
             await outlive(self._own_task(), self._stop_for_caller)
         finally:
-            self._raise_interrupt()  # stronger than the caller's own cancellation: the whole process is meant
+            self._raise_interrupt()  # it outranks the caller's cancellation: Ctrl-C is for the whole process
 
     def _own_task(self) -> asyncio.Task[None]:
-        """The task of the run, for whoever waits for it; elsewhere nobody would be woken when it is done."""
+        """The task of the run, for a waiter on its own loop; on another loop the waiter would never be woken."""
         assert self._task is not None
         if not self._task.done() and not self.node.runs_in_this_thread():
             raise UsageError(
@@ -326,14 +340,18 @@ class Run(Generic[DepsT, OutT]):
         return self._task
 
     def launch(self) -> None:
-        """Start the run's task. Refuses a second time."""
+        """Start the run's task, which begins at the next turn of the loop. Refuses a second start."""
         driver, supervisor = self._prepare()
-        self._task = supervisor.spawn(driver.drive(), self.node.path, copy_context())
-        self._task.add_done_callback(driver.task_done)
+        self._task = self.node.task = supervisor.spawn(driver.drive(), self.node.path, copy_context(), driver.task_done)
+
+    def launch_eagerly(self) -> None:
+        """Start the run's task and take its first step: for callers that only wait and have attached their readers."""
+        driver, supervisor = self._prepare()
+        self._task = supervisor.spawn_eagerly(driver.drive(), self.node.path, copy_context(), driver.task_done)
         self.node.task = self._task
 
     def discard(self) -> None:
-        """It will not be started, and that is no oversight. Does nothing to a run that has started."""
+        """The caller decided not to start the run. Does nothing to a run that has started."""
         self._tried = True
 
     def under(self, id: str) -> Run[DepsT, OutT]:
@@ -347,7 +365,7 @@ class Run(Generic[DepsT, OutT]):
         await driver.drive()
         return self.result
 
-    def _prepare(self) -> tuple[BaseDriver[Any], Supervisor]:  # Any: as above
+    def _prepare(self) -> tuple[BaseDriver[Any], Supervisor]:
         self._tried = True
         _check_loop()
         if self._driver is not None:
@@ -358,8 +376,10 @@ class Run(Generic[DepsT, OutT]):
             continued.claim(claimed)
         elif options.resume is not None:
             continued.refuse(options.resume)
-        record = self.record = RunContext(self, self.node, self.hub, options.messages, options.ladder, options.budget)
-        record.steering, record.above, record.inside = self._steering, options.above, options.inside
+        record = self.record = RunContext(
+            self, self.node, self.hub, options.messages, self._steering, options.ladder, options.budget
+        )
+        record.above, record.inside = options.above, options.inside
         record.payer = _record_above(self.node.parent)
         self._driver = self._drive_or_give_back(record, claimed)
         self.node.owner = self
@@ -371,8 +391,8 @@ class Run(Generic[DepsT, OutT]):
         trace(self.hub)
         return self._driver, record.supervisor
 
-    def _drive_or_give_back(self, record: RunContext, claimed: Resume | None) -> BaseDriver[Any]:  # Any: as above
-        """The driver. If the checkpoint can't be continued by this agent after all, nothing was changed by trying."""
+    def _drive_or_give_back(self, record: RunContext, claimed: Resume | None) -> BaseDriver[Any]:
+        """Make the driver. If this agent cannot continue the checkpoint after all, release the claim on it."""
         try:
             return self.agent.driver(record, self._options.resume)
         except BaseException:
@@ -421,7 +441,7 @@ def _run_of(node: Node) -> Run[Any, Any] | None:  # Any: a run of any agent
     return owner if isinstance(owner, Run) else None  # pyright: ignore[reportUnknownVariableType]  # of any agent
 
 
-def _run_above(node: Node | None) -> Run[Any, Any] | None:  # Any: as above
+def _run_above(node: Node | None) -> Run[Any, Any] | None:
     while node is not None:
         if (run := _run_of(node)) is not None:
             return run
@@ -430,19 +450,19 @@ def _run_above(node: Node | None) -> Run[Any, Any] | None:  # Any: as above
 
 
 def _record_above(node: Node | None) -> RunContext | None:
-    """The run that pays for one inside it; not across threads, where its sums would be torn."""
+    """The run that pays for a run inside it; not across threads, where the sums would race."""
     run = _run_above(node)
     return run.record if run is not None and run.node.runs_in_this_thread() else None
 
 
 def _hub_above(node: Node | None) -> EventHub | None:
-    """Where the events of a run inside another go as well; not across threads, where nobody could wait for them."""
+    """The hub that also gets the events of a run inside another; not across threads, where no reader could wait."""
     run = _run_above(node)
     return run.hub if run is not None and run.node.runs_in_this_thread() else None
 
 
 def parent_of(parent: Run[Any, Any] | Inherit | None) -> Node | None:  # Any: a run of any agent
-    """The node a new run is to live under."""
+    """The node under which a new run is to live."""
     if parent is None:
         return None
     if not isinstance(parent, Run | Inherit):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers

@@ -1,15 +1,17 @@
-"""Everything about one run that is not control flow: who it is, what it has recorded so far, and how it tells.
+"""Everything about one run that is not control flow: its identity, its records so far, and how it emits events.
 
-The driver decides and acts; it writes here. Facts are written in plain functions, then told as events, so that no
+The driver decides and acts; it writes here. Plain functions write the facts and then emit the events, so that no
 callback ever runs between a fact and its record.
 """
 
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec.structs import replace
 
 from safepoint._core.ladder import Ladder
 from safepoint._core.orphans import Orphan
@@ -39,7 +41,7 @@ _EventT = TypeVar("_EventT", bound=EventOrigin)
 
 
 class RunContext:
-    """One run's facts."""
+    """The facts of one run."""
 
     def __init__(
         self,
@@ -47,10 +49,15 @@ class RunContext:
         node: Node,
         hub: EventHub,
         messages: list[Message],
+        steering: Steering,
         ladder: Ladder,
         budget: Budget | None = None,
     ) -> None:
-        self.run = run
+        # Weak, because the run knows its context; while it lives, its node keeps it.
+        self._run = weakref.ref(run)
+        self.agent: BaseAgent[Any, Any] = run.agent
+        self._deps = run.deps
+        self.session = run.session
         self.node = node
         self.hub = hub
         self.ladder = ladder
@@ -59,63 +66,70 @@ class RunContext:
         self.usage: Usage = NO_USAGE
         self.spent_before: Usage = NO_USAGE
         self.orphans: list[Orphan] = []
-        # What the hooks before the run, and before the model call under way, remember and ask, by the hook's name.
+        # The state and questions of the hooks before the run and before the current model call, by the hook's name.
         self.hooked: dict[str, OpenCall] = {}
-        # Whole messages only. What is half done lives in the driver until it is recorded here.
+        # Whole messages only. A partial message lives in the driver until it is recorded here.
         self.messages = messages
-        # What it began with, in case nothing else is left in the end.
+        # The opening messages, in case the rest of the conversation is damaged at the end.
         self.opening = tuple(messages)
         # Where this run's part of the conversation begins.
         self.started_at = 0
-        # The user's message that this run answers: what the model says after it are the run's own words.
+        # The user's message that this run answers: the model's words after it are the run's own.
         self.answers_at = _last_of_user(messages)
         self.call_ids: set[str] | None = None
-        # The step under way, and how many are complete: a model call that is made again counts once.
+        # The current step, and how many are complete: a model call that is made again counts once.
         self.step = 0
         self.steps_done = 0
-        self.steering = Steering()
-        # The run that this one is a child of, if that is a composite: its budget counts here too.
+        self.steering = steering
+        # The composite's run that this one is a child of, if there is one: its budget counts here too.
         self.above: RunContext | None = None
-        # The run whose tool call started this one, if there is one: what is spent here is spent there too.
+        # The run whose tool call started this one, if there is one: it pays for this run.
         self.payer: RunContext | None = None
         self._paid: set[str] = set()
-        # What a resumed run was given to say, until it has joined the conversation.
+        # Messages given to a resumed run, until they have joined the conversation.
         self.amendments: list[SteerReceipt] = []
-        # Where facts go that must outlive the process; `unsaved` knows which messages it has not seen.
+        # Where facts go that must outlive the process; `unsaved` knows which messages the journal has not seen.
         self.journal: Journal | None = None
-        # The place for its facts in the run around it, if it is inside one.
+        # Where its facts go in the run around it, if it is inside one.
         self.inside: NestedJournal | None = None
-        # What a journal raised: nothing new may build on facts that were not saved.
+        # The error of a journal: no new step may build on facts that were not saved.
         self.broken: StoreError | None = None
         self._saved = 0
         self._counted: tuple[object, ...] = ()
-        # What is left of the run is being made: nothing inside it may write any more.
+        # The result is being made: runs inside this one may not write any more.
         self.closed = False
-        # After the terminal event nothing more is told.
+        # After the terminal event no event is emitted.
         self.sealed = False
         self.supervisor = Supervisor.current()
         self.meter = Meter(self, budget) if budget is not None else None
 
     @property
-    def agent(self) -> BaseAgent[Any, Any]:
-        return self.run.agent
+    def run(self) -> Run[Any, Any]:
+        """The handle of the run. It exists until the run's own task has ended."""
+        run = self._run()
+        assert run is not None, "the run has ended"
+        return run
+
+    @property
+    def is_heard(self) -> bool:
+        return self.hub.is_heard
 
     @property
     def deps(self) -> Any:  # Any: the user's own type, given back to the user's own tools
-        return self.run.deps
+        return self._deps
 
     def event(self, kind: type[_EventT], **fields: Any) -> _EventT:  # Any: the event's own fields
-        """An event of this run, numbered and timed; about the run itself unless `path` names a node of it."""
+        """An event of this run, with number and time; about the run itself unless `path` names a node of it."""
         node = self.node
         fields.setdefault("path", node.path)
         return kind(run_id=node.id, seq=self.hub.number(), time=node.clock.wall(), **fields)
 
-    def emit(self, kind: type[Event], **fields: Any) -> None:  # Any: as above
+    def emit(self, kind: type[Event], **fields: Any) -> None:
         if not self.sealed:
             self.hub.emit(self.event(kind, **fields))
 
     def unsaved(self) -> list[Fact]:
-        """The messages that the journal has not seen, in the form it takes them; they count as seen from now on."""
+        """The messages that the journal has not seen, as facts; they count as seen from now on."""
         new, now = range(self._saved, len(self.messages)), self.node.clock.wall()
         facts: list[Fact] = [Said(place, self.messages[place], now) for place in new]
         self._saved = len(self.messages)
@@ -125,7 +139,7 @@ class RunContext:
         """Take the messages that wait to join the conversation; True if there were any."""
         new = self.steering.take()
         if new:
-            # The last message may have become a longer one, which the journal has not seen.
+            # The last message may have grown, and the journal has not seen the longer one.
             self._saved = min(self._saved, len(self.messages) - (self.messages[-1].role == "user"))
             self.messages[:] = joined(self.messages, new)
         return bool(new)
@@ -139,8 +153,13 @@ class RunContext:
             self.answers_at = _last_of_user(self.messages)
         self._saved = len(self.messages)
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether the run has to enter a session, its own or that of a run around it."""
+        return self.session is not None or self.inside is not None
+
     def join_inside(self) -> bool:
-        """Write to the run around this one from now on; False if there is none, or nothing of it is kept."""
+        """Write to the run around this one from now on; False if there is none, or if it is not stored."""
         if self.inside is None or not self.inside.is_kept:
             return False
         self.inside.begin(self.messages)
@@ -148,7 +167,7 @@ class RunContext:
         return True
 
     def has_written(self, messages: Sequence[Message]) -> int:
-        """With how many messages these begin that the journal has of this run's own conversation."""
+        """How many messages at the start of these the journal has of this run's own conversation."""
         return common(self.messages[: self._saved], messages)
 
     def known_call_ids(self) -> set[str]:
@@ -165,13 +184,13 @@ class RunContext:
             with as_store_errors():
                 await self.journal.write(*facts, *self._counts(*facts))
         except (asyncio.CancelledError, ConversationMoved):
-            raise  # cut: it is stopped, or is written once more
+            raise  # cut: the run is stopped, or the write is repeated
         except BaseException as error:
             self.broken = error if isinstance(error, StoreError) else StoreError(f"not written: {render_error(error)}")
             raise
 
     def _counts(self, *facts: Fact) -> list[Fact]:
-        """What was used since it was last written. How a run begins and how it ends say that by themselves."""
+        """What was used since the last write. The facts of a run's beginning and end carry that themselves."""
         pending = self.pending
         now = (self.steps_done, self.spent, pending)
         if isinstance(facts[0], Opened):
@@ -182,7 +201,7 @@ class RunContext:
         return [Counted(self.steps_done, self.spent, self.used(), pending)]
 
     def used(self) -> dict[str, float]:
-        """What was used of a budget beyond steps and tokens."""
+        """The use of a budget beyond steps and tokens."""
         return self.meter.used() if self.meter is not None else {}
 
     @property
@@ -191,35 +210,35 @@ class RunContext:
         return tuple([one.message for one in self.amendments if one.outcome is not SteerOutcome.JOINED])
 
     def based_on(self, checkpoint: Checkpoint) -> Checkpoint:
-        """What this run goes on from: the checkpoint, with what it was given to say and the steps as they count now."""
+        """The checkpoint that this run continues, with the given messages and the current count of steps."""
         return replace(checkpoint, pending=self.pending, step=self.steps_done)
 
     @property
     def spent(self) -> Usage:
-        """What was used by this run and by those that it continues."""
+        """The tokens used by this run and by the runs that it continues."""
         return self.spent_before + self.usage
 
     def heed(self, outcome: WorkResult[Any] | None) -> None:  # Any: work of every kind
-        """A KeyboardInterrupt that came up in a piece of work is meant for the caller, also if the work was cut."""
+        """A KeyboardInterrupt raised by a piece of work belongs to the caller, even if the work was cut."""
         error = outcome.error if isinstance(outcome, Failed | Cut) else None
         if isinstance(error, KeyboardInterrupt):
             self.run.interrupt(error)
 
     def name_orphan(self, orphan: Orphan) -> None:
-        """List what did not stop, unless it has ended since and left nothing."""
+        """List work that did not stop, unless it has ended since without a result."""
         if orphan.matters:
             self.orphans.append(orphan)
 
     def leave(self, child: Node) -> None:
-        """A run below this one has had its time and goes on without it: name it, its result goes to the orphan."""
+        """A run below this one used up its time and continues alone: list it; its result goes to the orphan."""
         if child.task is None:
-            return  # it lives in the task of a call, which is named itself
+            return  # it lives in the task of a call, which is listed itself
         orphan = Orphan(child.name, child.path, clock=child.clock, task=child.task)
         self.orphans.append(orphan)
         child.ended.when_set(lambda: orphan.returned_late(getattr(child.owner, "result", None)))
 
     def meters(self) -> Iterator[Meter]:
-        """The budgets that count what this run does: its own, and those of the composites that it is a part of."""
+        """The budgets that count what this run does: its own, and those of the composites that it is part of."""
         record: RunContext | None = self
         while record is not None:
             if record.meter is not None:
@@ -227,7 +246,7 @@ class RunContext:
             record = record.above
 
     def payers(self) -> Iterator[Meter]:
-        """The budgets that count what this run spends: those, and those of the runs that it is a sub-agent of."""
+        """The budgets that count what this run spends: `meters`, and those of the runs that it is a sub-agent of."""
         record: RunContext | None = self
         while record is not None:
             if record.meter is not None:
@@ -240,7 +259,7 @@ class RunContext:
             self.above.count_steps(number)
 
     def spend(self, usage: Usage) -> None:
-        """At the moment it is known, here and in every run that this one is a part of."""
+        """Count the tokens as soon as they are known, here and in every run that this one is part of."""
         self.usage = self.usage + usage
         if self.payer is not None:
             self.payer._paid.add(self.node.id)
@@ -249,7 +268,7 @@ class RunContext:
             payer.spend(usage)
 
     def pay(self, run_id: str, usage: Usage) -> None:
-        """For a run that a tool has made and handed back, unless it was paid for as it went."""
+        """Count the tokens of a run that a tool made and returned, unless they were counted as it ran."""
         if run_id not in self._paid:
             self.spend(usage)
 

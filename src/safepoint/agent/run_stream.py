@@ -1,4 +1,4 @@
-"""A run as an async iterator that cannot leak: closed, broken out of, or forgotten, the run is stopped or let go."""
+"""A run as an async iterator that cannot leak: closed, left early or dropped, its run is stopped or detached."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def check_on_close(on_close: str) -> None:
 
 
 class RunStream(Generic[DepsT, OutT]):
-    """`async for event in agent.stream(…)`; the run starts with the first event asked for. `run` is its handle.
+    """`async for event in agent.stream(…)`; reading the first event starts the run. `run` is its handle.
 
     Leaving early: with "cancel" the run is stopped, and `async with` or `aclose()` waits for that; with "detach" it
-    goes on by itself. A stream that is simply dropped does the same, without anybody waiting. Left before its first
-    event, it never starts.
+    continues by itself. A stream that is simply dropped does the same, without a wait. If it is left before its first
+    event, the run never starts.
     """
 
     def __init__(self, run: Run[DepsT, OutT], on_close: Literal["cancel", "detach"], *, nested: bool) -> None:
         self.run = run
         self._nested = nested
-        self.run.discard()  # the stream itself says that nobody has read it
+        self.run.discard()  # the stream itself warns if it is never read
         self._closed = False
-        # Somebody has asked for an event, also if the run was refused then.
+        # Whether the caller read an event, even if the run was refused then.
         self._tried = False
         self._on_close = on_close
         self._reader: EventReader | None = None
@@ -42,29 +42,29 @@ class RunStream(Generic[DepsT, OutT]):
         return self
 
     async def __anext__(self) -> Event:
-        """The next event; ends when nothing of the run is left.
+        """The next event; ends when no work of the run is left.
 
-        Cancellation: with "cancel" the run is stopped NOW and closes itself before the exception goes on.
+        Cancellation: with "cancel" the run is stopped NOW and closes itself before the exception is raised.
         """
         if self._closed and self._reader is None:
             raise StopAsyncIteration
         if self._reader is None:
             self._tried = True
-            self.run.launch()
             self._reader = self.run.events(nested=self._nested)
+            self.run.launch_eagerly()
         try:
             return await anext(self._reader)
         except StopAsyncIteration:
             await self.run.join()
             raise
         except UsageError:
-            raise  # of a second reader: the first one goes on
+            raise  # raised for a second reader: the first one continues
         except BaseException:
             await self.aclose()
             raise
 
     async def aclose(self) -> None:
-        """Leave the stream. Cancellation: put off until the run has closed itself, then it goes on."""
+        """Leave the stream. Cancellation: deferred until the run has closed itself, then raised."""
         self._closed = True
         if self._reader is None:
             return
@@ -72,16 +72,16 @@ class RunStream(Generic[DepsT, OutT]):
         if self._on_close == "cancel":
             if not self.run.ended:
                 self._ask()
-            await self.run.join()  # a run that has ended may still be telling its hooks
+            await self.run.join()  # hooks of an ended run may still be running
 
     async def __aenter__(self) -> RunStream[DepsT, OutT]:
-        """Cancellation: there is nothing to wait for."""
+        """Enter the stream; the run starts with the first event. Never waits. Cancellation: no run was started."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """As `aclose`. Cancellation: likewise."""
+        """As `aclose`. Cancellation: as for `aclose`."""
         await self.aclose()
 
     def _ask(self) -> None:

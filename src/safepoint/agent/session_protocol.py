@@ -1,4 +1,4 @@
-"""What a run needs of a stored conversation: to get in, to write, and to be gone."""
+"""What a run needs of a session: to enter, to write, and to leave."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class ConversationMoved(SafepointError):
-    """Somebody wrote to the conversation after the run had entered it, and before it began: enter it again."""
+    """The conversation changed after the run had entered it and before it began: enter it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """The conversation so far is the run's to continue, and the journal takes what it adds.
+    """The run may continue the conversation so far, and the journal takes what it adds.
 
-    `index`: where the run's own part begins. `call_ids`: the ids of all calls, which a new one must not repeat.
+    `index`: where the run's own part begins. `call_ids`: the ids of all calls, which a new call must not repeat.
     """
 
     messages: Sequence[Message]
@@ -36,12 +36,12 @@ class SessionProtocol(Protocol):
     """A session, as its run sees it."""
 
     async def enter(self, run: Run[Any, Any], continues: str | None) -> Entered:  # Any: a run of any agent
-        """Wait for the session to be free, as far as its policy says, and take it.
+        """Wait for the session to be free, as far as its policy allows, and take it.
 
         Cancellation: the session is not taken.
         """
         ...
 
-    def left(self, run: Run[Any, Any]) -> None:  # Any: as above
+    def left(self, run: Run[Any, Any]) -> None:
         """The run has ended, whether or not its end could be saved."""
         ...

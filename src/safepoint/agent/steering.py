@@ -1,7 +1,7 @@
 """Messages that join a running conversation, before its next model call, without stopping anything.
 
-Any thread adds, the run takes. A message that finds no further model call is told so; none is ever dropped in silence.
-Like an ask, adding takes no lock: append first, then look whether the door was closed meanwhile.
+Any thread adds messages; the run takes them. A message that no further model call follows is reported as too late; none
+is dropped in silence. Like an ask, adding takes no lock: append first, then check whether the queue was closed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from safepoint.history.parts import Message
 
 
 class SteerOutcome(StrEnum):
-    """What became of a message."""
+    """The outcome of a message."""
 
     JOINED = "joined"
     TOO_LATE = "too_late"
@@ -24,18 +24,18 @@ class SteerOutcome(StrEnum):
 
 
 class SteerReceipt:
-    """`await receipt.wait()`: did the message join?"""
+    """The receipt of one message: `await receipt.wait()` says whether it joined."""
 
     def __init__(self, message: Message, node: Node | None = None) -> None:
         self.message = message
-        # Of the run that it is for.
+        # The node of the run that the message is for.
         self._node = node
         self._outcomes: list[SteerOutcome] = []
         self._settled = Latch()
 
     @property
     def outcome(self) -> SteerOutcome | None:
-        """None while the message waits. The first that was said counts, whichever thread said it."""
+        """None while the message waits. The first outcome that any thread sets counts."""
         return self._outcomes[0] if self._outcomes else None
 
     @property
@@ -48,15 +48,15 @@ class SteerReceipt:
         return self._outcomes[0]
 
     def when_settled(self, call: Callable[[], object]) -> None:
-        """Call it once the outcome is known, in the thread that settles it; at once if that has happened."""
+        """Call it once the outcome is known, in the thread that settles it; at once if it is known already."""
         self._settled.when_set(call)
 
     def withdraw(self) -> bool:
-        """Take the message back; False if it has joined already, or was too late."""
+        """Withdraw the message; False if it has joined already, or was too late."""
         return self.outcome is None and self.settle(SteerOutcome.WITHDRAWN) is SteerOutcome.WITHDRAWN
 
     async def wait(self) -> SteerOutcome:
-        """Wait until it has joined, is too late, or was taken back. Cancellation: only the waiting ends."""
+        """Wait until it has joined, is too late, or was withdrawn. Cancellation: only the waiting ends."""
         self._check_wait()
         await self._settled.wait()
         assert self.outcome is not None
@@ -73,13 +73,13 @@ class SteerReceipt:
         return self.outcome
 
     def _check_wait(self) -> None:
-        """What waits here is taken before the next model call: a tool that waits for that holds it up for ever."""
+        """Refuse a tool that waits for its own run: the message joins before the next model call, after the tool."""
         if self.outcome is None and self._node is not None:
             check_wait(self._node)
 
 
 class Steering:
-    """The messages that wait. A child takes those of its composite too: whichever child is first, or all of them."""
+    """The waiting messages. A child takes those of its composite too: the first child to come, or all of them."""
 
     def __init__(self, above: Steering | None = None, *, to_all: bool = False, node: Node | None = None) -> None:
         self._waiting: list[SteerReceipt] = []
@@ -87,7 +87,7 @@ class Steering:
         self._node = node
         self._above = above
         self._to_all = to_all
-        # What this child has taken of the messages that are for all; and what was taken here or by children, each once.
+        # The messages for all children that this child has taken; and each message taken here or by children, once.
         self._heard: set[SteerReceipt] = set()
         self._taken: dict[SteerReceipt, None] = {}
 
@@ -110,7 +110,9 @@ class Steering:
         return own or (self._above is not None and self._above.has_for(self))
 
     def take(self) -> list[Message]:
-        """All that wait, in order; they have joined."""
+        """Take all waiting messages, in order; they have joined."""
+        if not self._waiting and self._above is None:
+            return []
         above = self._above.take_for(self) if self._above is not None else []
         new = [*above, *self._take(SteerOutcome.JOINED)]
         self._taken.update(dict.fromkeys(new))
@@ -129,11 +131,11 @@ class Steering:
         return new
 
     def taken(self) -> list[Message]:
-        """The messages that have joined: here, or by way of here those of children, whose parent they speak to too."""
+        """The messages that have joined, here or through a child: those are messages to this run too."""
         return [receipt.message for receipt in self._taken]
 
     def close(self) -> None:
-        """No model call will follow: what waits, and what comes, is too late."""
+        """No model call follows: waiting and later messages are too late."""
         self._closed = True
         self._take(SteerOutcome.TOO_LATE)
 
@@ -142,7 +144,7 @@ class Steering:
         while self._waiting:
             try:
                 receipt = self._waiting.pop(0)
-            except IndexError:  # another thread has emptied the list with us
+            except IndexError:  # another thread is emptying the list too
                 break
             if receipt.settle(outcome) is outcome:
                 taken.append(receipt)
@@ -150,7 +152,7 @@ class Steering:
 
 
 def joined(messages: list[Message], new: list[Message]) -> list[Message]:
-    """The conversation with messages from the user added; two in a row become one, as providers want it."""
+    """The conversation with the user's new messages; two in a row become one, as providers require."""
     result = list(messages)
     for message in new:
         if result and result[-1].role == "user":

@@ -1,4 +1,4 @@
-"""What a run may do next. The driver is a plain loop over this closed union."""
+"""The next steps of a run. The driver is a plain loop over this closed union."""
 
 from __future__ import annotations
 
@@ -17,10 +17,15 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class CallModel:
-    """Make a model call: the nth try, with the nth of the agent's models."""
+    """Make a model call: try number `attempt`, with one of the agent's models."""
 
     attempt: int = 0
     model: int = 0
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the step was counted before, at its first try."""
+        return self.attempt > 0 or self.model > 0
 
 
 @dataclass(frozen=True, slots=True)

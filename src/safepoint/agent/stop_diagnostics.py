@@ -1,4 +1,9 @@
-"""What holds a run that is stopping: the question an operator asks first."""
+"""What holds up a run that was asked to stop: the first question of an operator.
+
+A stopping run waits for work that has not ended: each piece is listed with its rung and the time left on it. A run that
+waits for a safe point waits for the work in flight: each piece is listed with its time so far, and with the time until
+the deadline of the request, if it has one.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from safepoint._core.ladder import Rung
-from safepoint._core.points import Level
+from safepoint._core.ladder import Rung, WorkKind
 from safepoint._core.stacks import task_stack, thread_stack
 from safepoint._core.tree import Node
 from safepoint._core.work import Work
+from safepoint.tools.options import Effect
 
 if TYPE_CHECKING:
     from safepoint.agent.base_driver import BaseDriver
@@ -18,7 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """One piece of work that has not stopped: on which rung, for how long, when it climbs on, and where it is."""
+    """One piece of work that a stop waits for, and where it is.
+
+    `rung`: None while the work may end by itself. `seconds`: since it reached this rung, or began. `seconds_left`:
+    until it climbs to the next, or until the deadline of the request. `effect`: the effect of a tool call. `pid`: the
+    process that a tool has started.
+    """
 
     name: str
     path: str
@@ -26,14 +36,24 @@ class Holding:
     seconds: float
     seconds_left: float | None
     stack: str
+    kind: WorkKind = WorkKind.TASK
+    effect: Effect | None = None
+    pid: int | None = None
 
 
 def holding(node: Node, drivers: Iterable[BaseDriver[Any]]) -> list[Holding]:  # Any: steps of every kind
     """Empty if the run was not asked to stop, or has ended."""
     now = node.clock.now()
-    if node.ended.is_set or not _is_to_stop(node, now):
+    request = node.request_at(now)
+    if node.ended.is_set or (node.stop is None and request is None):
         return []
-    found = [_describe(work, now) for driver in drivers for work in driver.works()]
+    deadline = request.deadline if node.stop is None and request is not None else None
+    found = [
+        _describe(work, driver.effect_of(work), deadline, now)
+        for driver in drivers
+        for work in driver.works()
+        if not work.ended
+    ]
     blocked = node.blocked()
     if blocked is not None:
         found.append(Holding("event loop", node.path, None, blocked.seconds, None, blocked.stack))
@@ -41,25 +61,20 @@ def holding(node: Node, drivers: Iterable[BaseDriver[Any]]) -> list[Holding]:  #
 
 
 def _itself(node: Node, now: float) -> Holding:
-    """Nothing of its work runs: then the run itself has not come to its end."""
+    """The entry of a run without running work: the run itself has not reached its end or its safe point."""
     seconds = now - node.stop.at if node.stop is not None else 0.0
     stack = task_stack(node.task) if node.task is not None else ""
     return Holding(node.name, node.path, None, seconds, None, stack)
 
 
-def _is_to_stop(node: Node, now: float) -> bool:
-    """A loop that is blocked has not even looked at the ask yet, and then it is the ask that counts."""
-    if node.stop is not None:
-        return True
-    request = node.request_at(now)
-    return request is not None and request.level(now) >= Level.NOW
-
-
-def _describe(work: Work[object], now: float) -> Holding:
+def _describe(work: Work[object], effect: Effect | None, deadline: float | None, now: float) -> Holding:
     if work.thread is not None:
         stack = thread_stack(work.thread.ident or 0)
     else:
         stack = task_stack(work.task) if work.task is not None else ""
-    left = max(0.0, work.until - now) if work.until is not None else None
-    seconds = now - work.rung_since if work.rung is not None else 0.0
-    return Holding(work.name, work.path, work.rung, seconds, left, stack)
+    until = deadline if work.until is None else work.until
+    left = max(0.0, until - now) if until is not None else None
+    pid = work.killable.pid if work.killable is not None else None
+    return Holding(
+        work.name, work.path, work.rung, now - work.rung_since, left, stack, work.stop_policy.kind, effect, pid
+    )

@@ -1,9 +1,9 @@
 """A run for programs without an event loop, and what Ctrl-C means there.
 
 The first Ctrl-C asks the run to stop NOW; it closes itself within its ladder and `CtrlC` is raised, with the result. A
-second one is FORCE. A third one is raised right where the program is: a tool that never yields hears nothing else.
-The handler is ours only while we wait, only in the main thread, and only if SIGINT has Python's default handler: the
-program's own stays, and so does an ignored SIGINT, with which `&` in a script starts its commands.
+second one is FORCE. A third one is raised where the program stands: nothing else interrupts a tool that never yields.
+Safepoint's handler is installed only during the wait, only in the main thread, and only if SIGINT has Python's default
+handler. A program's own handler stays, and so does an ignored SIGINT, which a shell sets for commands started with `&`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from safepoint.tools.context import DepsT
 
 
 def refuse_loop(form: str, instead: str) -> None:
-    """A program that has a loop would be held by a second one."""
+    """Refuse a program that has a running loop: a second loop would block it."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -36,7 +36,7 @@ def refuse_loop(form: str, instead: str) -> None:
 
 
 def run_sync(run: Run[DepsT, OutT]) -> RunResult[OutT]:
-    """Start the run on a loop of its own and wait for its end. What the run leaves on the loop holds nobody."""
+    """Start the run on a loop of its own and wait for its end. Tasks left on that loop do not delay the return."""
     presses = Presses(run)
 
     async def main() -> None:
@@ -59,7 +59,7 @@ def run_sync(run: Run[DepsT, OutT]) -> RunResult[OutT]:
 
 
 def end_loop(loop: asyncio.AbstractEventLoop, ladder: Ladder) -> None:
-    """End what is left on a loop of our own, within the ladder, and close it."""
+    """End the tasks that are left on a loop of our own, within the ladder, and close it."""
     try:
         loop.run_until_complete(wind_down(ladder))
     finally:
@@ -67,7 +67,7 @@ def end_loop(loop: asyncio.AbstractEventLoop, ladder: Ladder) -> None:
 
 
 class Presses:
-    """How often Ctrl-C was pressed. The handler runs between any two steps of the main thread: it takes no lock."""
+    """Counts presses of Ctrl-C. The handler runs between any two steps of the main thread, so it takes no lock."""
 
     def __init__(self, run: Run[Any, Any]) -> None:  # Any: of any agent
         self.count = 0
@@ -76,24 +76,24 @@ class Presses:
 
     @property
     def insist(self) -> bool:
-        """Neither NOW nor FORCE was quick enough: the program is wanted back."""
+        """Whether NOW and FORCE were both too slow: the next press returns control to the program."""
         return self.count > 2
 
     def govern(self) -> None:
-        """The run has started: from now on it is asked, also for what was pressed before."""
+        """The run has started: from now on presses ask it to stop, including earlier ones."""
         self._governs = True
         if self.count:
             self._ask()
 
     @contextmanager
     def heard(self) -> Generator[None]:
-        """Ctrl-C is ours inside this block."""
+        """Handle Ctrl-C inside this block."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         before = signal.getsignal(signal.SIGINT)
         if before is not signal.default_int_handler:
-            yield  # somebody has plans of their own for Ctrl-C
+            yield  # the program has its own handler for Ctrl-C
             return
         signal.signal(signal.SIGINT, self._press)
         try:

@@ -1,10 +1,10 @@
 """A run as a plain iterator of events, for programs without an event loop.
 
-    NEW ──the first event is asked for──▶ LIVE ──its last event was read, or it was left──▶ CLOSED
-     └──left before that: it never starts──────────────────────────────────────────────────────▲
+    NEW ──the first event is read──▶ LIVE ──its last event was read, or it was left──▶ CLOSED
+     └──left before that: it never starts─────────────────────────────────────────────────▲
 
-The run lives on a loop in a thread of its own. So it goes on, and can be stopped, while the program does something else
-between two events; and a slow program gets its text in larger pieces, as every slow reader does.
+The run lives on a loop in a thread of its own. So it continues, and can be stopped, while the program does other work
+between two events; a slow program gets its text in larger pieces, as every slow reader does.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class StreamState(StrEnum):
 class SyncStreamed(Generic[DepsT, OutT]):
     """`with agent.stream_sync(…) as events: for event in events:`. The first event starts the run; `run` is its handle.
 
-    Leaving early stops the run, and `with` or `close()` waits for that. Ctrl-C while the next event is waited for stops
-    the run; the events that follow are still given, and `CtrlC` is raised after the last one. Elsewhere Ctrl-C is the
-    program's own, and leaves the block like any other exception.
+    Leaving early stops the run, and `with` or `close()` waits for that. Ctrl-C during the wait for the next event stops
+    the run; the remaining events still arrive, and `CtrlC` is raised after the last one. Anywhere else Ctrl-C belongs
+    to the program, and leaves the block like any other exception.
     """
 
     def __init__(self, run: Run[DepsT, OutT], *, nested: bool) -> None:
         self.run = run
-        self.run.discard()  # the stream itself says that nobody has read it
+        self.run.discard()  # the stream itself warns if it is never read
         self._state = StreamState.NEW
         self._presses = Presses(run)
         self._life = _Life(run, nested=nested)
@@ -56,10 +56,10 @@ class SyncStreamed(Generic[DepsT, OutT]):
         return self
 
     def __next__(self) -> Event:
-        """The next event; after the last one, nothing of the run is left."""
+        """The next event; after the last one, no work of the run is left."""
         with self._presses.heard():
             if self._state is StreamState.NEW:
-                self._state = StreamState.CLOSED  # if it is refused
+                self._state = StreamState.CLOSED  # stays so if the start is refused
                 self._life.begin()
                 self._state = StreamState.LIVE
                 self._presses.govern()
@@ -75,7 +75,7 @@ class SyncStreamed(Generic[DepsT, OutT]):
         """Leave the stream: stop the run, if it has not ended, and wait for that within its ladder."""
         before, self._state = self._state, StreamState.CLOSED
         if before is StreamState.LIVE and self._presses.insist:
-            self._life.leave()  # something blocks its loop, and the person has waited long enough
+            self._life.leave()  # the loop is blocked, and the user pressed Ctrl-C again
         elif before is StreamState.LIVE:
             with self._presses.heard():
                 self._life.end()
@@ -107,28 +107,28 @@ class _Life:
         self._over: Future[None] = Future()
 
     def begin(self) -> None:
-        """Start the run. Raises what starting it raises."""
+        """Start the run. Raises the errors of the start."""
         body, name = copy_context(), f"stream of {self._run.agent.name}"
         threading.Thread(target=body.run, args=(self._serve,), name=name, daemon=True).start()
         self._place.result()
 
     def next(self) -> Event | None:
-        """None after the last one."""
+        """The next event; None after the last one."""
         loop, reader, _ = self._place.result()
         return asyncio.run_coroutine_threadsafe(_next(reader), loop).result()
 
     def leave(self) -> None:
-        """Have the run stopped, if it goes on, and the loop ended. Waits for nobody."""
+        """Stop the run if it still runs, and have its loop ended. Never waits."""
         loop, _, left = self._place.result()
         if not self._run.ended:
             self._run.node.cancel(reason=Reason("its stream was closed", Source.DISCONNECT))
         loop.call_soon_threadsafe(left.set)
 
     def end(self) -> None:
-        """As `leave`, and wait; raises the KeyboardInterrupt of a tool."""
+        """As `leave`, and wait; raises a tool's KeyboardInterrupt."""
         self.leave()
         ladder = self._run.ladder
-        try:  # the run closes itself within the cap, and so does what it has left on the loop
+        try:  # the run closes itself within the cap, and so do the tasks it left on the loop
             self._over.result(timeout=2 * ladder.cap + ladder.task)
         except TimeoutError:
             _log.warning("%s does not end: something blocks its event loop", self._run.node.path)
@@ -138,7 +138,7 @@ class _Life:
         error: BaseException | None = None
         try:
             loop.run_until_complete(self._live(loop))
-        except BaseException as raised:  # whatever it is, it belongs to the thread that reads
+        except BaseException as raised:  # every exception belongs to the thread that reads
             error = raised
         finally:
             end_loop(loop, self._run.ladder)
@@ -150,14 +150,14 @@ class _Life:
             self._over.set_result(None)
 
     async def _live(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Cancellation: nobody can."""
+        """The body of the thread's loop."""
         left = asyncio.Event()
         self._run.launch()
         self._place.set_result((loop, self._run.events(nested=self._nested), left))
         try:
-            await self._run.join()  # on a loop of our own, where nobody is the caller
+            await self._run.join()  # on a loop of our own, which has no caller to cancel it
         finally:
-            await left.wait()  # until then the last events can be asked for
+            await left.wait()  # until then the reader may fetch the last events
 
 
 async def _next(reader: EventReader) -> Event | None:

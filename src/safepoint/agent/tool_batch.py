@@ -1,7 +1,7 @@
-"""The tool calls of one reply: which of them may start now, which must wait, and which never will.
+"""The tool calls of one reply: which of them may start now, which must wait, and which never start.
 
-`advance` is the whole decision, in one plain function: harvest what has ended, ask whether a safe point was reached,
-start what may start. The driver calls it, waits for a change, and calls it again.
+`advance` is the whole decision, in one plain function: harvest the calls that have ended, check whether a safe point
+was reached, start the calls that may start. The driver calls it, waits for a change, and calls it again.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class ToolBatch:
         self._record = record
         self._limit = limit
         self.calls = [_call(record, call, resume) for call in message.tool_calls]
-        # Those that are not over, each in one of the two; a call that nobody may start stays queued.
+        # The calls that are not over, each in one of two lists; a call that may not start stays queued.
         self._queued = [call for call in self.calls if call.queued]
         self._running: list[BatchedCall] = []
-        # Whether this run has any of them to make. If not, the run before it has been at the end of this batch already.
+        # Whether this run has any of them to make. If not, the run before it already reached the end of this batch.
         self.is_made_here = bool(self._queued)
 
     def advance(self) -> bool:
@@ -37,20 +37,24 @@ class ToolBatch:
         self._running = [call for call in self._running if not call.harvest()]
         if len(self._running) < before and (self._running or self._queued):
             self._record.node.check_safe_point("after_tool")
+        begun: list[BatchedCall] = []
         for call in self._queued:
             if not self._has_room():
                 break
             for meter in self._record.meters() if self._record.node.stop is None else ():
                 meter.calling(call.call)
             if self._may_start(call):
-                call.start()
+                call.begin()
                 if call.running:
                     self._running.append(call)
+                    begun.append(call)
         self._queued = [call for call in self._queued if call.queued]
+        for call in begun:
+            call.take_first_step()
         return not self._running
 
     def end(self) -> None:
-        """Nothing runs any more: what is still queued was never started."""
+        """No call runs any more: the queued ones never started."""
         for call in self.calls:
             call.put_back()
             if call.queued:
@@ -58,11 +62,11 @@ class ToolBatch:
 
     @property
     def waits(self) -> bool:
-        """A person is asked about one of the calls."""
+        """Whether one of the calls asks a person."""
         return any(call.waits for call in self.calls)
 
     def answer(self) -> str | None:
-        """The result of a tool that was declared to be the answer."""
+        """The result of a tool that is declared to give the answer."""
         for call in self.calls:
             if call.tool is not None and call.tool.options.final and call.entry.state is LedgerState.FINISHED:
                 return call.entry.content
@@ -70,14 +74,14 @@ class ToolBatch:
 
     @property
     def hands_over(self) -> bool:
-        """Somebody else carries the conversation on."""
+        """Whether a call hands the conversation to another agent."""
         return any(
             call.tool is not None and call.tool.hands_over and call.entry.state is LedgerState.FINISHED
             for call in self.calls
         )
 
     def unfit_answer(self) -> str | None:
-        """Why the typed answer that the model has tried to give does not fit."""
+        """Why the model's typed answer does not fit."""
         tried = [call.entry for call in self.calls if isinstance(call.tool, OutputTool)]
         failed = [entry.error for entry in tried if entry.state is LedgerState.FAILED]
         return failed[0] if failed and len(failed) == len(tried) else None
@@ -86,7 +90,7 @@ class ToolBatch:
         return [call.closed(reason) for call in self.calls]
 
     def remains(self, reason: str | None) -> OpenCalls:
-        """What is left of the calls, now that none of them runs."""
+        """The calls that are left open, now that none of them runs."""
         return OpenCalls(
             {call.call.id: call.opened() for call in self.calls},
             tuple(self.closed(reason)),
@@ -105,7 +109,7 @@ class ToolBatch:
         stop = node.stop
         if stop is None:
             return True
-        # A stop before an effect still lets the calls run that have none, unless somebody has pushed since.
+        # A stop before an effect still lets calls without an effect run, unless a harder ask came since.
         return stop.place == "before_effect" and call.mild and stop.level is Level.SAFE
 
     def _has_room(self) -> bool:

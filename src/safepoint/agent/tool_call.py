@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from safepoint._core.ladder import Ladder
 from safepoint._core.work import Work
@@ -21,7 +21,7 @@ from safepoint.tools.options import Effect
 
 
 class BatchedCall:
-    """The model's wish, its entry in the ledger, and its execution once it has started."""
+    """The model's request, its entry in the ledger, and its execution once it has started."""
 
     def __init__(
         self, record: RunContext, call: ToolCall, tool: BaseTool | None, restored: Restored | None = None
@@ -42,7 +42,7 @@ class BatchedCall:
 
     @property
     def path(self) -> str:
-        """Of its node, also if it never had one."""
+        """The path of its node, even if it never had one."""
         return f"{self._record.node.path}/{self.call.name}:{self.call.id}"
 
     @property
@@ -59,7 +59,7 @@ class BatchedCall:
 
     @property
     def mild(self) -> bool:
-        """Running it again does no harm."""
+        """Whether running it again does no harm."""
         return self.entry.effect in (Effect.PURE, Effect.IDEMPOTENT)
 
     @property
@@ -68,11 +68,11 @@ class BatchedCall:
 
     @property
     def work(self) -> Work[object] | None:
-        """What is still running of it."""
+        """The part of the call that still runs."""
         return self.execution.under_way if self.execution is not None else None
 
-    def start(self) -> None:
-        """Start it; or settle its result, if it cannot be made at all."""
+    def begin(self) -> None:
+        """Prepare its first step; or settle its result, if it cannot be made at all."""
         if not self.queued:
             raise InternalError(f"the call {self.call.id} was started already")
         if self.tool is None:
@@ -83,19 +83,23 @@ class BatchedCall:
         else:
             self.execution = ToolExecution(self._record, self.call, self.tool, self._restored)
 
+    def take_first_step(self) -> None:
+        if self.execution is not None:
+            self.execution.start()
+
     def harvest(self) -> bool:
-        """Take it as far as it can go; True once it is over."""
+        """Advance it as far as possible; True once it is over."""
         if self.execution is not None:
             self.execution.harvest()
         return self.over
 
     def skip(self) -> None:
-        """It is over without having been started."""
+        """End it without having started it."""
         self._skipped = True
         self._record.emit(ToolCallEnded, path=self.path, entry=self.entry)
 
     def put_back(self) -> None:
-        """Nothing runs any more: a call that was to be made again, and never was, is what it was before."""
+        """No call runs any more: a call that was to be repeated, and was not, returns to its earlier entry."""
         if self._restored is not None and self.entry.state is LedgerState.NOT_STARTED:
             self._record.ledger.put_back(self._restored.before)
 
@@ -105,7 +109,7 @@ class BatchedCall:
 
     @property
     def waits(self) -> bool:
-        """A person is asked about it."""
+        """Whether the call asks a person."""
         return self.entry.state is LedgerState.WAITING or self._question is not None
 
     @property
@@ -114,7 +118,7 @@ class BatchedCall:
         return asked.question if asked is not None else None
 
     def opened(self) -> OpenCall:
-        """What this call needs to go on after the run has stopped."""
+        """The state that this call needs to continue after the run has stopped."""
         tool = self.tool.fingerprint if self.tool is not None else ""
         execution, restored = self.execution, self._restored
         if execution is not None:
@@ -126,6 +130,6 @@ class BatchedCall:
         return replace(restored.saved, tool=tool)
 
     def closed(self, reason: str | None) -> ClosedCall:
-        """What the conversation says of this call; `reason` is the run's, and the call's own comes first."""
+        """The conversation's text for this call; `reason` is the run's, and the call's own takes precedence."""
         why = self.execution.why if self.execution is not None else None
         return closed_call(self.call, self.entry, (reason if why is None else why) or None)

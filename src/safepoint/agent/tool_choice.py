@@ -1,8 +1,7 @@
-"""What a model is told about calling: `auto`, `none`, `required`, or the name of the one tool that it is to call.
+"""How a model may call tools: `auto`, `none`, `required`, or the name of the one tool that it must call.
 
-A choice that no tool answers would be left to the provider, and each does something else with it. So it is refused as
-early as it can be known: where the agent is made, where a composite adds its tools, and at the latest in the request,
-so that no model ever gets one.
+Providers disagree about a choice that no tool matches. So Safepoint refuses it as early as it can be known: where the
+agent is made, where a composite adds its tools, and at the latest in the request, so that no model ever gets one.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from collections.abc import Collection
 
 WORDS = ("auto", "none", "required")
 TRANSFER = "transfer_to_"
-"""How the names of tools begin that a `Handoff` adds to its members."""
+"""The prefix of the tools that a `Handoff` adds to its members."""
 
 
 def check_tool_choice(choice: str | None, tools: Collection[str]) -> None:
-    """Raise `ValueError` if these tools, by their names, can't follow it."""
+    """Raise `ValueError` if an agent with tools of these names cannot follow the choice."""
     if choice in WORDS and choice in tools:
         raise ValueError(f"tool_choice={choice!r} is a word of its own, and a tool has that name: give it another one")
     if choice == "required" and not tools:
@@ -26,5 +25,5 @@ def check_tool_choice(choice: str | None, tools: Collection[str]) -> None:
 
 
 def comes_later(choice: str | None) -> bool:
-    """Whether only a composite knows the tools that it is about."""
+    """Whether only a composite can know the tool that it names."""
     return choice is not None and (choice == "required" or choice.startswith(TRANSFER))

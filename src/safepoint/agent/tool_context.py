@@ -1,4 +1,4 @@
-"""What a tool may know and do while it runs: its dependencies, its run, and whether it is being stopped.
+"""What a tool can use while it runs: its dependencies, its run, and whether it is being stopped.
 
 A tool asks for it by annotating a parameter with `ToolContext` or `ToolContext[Deps]`; the model never sees that
 parameter.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ToolContext(CallContext[DepsT]):
-    """Handed to a tool for one call. Everything but `shield` and `safe_point` is safe in threads too."""
+    """Passed to a tool for one call. Everything except `shield` and `safe_point` is safe in threads too."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
-"""A tool call that runs: its node, its task, its result, and what is left when it is cut.
+"""A tool call that runs: its node, its task, its result, and its state when it is cut.
 
     WORKING ──work ended──────────────────▶ LEAVING ──every run inside it ended──▶ OVER
        └──cut, and there is an undo──▶ UNDOING ──▶ ▲
 
-The result is recorded inside the call's own task, the moment it exists: a cancel that comes a moment later finds it
-recorded. `running` is recorded before the tool's first line. Everything else is decided in `harvest`, a plain function.
+The result is recorded inside the call's own task, the moment it exists: a cancel that follows finds it recorded.
+`running` is recorded before the tool's first line. Everything else is decided in `harvest`, a plain function.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextvars import copy_context
-from dataclasses import replace
 from enum import StrEnum
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from safepoint._core.endings import Ending, Touched
 from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Rung, WorkKind
@@ -34,6 +35,7 @@ from safepoint.agent.output import OutputTool
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.resume import Restored
 from safepoint.agent.run_context import RunContext
+from safepoint.agent.telemetry import describe
 from safepoint.agent.tool_context import ToolContext
 from safepoint.errors import AskPerson, CutShort, InternalError, Retry, StopTool, StoreError
 from safepoint.history.parts import ToolCall
@@ -54,23 +56,23 @@ class Phase(StrEnum):
     OVER = "over"
 
 
-# A call with a node that never ran a line was stopped before it.
+# A call with a node that never ran a line was stopped before its first.
 _CANCELLED = frozenset({LedgerState.NOT_STARTED, LedgerState.CUT, LedgerState.STOPPED, LedgerState.COMPENSATED})
 _DENIED = "This call was not run, it was denied: "
 
 
 class ToolExecution:
-    """One call under way. Making it starts it; `harvest` takes it further after every change; nothing here waits."""
+    """One call under way. `start` it once; `harvest` advances it after every change; nothing here waits."""
 
     def __init__(self, record: RunContext, call: ToolCall, tool: BaseTool, restored: Restored | None) -> None:
         self.phase = Phase.WORKING
         self._record = record
         self._call = call
-        self._tool = tool
+        self.tool = tool
         self.ladder: Ladder = tool.ladder or record.ladder
         self.node = Node(call.id, tool.name, "tool_call", parent=record.node, propagation=tool.propagation)
         self._inside = NestedJournal(record, call.id)
-        # How the run inside ended, until that is written.
+        # The end of the run inside, until it is written.
         self._left_inside: list[Fact] = []
         self._context = ToolContext(
             deps=record.deps,
@@ -82,43 +84,58 @@ class ToolExecution:
             child=restored.child if restored is not None else None,
             inside=self._inside,
         )
-        # Ours as well: a tool can do what it likes to the context that it is given.
+        # Kept here as well: a tool may change or replace attributes of the context it is given.
         self.memory: CallState = self._context.memory
-        self._hooks = CallHooks(record, self._context, self._being_stopped)
-        # What a person is asked, and a sub-agent's own checkpoint: both for the checkpoint of this run.
+        # The question to a person, and a sub-agent's own checkpoint: both go into the checkpoint of this run.
         self.question: Question | None = None
         resume = restored.child if restored is not None else None
         self.child: Checkpoint | None = resume.answered() if resume is not None else None
-        # Why a sub-agent was stopped that nobody stopped through this call.
+        # Why a sub-agent was stopped, if it was not stopped through this call.
         self._why_inside: str | None = None
         self._args: dict[str, Any] = {}  # Any: typed by the tool's signature
         self._undo: Work[object] | None = None
         self._timeout: asyncio.TimerHandle | None = None
         self._leave_by: asyncio.TimerHandle | None = None
         record.supervisor.enrol(self.node)
-        context = copy_context()
-        context.run(current_node.set, self.node)
-        self.work: Work[object] = record.supervisor.begin(
-            self._perform,
-            name=tool.name,
-            path=self.node.path,
-            ladder=self.ladder,
-            context=context,
-            on_end=record.wakeup.ring,
+        self.work: Work[object] = record.supervisor.prepare(
+            name=tool.name, path=self.node.path, ladder=self.ladder, on_end=record.wakeup.ring
         )
         self.work.on_rung = self._tell_rung
-        self.work.may_start = lambda: self.node.check_stop() is None
+        self.work.may_start = self._may_start
         self._context.bind(self.work, self._tell, self._remember)
         self.node.on_push = self._push
 
+    def start(self) -> None:
+        """Take the first step. All calls of a batch exist before the first of them runs a line of its tool."""
+        context = copy_context()
+        context.run(current_node.set, self.node)
+        self._record.supervisor.start(self.work, self._perform, context)
+
+    def _may_start(self) -> bool:
+        return self.node.check_stop() is None
+
     @property
     def under_way(self) -> Work[object] | None:
-        """What is still running of it: the tool, or its undo."""
+        """The part that still runs: the tool, or its undo."""
         return next((work for work in (self.work, self._undo) if work is not None and not work.ended), None)
 
     @property
+    def has_undo(self) -> bool:
+        tool = self.tool
+        return isinstance(tool, Tool) and tool.options.undo is not None
+
+    def stops_within(self, now: float, *, force: bool) -> float:
+        """How long a stop asked for now may take at most, including the undo."""
+        if self._undo is not None and not self._undo.ended:
+            return self._undo.stops_within(now, force=True) if force else self._undo.limited_to(now)
+        undo = 0.0
+        if self.has_undo and not force and self.phase is Phase.WORKING:
+            undo = self.ladder.undo + self.ladder.task  # its own time, and what it takes to stop it after that
+        return self.work.stops_within(now, force=force) + undo
+
+    @property
     def why(self) -> str | None:
-        """Why it was stopped, if that was meant for this call or the run inside it."""
+        """Why it was stopped, if the ask was for this call or the run inside it."""
         return self.node.stop.reason.text if self.node.stop is not None else self._why_inside
 
     @property
@@ -129,17 +146,19 @@ class ToolExecution:
 
     async def _perform(self) -> object:
         """Cancellation: cuts the hook or the tool, whichever is running; what is recorded stays recorded."""
-        if not await self._allowed():
+        if not (await self._allowed() if self._record.agent.hooks else self._fit(self._call.args)):
             return None
-        # Durable first, true second: a crash in between calls it cut, although it never ran a line. Never the reverse.
-        await self._make_durable(state=LedgerState.RUNNING)
+        # Write `running` first: a crash in between makes the call `cut` although it never ran a line. The reverse order
+        # could lose a call that had run.
+        if self._record.journal is not None:
+            await self._make_durable(state=LedgerState.RUNNING)
         if self._being_stopped() or self.node.check_stop() is not None:
             return None
         self._mark_running()
-        self.work.stop_policy = self._tool.stop_policy
+        self.work.stop_policy = self.tool.stop_policy
         try:
             with words_unwrapped():
-                value = refuse_coroutine(await self._tool.body(self._context, self._args))
+                value = refuse_coroutine(await self.tool.body(self._context, self._args))
         except Exception as error:
             if self._being_stopped():
                 raise  # the ledger will say `cut`, with this error attached
@@ -147,13 +166,18 @@ class ToolExecution:
             value = None
         else:
             if self._late():
-                return value  # abandoned long ago; it goes to the orphan and nowhere else
+                return value  # abandoned long ago; the value goes only to the orphan
             self._record_value(value)
-        self.work.stop_policy = CUT_AT_ONCE  # the tool is over: what follows is ours, or a hook's
-        await self._make_result_durable()
-        if not self._being_stopped():
-            await self._hooks.run("after_tool", self._entry)
+        self.work.stop_policy = CUT_AT_ONCE  # the tool has ended: only Safepoint's code and hooks follow
+        if self._record.journal is not None:
+            await self._make_result_durable()
+        if self._record.agent.hooks and not self._being_stopped():
+            await self._run_hooks("after_tool", self._entry)
         return value
+
+    async def _run_hooks(self, name: str, subject: object) -> list[object]:
+        """Cancellation: cuts the hook."""
+        return await CallHooks(self._record, self._context, self._being_stopped).run(name, subject)
 
     async def _make_durable(self, **changes: Any) -> None:  # Any: the entry's own fields
         """Write the entry, with these changes, if there is a journal. Cancellation: it is written whole or not."""
@@ -162,31 +186,31 @@ class ToolExecution:
             await self._record.note(called, *self._left_inside)
 
     async def _make_result_durable(self) -> None:
-        """As above. A sub-agent has had all its time when it comes here, and the end of a run that stops tells of it.
+        """As above. A stopped sub-agent has used its time already, and the end of the stopping run records its result.
 
         Cancellation: as above.
         """
-        is_run = self._tool.stop_policy.kind is WorkKind.CHILD
+        is_run = self.tool.stop_policy.kind is WorkKind.CHILD
         if is_run and self._record.node.stop is not None:
             return
         async with asyncio.timeout(self.ladder.task if is_run and self._being_stopped() else None):
             await self._make_durable()
 
     async def _remember(self) -> None:
-        """Store what the call remembers. Cancellation: as above."""
-        if not self._late():  # an ended run writes nothing any more
+        """Store the state that the call has saved. Cancellation: as above."""
+        if not self._late():  # an ended run writes nothing
             await self._make_durable()
 
     async def _allowed(self) -> bool:
-        """Run the checks; False if they, or the arguments, have settled what becomes of the call."""
-        verdicts = await self._hooks.run("before_tool", self._call)
+        """Run the checks; False if they or the arguments have settled the call."""
+        verdicts = await self._run_hooks("before_tool", self._call)
         match decide(verdicts, self._call.args, self.memory.approvals):
             case Allowed(args):
                 return self._fit(args)
             case Deny(reason):
                 self._settle(LedgerState.FAILED, error=cut(f"{_DENIED}{reason}", MAX_ERROR_CHARS))
             case Unanswered(number, question):
-                self.question = Question(f"{self._call.id}:check{number}", self._tool.name, question, "check")
+                self.question = Question(f"{self._call.id}:check{number}", self.tool.name, question, "check")
                 self._settle(LedgerState.WAITING)
             case Replace(result=result):
                 self._settle(LedgerState.RUNNING)
@@ -195,7 +219,7 @@ class ToolExecution:
 
     def _fit(self, args: Mapping[str, Any]) -> bool:  # Any: decoded JSON
         try:
-            self._args = self._tool.validate(args)
+            self._args = self.tool.validate(args)
         except BadArguments as error:
             self._settle(LedgerState.FAILED, error=f"The arguments do not fit, the tool was not run:\n{error}")
             return False
@@ -211,7 +235,8 @@ class ToolExecution:
         clock = self._record.supervisor.clock
         self._settle(LedgerState.RUNNING, started_at=clock.wall())
         self._record.emit(ToolCallStarted, path=self.node.path, call=self._call)
-        seconds = self._tool.options.timeout
+        describe(self.tool.spec)
+        seconds = self.tool.options.timeout
         if seconds is not None:
             why = Reason(f"timed out after {seconds:g} s", Source.DEADLINE)
             self._timeout = clock.call_at(clock.now() + seconds, lambda: self.node.cancel(reason=why))
@@ -219,7 +244,7 @@ class ToolExecution:
     def _record_value(self, value: object) -> None:
         if issubclass(type(value), RunResult):  # isinstance would ask the value for its class, and it may raise
             self._record_run(cast("RunResult[Any]", value))  # Any: of any output type
-        elif isinstance(self._tool, OutputTool):
+        elif isinstance(self.tool, OutputTool):
             self._settle(LedgerState.FINISHED, content=str(value))  # an answer is never shortened
         else:
             self._settle(LedgerState.FINISHED, content=content_of(value))
@@ -231,9 +256,7 @@ class ToolExecution:
         self._left_inside = self._inside.end(result, self._record.supervisor.clock.wall())
         if result.cancellation is not None:
             self._why_inside = result.cancellation.reason.text
-            self.node.check_safe_point(
-                result.cancellation.place
-            )  # what was asked of the call, the run inside has carried out
+            self.node.check_safe_point(result.cancellation.place)  # the run inside has carried out the ask to the call
             self._settle(LedgerState.STOPPED, content=result.text)
         elif result.stop_reason is StopReason.INTERRUPTED:
             self._settle(LedgerState.WAITING)
@@ -269,7 +292,7 @@ class ToolExecution:
         self._record.emit(RungReached, path=self.node.path, name=self._call.name, rung=rung, call_id=self._call.id)
 
     def harvest(self) -> None:
-        """Take whatever has ended a phase further. Call it after every change."""
+        """Advance the call by every phase that has ended. Call it after every change."""
         if self.phase is Phase.WORKING and self.work.ended:
             self._harvest_work()
         if self.phase is Phase.UNDOING and self._undo is not None and self._undo.ended:
@@ -295,7 +318,7 @@ class ToolExecution:
             case Failed(error) | Cut(error) if isinstance(error, AskPerson):
                 self._ask(error)
             case Failed(asyncio.CancelledError() | KeyboardInterrupt()) if self.node.check_stop() is not None:
-                # Somebody cancelled all tasks, or pressed Ctrl-C, and this one heard of it before it was told.
+                # A task other than Safepoint's cancelled all tasks, or Ctrl-C was pressed, before an ask arrived.
                 self._settle(LedgerState.CUT)
                 self._begin_undo()
             case Failed(error):
@@ -312,7 +335,7 @@ class ToolExecution:
                 raise InternalError(f"the call {self._call.id} ended with {outcome} and no record")
 
     def _hook_left(self, error: BaseException) -> None:
-        """A hook before or after the tool ended the call's work."""
+        """A hook before or after the tool has ended the call's work."""
         started = self._entry.state is not LedgerState.NOT_STARTED
         if isinstance(error, StopTool) and error.point is not None:
             if not started:
@@ -325,7 +348,7 @@ class ToolExecution:
 
     def _ask(self, asked: AskPerson) -> None:
         number = len(self.memory.answers) + 1
-        self.question = Question(f"{self._call.id}:{number}", self._tool.name, asked.payload)
+        self.question = Question(f"{self._call.id}:{number}", self.tool.name, asked.payload)
         self._settle(LedgerState.WAITING)
 
     def _stopped_itself(self, stop: StopTool) -> None:
@@ -336,12 +359,12 @@ class ToolExecution:
             self.memory.saved = stop.saved
             self._record.node.check_safe_point(
                 NAMED + stop.point
-            )  # if the run was asked to stop there, it stops there too
+            )  # if the run was asked to stop at this point, it stops too
             self._settle(LedgerState.STOPPED, point=stop.point)
 
     def _begin_undo(self) -> None:
-        tool = self._tool
-        if not isinstance(tool, Tool) or tool.options.undo is None or self.node.pushed is Level.FORCE:
+        tool = self.tool
+        if not isinstance(tool, Tool) or not self.has_undo or self.node.pushed is Level.FORCE:
             return
         self._undo = self._record.supervisor.begin(
             lambda: tool.undo(self._context, self._args),
@@ -351,7 +374,9 @@ class ToolExecution:
             on_end=self._record.wakeup.ring,
             limit=self.ladder.undo,
         )
+        self._undo.rung = Rung.UNDO
         self.phase = Phase.UNDOING
+        self._tell_rung(Rung.UNDO)
 
     def _harvest_undo(self, undo: Work[object]) -> None:
         self._record.heed(undo.outcome)
@@ -368,7 +393,7 @@ class ToolExecution:
         self.phase = Phase.LEAVING
 
     def _leave(self) -> None:
-        """The call is over once every run that the tool started inside itself has ended, or has had its time."""
+        """The call is over once every run that the tool started inside itself has ended, or has used its time."""
         clock = self._record.supervisor.clock
         now = clock.now()
         if self.node.children and self._leave_by is None:
@@ -383,6 +408,8 @@ class ToolExecution:
             for child in tuple(self.node.children):
                 self._record.leave(child)
         self.phase = Phase.OVER
+        self.work.let_go()
+        del self._context  # it refers to this call; only the undo could still need it
         self.node.seal()
         wall, cancelled = clock.wall(), self._entry.state in _CANCELLED
         cut = self.node.stop.recorded(wall) if self.node.stop is not None and cancelled else None
@@ -399,5 +426,5 @@ class ToolExecution:
 
 def _unasked(error: BaseException) -> str:
     if isinstance(error, asyncio.CancelledError):
-        return "The tool raised CancelledError although nobody had asked it to stop."
+        return "The tool raised CancelledError although it had not been asked to stop."
     return render_error(error)

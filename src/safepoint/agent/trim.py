@@ -1,11 +1,11 @@
-"""What a model sees of a long conversation: `Agent(…, trim=keep_last(20))`, or a function of your own.
+"""The part of a long conversation that a model sees: `Agent(…, trim=keep_last(20))`, or a function of your own.
 
-A trim takes the messages and returns those that are sent. It changes what the model sees and nothing else: the run's
-history, its checkpoint and its session keep every message. What it returns must be a conversation that providers take;
-it is checked before anything is sent, because a call without its result would be refused by the provider, and worse.
+A trim takes the messages and returns the ones to send. It changes only what the model sees: the run's history, its
+checkpoint and its session keep every message. It must return a conversation that providers take. That is checked before
+anything is sent: a provider would refuse a call without its result, or do something worse.
 
-An async trim is part of the run's work, so NOW cuts it where it waits. A sync one runs on the loop, like a sync hook:
-it is short, or it is async.
+An async trim is part of the run's work, so NOW cuts it where it waits. A sync trim runs on the loop, like a sync hook,
+so it must be short.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _Block: TypeAlias = tuple[Message, ...]
 
 
 def keep_last(messages: int) -> Trim:
-    """About so many of the last messages: calls stay with their results, and it begins with something that a user said.
+    """Keep about this many of the last messages: calls stay with their results, and a user's message comes first.
 
-    The last step, and the message that it is about, are always kept.
+    The last step, and the user's message that it answers, are always kept.
     """
     if not _is_count(messages):
         raise ValueError(f"keep_last({messages!r}): write a number of messages, from 1 up")
@@ -34,13 +34,15 @@ def keep_last(messages: int) -> Trim:
 
 
 def keep_tokens(tokens: int) -> Trim:
-    """As many of the last messages as cost about so many tokens, by the same estimate that budgets use.
+    """Keep as many of the last messages as cost about this many tokens, by the estimate that budgets use.
 
-    Otherwise as `keep_last`. Instructions and tools are not counted: they are sent in any case.
+    Otherwise as `keep_last`. Instructions and tools do not count: they are always sent.
     """
     if not _is_count(tokens):
         raise ValueError(f"keep_tokens({tokens!r}): write a number of tokens, from 1 up")
-    return lambda conversation: _kept(conversation, 100 * tokens + 49, price_messages)  # what rounds to as many
+    return lambda conversation: _kept(
+        conversation, 100 * tokens + 49, price_messages
+    )  # the highest price that rounds to it
 
 
 def checked_trim(trim: Trim | None) -> Trim | None:
@@ -50,7 +52,7 @@ def checked_trim(trim: Trim | None) -> Trim | None:
 
 
 async def trimmed(trim: Trim, messages: Sequence[Message]) -> tuple[Message, ...]:
-    """What the model is to see. Cancellation: cuts an async trim where it waits; nothing was sent yet."""
+    """The messages for the model. Cancellation: cuts an async trim where it waits; nothing is sent yet."""
     made = trim(list(messages))
     shown = await made if inspect.isawaitable(made) else made
     try:
@@ -75,13 +77,13 @@ def _kept(messages: Sequence[Message], limit: int, cost: Callable[[_Block], int]
         kept.append(block)
     kept.reverse()
     said = [place for place, block in enumerate(kept) if block[0].role == "user"]
-    # In the middle of one long turn, it is still about what was said when the turn began.
+    # In the middle of one long turn, the model still needs the message that began it.
     kept = kept[said[0] :] if said else [*_last_said(blocks), *kept]
     return [message for block in kept for message in block]
 
 
 def _blocks(messages: Sequence[Message]) -> list[_Block]:
-    """What can't be torn apart: a message, or calls and their results."""
+    """The units that must stay together: a message, or calls and their results."""
     blocks: list[_Block] = []
     for message in messages:
         if message.role == "tool" and blocks:

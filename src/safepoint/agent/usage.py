@@ -1,17 +1,17 @@
-"""What a run cost in tokens."""
+"""The tokens that a run used."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from safepoint.history.values import Value
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+
+class Usage(Value, frozen=True):
     """Tokens in and out, over all model calls. `estimated`: part of it is our estimate, as for a call that was cut.
 
-    `cached_tokens` are those of the input that the provider had in its cache, `reasoning_tokens` those of the output
-    that were thinking; both are counted in the totals too.
+    `cached_tokens` is the part of the input that the provider had in its cache, `reasoning_tokens` the part of the
+    output that was thinking; both are included in the totals.
     """
 
     input_tokens: int = 0

@@ -1,4 +1,4 @@
-"""What a caller hands in is checked where it is handed in; a refusal names the value and the right form."""
+"""Checks of a caller's arguments, made where they are passed; a refusal names the value and the right form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from safepoint.tools.base import BaseTool
 from safepoint.tools.tool_function import is_async_function
 
 _T = TypeVar("_T")
-_SHOWN = 200  # characters of a value in an error: more would hide what to write instead
+_SHOWN = 200  # characters of a value in an error: a longer one would hide what to write instead
 
 
 def listed(option: str, value: Iterable[_T], right: str = "[…]") -> tuple[_T, ...]:
@@ -35,13 +35,13 @@ def checked_kind(
 
 
 @lru_cache(maxsize=256)
-def _are_kind(kind: type[Any], kinds: type[Any] | tuple[type[Any], ...]) -> bool:  # Any: as above
-    """Are all objects of that class? Looked at once: for a protocol it takes as long as much of a run."""
+def _are_kind(kind: type[Any], kinds: type[Any] | tuple[type[Any], ...]) -> bool:
+    """Whether all objects of that class are of these kinds. Cached: for a protocol the check is slow."""
     return issubclass(kind, kinds)
 
 
 def checked_function(option: str, function: _T) -> _T:
-    """A plain function of the user's own, or None; an async one would answer with a coroutine, which is always true."""
+    """A plain function of the user's, or None. An async function returns a coroutine, which is always true."""
     if function is not None and (not callable(function) or is_async_function(function)):
         raise ValueError(
             f"{option}={function!r} is not a plain function: write a `def` or a lambda that does not await"
@@ -49,7 +49,7 @@ def checked_function(option: str, function: _T) -> _T:
     return function
 
 
-# The one name of the outer ring in this one. Nothing of it is loaded before a model is chosen by a string.
+# The only name of the outer ring in this package. The module is not loaded before a string chooses a model.
 _CHOOSING = "safepoint.models.registry"
 
 
@@ -57,7 +57,7 @@ def checked_model(model: Model | str) -> Model:
     if isinstance(model, str):
         choose: Callable[[str], Model] = import_module(_CHOOSING).choose_model
         return choose(model)
-    # A class has the right attributes too, but nothing can be asked of it.
+    # A class has the right attributes too, but cannot be called like an instance.
     if not isinstance(model, Model) or isinstance(model, type):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
         raise ValueError(
             f"model={model!r} is not a model: write a str like 'openai:gpt-5', or pass an object that has "
@@ -84,7 +84,7 @@ def checked_tool_name(name: str) -> str:
 
 
 def checked_ladder(ladder: Ladder | None, tools: Iterable[BaseTool]) -> Ladder | None:
-    """The ladder, or a refusal if it is none or one of the tools declares a grace above its cap."""
+    """Return the ladder; refuse a value that is none, or a tool whose grace is above its cap."""
     if ladder is not None:
         checked_kind("ladder", ladder, Ladder, "Ladder(…)")
         for tool in tools:

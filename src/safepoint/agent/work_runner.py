@@ -1,7 +1,9 @@
-"""Where a run's work is performed: all that may wait is a supervised piece of work, and the run waits for a bell.
+"""Performs a run's work: everything that may wait is a supervised piece of work, and the run waits for a wake-up.
 
-Invariant: the run's own task suspends in `wait` and nowhere else. NOW and FORCE reach the piece of work that is under
-way through `push`; what they do not stop is on the orphan list before `perform` returns.
+Work begins in the step that asks for it: work that needs no turn of the loop takes none, and the run continues at once.
+
+Invariant: the run's own task suspends only in `wait` and `give_way`. NOW and FORCE reach the current piece of work
+through `push`; work that they do not stop is on the orphan list before `perform` returns.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import Context, copy_context
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from safepoint._core.asks import Ask
 from safepoint._core.ladder import Rung
@@ -31,7 +34,7 @@ from safepoint.tools.call_state import CallState
 
 T = TypeVar("T")
 
-# Asks that are told without a pause: each makes an event and may begin hooks, and nobody else on the loop shall wait.
+# Asks announced without a pause: each emits an event and may begin hooks, and other tasks on the loop must not wait.
 ANNOUNCED_AT_ONCE = 64
 
 _log = logging.getLogger("safepoint")
@@ -44,56 +47,78 @@ class WorkRunner:
         self._record = record
         self._node = record.node
         self.work: Work[object] | None = None
-        # What goes on of the run's own record: FORCE gives it as long as a sub-agent has to record its end.
+        # Work on the run's own record: FORCE gives it the time that a sub-agent has to record its end.
         self._owed: Work[object] | None = None
-        # Hooks that hear of an ask. They run beside the work, hold nothing, and are waited for after the end.
+        # Hooks that hear of an ask. They run beside the work, do not delay it, and are awaited after the end.
         self._asides: list[Work[None]] = []
-        # How far the log of asks was announced, and what was announced ahead of its turn.
+        # How far the log of asks was announced, and which asks were announced ahead of their turn.
         self._announced = 0
         self._announced_ahead: set[str] = set()
-        # What else NOW and FORCE push: the children of a composite.
+        # Pushes the rest when NOW or FORCE comes: the children of a composite.
         self.push_more: Callable[[Level], object] = _nothing_for
-        # Work is begun on behalf of the run, also where somebody else's ask or timer is what begins it.
+        # Whether the run's own task has suspended in this step.
+        self.has_waited = False
+        # Work is begun in the run's context, even where a foreign ask or timer begins it.
         self._context = Context()
 
     def open(self) -> None:
-        """From now on asks are announced, and push what is under way. Call it in the run's own task."""
+        """From now on announce asks and push the current work. Call it in the run's own task."""
         self._context = copy_context()
         self._node.on_push = self._push
         self._node.on_change = self._changed
         self._changed()
 
     def works(self) -> Iterator[Work[object]]:
-        """Whatever runs right now; hooks that only hear of an ask do not hold the run."""
+        """The work that runs now; hooks that only hear of an ask are left out, as they do not delay the run."""
         for work in dict.fromkeys((self.work, self._owed)):
             if work is not None and not work.ended:
                 yield work
 
     async def wait(self) -> None:
-        """Until something changes. Cancellation: somebody's hand on our task; it counts as the caller's own."""
+        """Wait until something changes. Cancellation: foreign code cancelled the task; it counts as the caller's."""
+        if self._record.wakeup.is_rung:  # work may have ended in its first step
+            self._record.wakeup.clear()
+            return
+        self.has_waited = True
         try:
             await self._record.wakeup.wait()
         except asyncio.CancelledError:
-            self._node.cancel(SafePoint.NOW, reason=Reason("the task of the run was cancelled", Source.CALLER))
+            self._cancelled()
+
+    async def give_way(self) -> None:
+        """Let the loop turn once if it has not since the last call. Cancellation: as in `wait`.
+
+        A model and tools that never suspend would otherwise hold the loop for the whole run, and no ask could stop it.
+        """
+        if not self.has_waited:
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                self._cancelled()
+        self.has_waited = False
+
+    def _cancelled(self) -> None:
+        self._node.cancel(SafePoint.NOW, reason=Reason("the task of the run was cancelled", Source.CALLER))
 
     async def perform(self, make: Callable[[], Awaitable[T]], name: str, *, owed: bool = False) -> WorkResult[T]:
-        """Do one piece of work, unless NOW or FORCE already stands. `owed`: it is part of the run's own record.
+        """Do one piece of work, unless NOW or FORCE stands already. `owed`: it is part of the run's own record.
 
         Cancellation: as in `wait`.
         """
         if not self._node.may_start():
             return NeverRan()
-        work = self._begin(make, name)
+        work: Work[T] = self._prepare(name)
         work.may_start = self._node.may_start
         self.work = work  # type: ignore[assignment]  # only ever stopped, its value is read from `work`
         self._owed = self.work if owed else None
         try:
+            self._record.supervisor.start(work, make, self._context.copy())
             return await self._outcome(work)
         finally:
             self.work = None
 
     async def perform_last(self, make: Callable[[], Awaitable[T]], name: str) -> WorkResult[T]:
-        """Work that is due although the run is stopped, bounded, for FORCE as well. Cancellation: as in `wait`."""
+        """Do work that is due although the run is stopped, bounded, also for FORCE. Cancellation: as in `wait`."""
         work = self._begin(make, name, self._record.ladder.task)
         self._owed = work  # type: ignore[assignment]  # as above
         if self._node.pushed is Level.FORCE:
@@ -101,19 +126,24 @@ class WorkRunner:
         return await self._outcome(work)
 
     async def perform_due(self, make: Callable[[], Awaitable[T]], name: str) -> WorkResult[T]:
-        """Work that a stopped run owes as well: if NOW cuts it, it is done once more. Cancellation: as in `wait`."""
+        """Do work that a stopped run owes too: if NOW cuts it, it is repeated once. Cancellation: as in `wait`."""
         outcome = await self.perform(make, name, owed=True)
         return await self.perform_last(make, name) if isinstance(outcome, Cut | NeverRan) else outcome
 
     async def run_hooks(self, name: str, *args: object) -> BaseException | None:
-        """All hooks of this name, as one piece of work; how one of them left, if it did. Cancellation: as in `wait`."""
-        outcome = await self.perform(partial(self.call_hooks, name, *args), name) if self.has_hooks(name) else None
+        """Run all hooks of this name as one piece of work; how one of them left, if any. Cancellation: as in `wait`."""
+        outcome = await self.perform(partial(self.call_hooks, name, *args), name)
         if not isinstance(outcome, Failed):
             return None
         if leaves(name, outcome.error):
             return outcome.error
         self._hook_failed(name, outcome.error)
         return None
+
+    @property
+    def tells_hooks(self) -> bool:
+        """Whether hooks that hear of an ask still run."""
+        return bool(self._asides)
 
     async def tell_the_end(self, result: object, *, stopped: bool) -> None:
         """Everything is recorded: wait, bounded, for the hooks that hear of it. Cancellation: as in `wait`."""
@@ -127,7 +157,7 @@ class WorkRunner:
                 _log.warning("the hook %s of %s does not end: %r", aside.name, self._node.path, outcome.orphan)
 
     async def quieten(self) -> None:
-        """Nothing goes on below a sealed run: end what its hooks have started. Cancellation: as in `wait`."""
+        """End the runs that hooks have started: none may run below a sealed run. Cancellation: as in `wait`."""
         if not self._node.children:
             return
         clock, ring, ladder = self._record.supervisor.clock, self._record.wakeup.ring, self._record.ladder
@@ -147,17 +177,20 @@ class WorkRunner:
         if isinstance(work.outcome, Abandoned):
             self._record.name_orphan(work.outcome.orphan)
         self._record.heed(work.outcome)
+        work.let_go()
         return work.outcome
 
     def _begin(self, make: Callable[[], Awaitable[T]], name: str, limit: float | None = None) -> Work[T]:
+        work: Work[T] = self._prepare(name, limit)
+        self._record.supervisor.start(work, make, self._context.copy())
+        return work
+
+    def _prepare(self, name: str, limit: float | None = None) -> Work[Any]:  # Any: known at its start
         record = self._record
-        path = f"{record.node.path}/{name}"
-        work = record.supervisor.begin(
-            make,
+        work = record.supervisor.prepare(
             name=name,
-            path=path,
+            path=f"{record.node.path}/{name}",
             ladder=record.ladder,
-            context=self._context.copy(),
             on_end=record.wakeup.ring,
             limit=limit,
         )
@@ -182,7 +215,7 @@ class WorkRunner:
         self._record.emit(RungReached, name=name, rung=rung)
 
     def _changed(self) -> None:
-        """The node looked at its log: announce asks that are new. What an ask brings about wakes the run by itself."""
+        """The node read its log: announce new asks. The effects of an ask wake the run by themselves."""
         asks, self._announced = self._node.log.asks_from(self._announced, most=ANNOUNCED_AT_ONCE)
         for ask in asks:
             if ask.id not in self._announced_ahead:
@@ -192,11 +225,11 @@ class WorkRunner:
 
     @property
     def is_announcing(self) -> bool:
-        """Are there asks that were not announced yet?"""
-        return self._announced < self._node.log.standing().length
+        """Whether there are asks that were not announced yet."""
+        return self._announced < len(self._node.log)
 
     def _announce_push(self, level: Level) -> None:
-        """An ask is told before what it brings about, also if thousands wait before it."""
+        """Announce an ask before its effects, even if thousands wait before it."""
         pushing = self._node.log.first_ask(level, self._announced)
         if pushing is not None and pushing.id not in self._announced_ahead:
             self._announced_ahead.add(pushing.id)
@@ -208,8 +241,8 @@ class WorkRunner:
             self._beside("on_cancel_requested", ask)
 
     async def announce_all(self) -> None:
-        """Every ask that was made so far is told before the end is. Cancellation: as in `wait`."""
-        length = self._node.log.standing().length
+        """Announce every ask made so far, before the end is announced. Cancellation: as in `wait`."""
+        length = len(self._node.log)
         self._changed()
         while self._announced < length:
             self._node.call_soon(self._record.wakeup.ring)
@@ -219,13 +252,14 @@ class WorkRunner:
     # -- hooks ---------------------------------------------------------------------------------------------------------
 
     def has_hooks(self, name: str) -> bool:
-        return any(overridden(hooks, name) for hooks in self._record.agent.hooks)
+        hooks = self._record.agent.hooks
+        return bool(hooks) and any(overridden(each, name) for each in hooks)
 
     def _beside(self, name: str, *args: object) -> None:
         self._asides.append(self._begin(partial(self.call_hooks, name, *args), name, self._record.ladder.task))
 
     async def call_hooks(self, name: str, *args: object) -> None:
-        """All hooks of this name, inside a piece of work. Cancellation: cuts the hook."""
+        """Call all hooks of this name, inside a piece of work. Cancellation: cuts the hook."""
         context = self._context_of(name)
         for hooks in self._record.agent.hooks:
             if not overridden(hooks, name) or is_being_cut():
@@ -244,7 +278,7 @@ class WorkRunner:
                 self._hook_failed(name, error)
 
     def _context_of(self, name: str) -> ToolContext[Any] | None:  # Any: of every run
-        """What `self.ctx` is in such a hook; those that only hear of a stop have none."""
+        """The value of `self.ctx` in such a hook; hooks that only hear of a stop have none."""
         if name.startswith("on_") or self.work is None:
             return None
         record, node = self._record, self._node
@@ -258,7 +292,7 @@ class WorkRunner:
         return context
 
     def _keep(self, name: str, error: BaseException) -> None:
-        """A hook leaves: what it saved or asked goes into the checkpoint."""
+        """A hook leaves: its saved state or its question goes into the checkpoint."""
         hook = self._record.hooked.get(name)
         if hook is not None and isinstance(error, StopTool):
             hook.memory.saved = error.saved

@@ -1,4 +1,4 @@
-"""How a child of a stopped composite goes on: decided once, purely, from the composite's checkpoint."""
+"""How a child of a stopped composite continues: decided once, in pure functions, from the composite's checkpoint."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _UNKNOWN = "An earlier run of this task was cut while running, outcome unknown. 
 
 @dataclass(frozen=True, slots=True)
 class RestoredChild:
-    """`resume`: it continues inside. `remark`: what it is told as it starts again. `question`: a person says first.
+    """`resume`: it continues inside. `remark`: a text for its restart. `question`: a person decides first.
 
-    `decided`: what one has said.
+    `decided`: the person's decision.
     """
 
     resume: Resume | None = None
@@ -33,7 +33,7 @@ class RestoredChild:
 
 
 def restore_child(resume: Resume, entry: LedgerEntry) -> RestoredChild:
-    """For a child that has not finished."""
+    """Decide how a child that has not finished continues."""
     saved = resume.checkpoint.calls.get(entry.call_id, OpenCall(entry.call_id, ""))
     inside = resume_inside(resume, saved)
     if inside is not None or entry.state is not LedgerState.CUT:

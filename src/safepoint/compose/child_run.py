@@ -1,7 +1,7 @@
 """One child of a composite: queued, running, or over.
 
 It is a run of its own, with its node below the composite's, and it is asked, not cancelled: it closes its own history
-and leaves its own checkpoint. What became of it is in the composite's ledger, under its key:
+and leaves its own checkpoint. The composite's ledger has its state, under its key:
 
 | the child ended with                  | ledger    | on resume                                            |
 |---------------------------------------|-----------|------------------------------------------------------|
@@ -15,17 +15,20 @@ and leaves its own checkpoint. What became of it is in the composite's ledger, u
 from __future__ import annotations
 
 from contextvars import copy_context
-from dataclasses import replace
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from safepoint._core.endings import Touched
 from safepoint._core.ladder import CUT_AT_ONCE, Rung, StopPolicy, WorkKind
+from safepoint._core.points import Level
 from safepoint._core.work import Abandoned, Failed, Work
 from safepoint.agent.checkpoint import Checkpoint, OpenCall
 from safepoint.agent.events import RungReached
 from safepoint.agent.journal import Called
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.nested_journal import NestedJournal
+from safepoint.agent.preview import CancelQuery, Fate, Preview, PreviewedCall
 from safepoint.agent.result import ChildResult, RunResult, StopReason
 from safepoint.agent.run import Run, RunSetup
 from safepoint.agent.run_context import RunContext
@@ -49,7 +52,7 @@ class Left(NamedTuple):
 
 
 class ChildRun:
-    """Nothing here waits but the body of its own task; `harvest` takes it further after every change."""
+    """Only the body of its own task waits; `harvest` advances it after every change."""
 
     def __init__(self, record: RunContext, child: Child, restored: RestoredChild | None) -> None:
         self.child = child
@@ -57,7 +60,7 @@ class ChildRun:
         self.run: Run[Any, Any] | None = None  # Any: a run of any agent
         self.result: RunResult[Any] | None = None  # Any: likewise
         self.over = False
-        # Another branch has failed before its run was made: then it is never made.
+        # Whether another branch failed before this child's run was made: then it is never made.
         self.held_back = False
         self._error: BaseException | None = None
         # Kept in the checkpoint: the whole result, once it has finished.
@@ -91,12 +94,12 @@ class ChildRun:
 
     @property
     def waits(self) -> bool:
-        """A person is asked, inside it or about it."""
+        """Whether it asks a person, or a question about it is open."""
         return self.asks or self.entry.state is LedgerState.WAITING
 
     @property
     def asks(self) -> bool:
-        """A person is to say first whether it may run again."""
+        """Whether a person has to decide first if it may run again."""
         return self._restored is not None and self._restored.question is not None
 
     @property
@@ -108,7 +111,7 @@ class ChildRun:
 
     @property
     def was_asked_by_composite(self) -> bool:
-        """Was it stopped by what was asked of the composite, and not for itself alone?"""
+        """Whether it was stopped by an ask to the composite, and not alone."""
         stop = self.run.node.stop if self.run is not None else None
         asked = self._record.node.request()
         return stop is not None and asked is not None and bool(stop.request.ids & asked.ids)
@@ -141,10 +144,10 @@ class ChildRun:
             self._record.hub.let_speak(self.run.id)
         result = await self.run.drive_inside()
         if isinstance(self.work.outcome, Abandoned):
-            return result  # abandoned long ago; it goes to the orphan and nowhere else
+            return result  # abandoned long ago; the result goes only to the orphan
         self._keep(result)
         self.work.stop_policy = CUT_AT_ONCE
-        if self._record.node.stop is None:  # otherwise the end of the composite tells of it, and nobody waits twice
+        if self._record.node.stop is None:  # otherwise the composite's own end reports it, without a second wait
             await self._make_durable()
         return result
 
@@ -207,7 +210,7 @@ class ChildRun:
         self._record.emit(RungReached, name=self.child.key, rung=rung)
 
     def harvest(self) -> None:
-        """See whether it has ended. Call it after every change."""
+        """Check whether it has ended. Call it after every change."""
         if self.work is None or self.over or not self.work.ended:
             return
         self.over = True
@@ -222,23 +225,39 @@ class ChildRun:
         self.give_up()
 
     def _broke(self, error: BaseException) -> None:
-        """The run inside broke in a way that it could not close by itself."""
+        """The run inside failed in a way that it could not close by itself."""
         if self.entry.state is LedgerState.RUNNING:
             self.result = self.run.result if self.run is not None and self.run.ended else None
             self._error = error
             self._settle(LedgerState.FAILED, error=render_error(error))
 
     def give_up(self) -> None:
-        """Nothing waits for it any longer: if it still runs, its outcome is not known."""
+        """No caller waits for it any longer: if it still runs, its outcome is unknown."""
         self.over = True
         if self.entry.state is LedgerState.RUNNING:
             orphan = self.work.orphan if self.work is not None else None
             self._settle(LedgerState.CUT, still_running=orphan is None or orphan.still_running)
 
+    def preview(self, query: CancelQuery) -> Preview:
+        """The effect of such a cancel on it. With NOW or FORCE its run stops inside, with a checkpoint."""
+        if self.queued:
+            return Preview((self._previewed(Fate.NEVER_STARTS, 0.0),))
+        if not self.running or self.work is None:
+            return Preview()
+        inside = query.of_run(self.run.node) if self.run is not None else Preview()
+        if query.at.level is Level.SAFE:
+            return Preview((self._previewed(Fate.FINISHES, None), *inside.calls), None)
+        seconds = min(self.work.stops_within(query.now, force=query.force), inside.seconds or 0.0)
+        return Preview((self._previewed(Fate.CONTINUES, seconds), *inside.calls), seconds)
+
+    def _previewed(self, fate: Fate, seconds: float | None) -> PreviewedCall:
+        key, path = self.child.key, f"{self._record.node.path}/{self.child.key}"
+        return PreviewedCall(key, key, path, self.entry.effect, WorkKind.CHILD, fate, seconds)
+
     # -- what is left --------------------------------------------------------------------------------------------------
 
     def left(self) -> Left:
-        """What is left of it, now that nothing of it will change. Made once."""
+        """The final state for the checkpoint, once nothing of it can change. Made once."""
         if self._left is None:
             path = f"{self._record.node.path}/{self.child.key}"
             self._left = Left(

@@ -1,4 +1,4 @@
-"""All children of one run of a composite: those that a run before it has finished, and those that this one runs."""
+"""All children of one run of a composite: those that an earlier run has finished, and those that this one runs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from safepoint.compose.composite import Composite
 
 
-# Children that run side by side: which of them may start now, which must wait, and which never will.
+# Children that run side by side: which of them may start now, which must wait, and which never start.
 #
-# `advance` is the whole decision, in one plain function: see what has ended, ask whether the composite stands between
-# two children, start what may start. A sequence is a crew of one.
+# `advance` is the whole decision, in one plain function: find the children that have ended, check whether the composite
+# stands between two children, start the ones that may start. A sequence is a group of one.
 
 
 class ChildGroup:
@@ -44,7 +44,7 @@ class ChildGroup:
         self._has_failed = False
 
     def advance(self) -> bool:
-        """Take every child as far as it can go; True once none is running."""
+        """Advance every child as far as possible; True once none is running."""
         for child in self.children:
             child.harvest()
         self._heed_failure()
@@ -92,13 +92,13 @@ AnyResult = RunResult[Any]  # Any: children have outputs of every type
 
 
 class Children:
-    """Keeps what became of each child, by key."""
+    """Keeps the state of each child, by key."""
 
     def __init__(self, agent: Composite[Any, Any], record: RunContext, resume: Resume | None) -> None:  # Any: every one
         self._agent = agent
         self._record = record
         self._resume = resume
-        # Whether a child has ended in this very run: only then does the run stand between two children.
+        # Whether a child has ended in this run: only then does the run stand between two children.
         self.has_moved = False
         self._before: dict[str, AnyResult] = {}
         self._runs: dict[str, ChildRun] = {}
@@ -108,7 +108,7 @@ class Children:
                 record.ledger.open(self._reopened(key))
 
     def _reopened(self, key: str) -> LedgerEntry:
-        """A finished child stays finished, with its answer; whatever else it was, it is about to run."""
+        """A finished child stays finished, with its answer; any other is about to run."""
         entry = self._entries.get(key)
         if entry is None or self._resume is None:
             return LedgerEntry(key, self._agent.member(key).name)
@@ -124,14 +124,14 @@ class Children:
         return {**self._before, **now}
 
     def run_of(self, child: Child) -> ChildRun:
-        """The child, ready to start, or to go on where it was stopped."""
+        """The child, ready to start, or to continue where it was stopped."""
         entry = self._entries.get(child.key)
         restored = restore_child(self._resume, entry) if self._resume is not None and entry is not None else None
         run = self._runs[child.key] = ChildRun(self._record, child, restored)
         return run
 
     def facts_before(self) -> list[Fact]:
-        """The children that a run before this one has finished, as the journal takes them."""
+        """The children that an earlier run finished, as facts for the journal."""
         if self._resume is None:
             return []
         calls = self._resume.checkpoint.calls
@@ -146,7 +146,7 @@ class Children:
                 yield from _settled_calls(call.child)
 
     def remains(self, draft: Draft | None) -> OpenCalls:
-        """What is left of the children, now that nothing waits for any of them."""
+        """The open state of the children, now that the run no longer waits for any of them."""
         for key, entry in self._entries.items():
             if self._record.ledger[key].state is LedgerState.NOT_STARTED:
                 self._record.ledger.put_back(entry)
@@ -173,7 +173,7 @@ class Children:
         )
 
     def _unfinished_words(self) -> Draft | None:
-        """What a child had said that speaks for the composite, and did not finish."""
+        """The unfinished text of a child that speaks for the composite."""
         for run in self._runs.values():
             result = run.result
             if run.child.speaks and result is not None and result.stop_reason is not StopReason.END_TURN:
@@ -181,7 +181,7 @@ class Children:
         return None
 
     def _sentences(self) -> str:
-        """What the next model call is told of the children, if the composite has no answer."""
+        """The report on the children for the next model call, if the composite has no answer."""
         told: dict[str, list[str]] = {}
         for entry in self._record.ledger:
             told.setdefault(_WORDS.get(entry.state, _BEGUN), []).append(_named(entry.call_id))
@@ -198,7 +198,7 @@ def _named(key: str) -> str:
 
 
 def _calls_of(result: AnyResult) -> Iterator[LedgerEntry]:
-    """The ledger of a composite lists its children; only what is no child is a call."""
+    """The ledger of a composite lists its children; the other entries are calls."""
     children = {child.name for child in result.children}
     yield from (entry for entry in result.ledger if entry.call_id not in children)
     for child in result.children:

@@ -1,4 +1,4 @@
-"""What the composites share: they are agents, and differ in their plan alone."""
+"""The shared part of the composites: they are agents, and differ only in their plan."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _AgentT = TypeVar("_AgentT", bound=BaseAgent[Any, Any])  # Any: agents of every 
 
 
 class Composite(BaseAgent[DepsT, OutT]):
-    """An agent made of agents. Its hooks hear of its own run; model and tool hooks belong to its children."""
+    """An agent made of agents. Its hooks see its own run; model and tool hooks belong to its children."""
 
     propagation = Propagation.RECURSIVE
-    # Whether it goes on when one of its children was stopped alone.
+    # Whether it continues when one of its children was stopped alone.
     goes_on_without = False
 
     @abstractmethod
     def plan(self, progress: Progress) -> Move:
-        """What to do next. A plain function of what has been done: a resumed run asks it again."""
+        """The next move. A plain function of the progress: a resumed run calls it again."""
 
     @abstractmethod
-    def members(self) -> Iterable[BaseAgent[Any, Any]]:  # Any: as above
+    def members(self) -> Iterable[BaseAgent[Any, Any]]:
         """The agents that it is made of."""
 
     def expected(self) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ class Composite(BaseAgent[DepsT, OutT]):
         return ()
 
     def conversation(self, progress: Progress) -> tuple[Message, ...] | None:
-        """The whole conversation, where children carry it on; None where it is the prompt and the answer."""
+        """The whole conversation, where children continue it; None where it is the prompt and the answer."""
         return None
 
     def driver(self, record: RunContext, resume: Resume | None) -> CompositeDriver:
@@ -65,7 +65,7 @@ class Composite(BaseAgent[DepsT, OutT]):
         return [name for member in self.members() for name in member.model_names()]
 
     def output_of(self, result: RunResult[Any]) -> OutT:  # Any: as it was stored
-        """Made again by the plan, from the answers of the children."""
+        """The plan makes the output again, from the answers of the children."""
         ended = {child.name: child.result for child in result.children}
         move = self.plan(Progress(tuple(result.messages), ended))
         if not isinstance(move, Answer):
@@ -78,7 +78,7 @@ class Composite(BaseAgent[DepsT, OutT]):
 
 
 def keyed(names: Iterable[str]) -> tuple[str, ...]:
-    """A key for each: its name, and a number where a name comes again."""
+    """A key for each name: the name, with a number if it occurs again."""
     keys: list[str] = []
     for name in names:
         key, number = name, 1
@@ -96,7 +96,7 @@ def checked_member(member: _AgentT) -> _AgentT:
 
 
 def opening(progress: Progress, make: Callable[[str], Prompt] | None) -> tuple[Message, ...]:
-    """The conversation of a child that works on the composite's own prompt: it sees what was said before."""
+    """The first messages of a child that works on the composite's own prompt: it sees the conversation before."""
     if make is None:
         return progress.messages
     asked = user_message(make(progress.prompt))

@@ -1,11 +1,11 @@
 """The run of a composite: ask the plan, run the children it names, ask again.
 
     Begin ──▶ Plan ──children──▶ RunCrew ──all have ended──┐
-               ▲ └──an answer──▶ Settle ──▶ Close          │
+               ▲ └──an answer──▶ Finalize ──▶ Close        │
                └───────────────────────────────────────────┘   Close from any step, once the node is to stop
 
-Wherever one child has ended and another would start, the composite stands between its children: a safe point whatever
-was asked for. Its conversation is what it was asked and what it answered; the children have conversations of their own.
+Whenever one child has ended and another would start, the composite stands between its children: a safe point for every
+request. Its conversation is its prompt and its answer; the children have conversations of their own.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
-from safepoint._core.points import BETWEEN, Level, SafePoint
+from safepoint._core.points import BETWEEN, Level
 from safepoint._core.reasons import Reason
 from safepoint._core.work import Failed, Returned, Work
 from safepoint.agent.base_driver import BaseDriver, Frame
 from safepoint.agent.journal import Fact
 from safepoint.agent.open_calls import OpenCalls
-from safepoint.agent.preview import Preview
+from safepoint.agent.preview import CancelQuery, Preview, longest
+from safepoint.agent.preview import joined as joined_previews
 from safepoint.agent.result import NO_VALUE, StopReason
 from safepoint.agent.resume import Resume
 from safepoint.agent.run_context import RunContext
@@ -70,7 +71,7 @@ class CompositeDriver(BaseDriver[OwnStep]):
             self._restore(resume)
 
     def _restore(self, resume: Resume) -> None:
-        """Stand where the checkpoint stands."""
+        """Set the driver to the state of the checkpoint."""
         record, checkpoint = self._record, resume.checkpoint
         record.steps_done, record.spent_before = checkpoint.step, checkpoint.spent
         amendment = resume.amendment()
@@ -80,7 +81,7 @@ class CompositeDriver(BaseDriver[OwnStep]):
             record.meter.carry(checkpoint.used, self._family.calls_made())
 
     def _carried(self) -> Iterable[Fact]:
-        """A crash of this run, too, must find the answers of the children that finished before it."""
+        """Record the answers of children that finished earlier, so that they also survive a crash of this run."""
         return self._family.facts_before()
 
     def _push(self, level: Level) -> None:
@@ -114,7 +115,7 @@ class CompositeDriver(BaseDriver[OwnStep]):
         return self._fail(error or SafepointError(f"the plan of {self._agent.name!r} could not be asked"), None)
 
     def _moved(self, move: Move) -> Step:
-        """Carry out what the plan says. The answer and its record are one act."""
+        """Carry out the plan's move. The answer is recorded without an await in between."""
         match move:
             case RunChildren(children, limit, stop_others):
                 if self._family.has_moved and self._node.check_safe_point(BETWEEN) is not None:
@@ -164,11 +165,11 @@ class CompositeDriver(BaseDriver[OwnStep]):
         return Plan()
 
     def _may_go_on(self, crew: ChildGroup) -> bool:
-        """Some child was stopped alone. Is there anything to answer with?"""
+        """A child was stopped alone. Whether there is anything left to answer with."""
         return self._agent.goes_on_without and not all(child.stopped for child in crew.children)
 
     def _stop_with(self, child: ChildRun) -> None:
-        """A child was stopped for itself, and nothing can go on without it: the composite stops for the same reason."""
+        """A child was stopped alone and the composite cannot continue without it: it stops for the same reason."""
         assert child.result is not None
         assert child.result.cancellation is not None
         why = child.result.cancellation.reason
@@ -179,7 +180,7 @@ class CompositeDriver(BaseDriver[OwnStep]):
     # -- what is left --------------------------------------------------------------------------------------------------
 
     def _asked(self) -> list[Message]:
-        """What the composite was asked: its prompt, and what was added while its children ran."""
+        """The composite's input: its prompt, and the messages added while its children ran."""
         return joined(self._record.messages, self._record.steering.taken())
 
     def _remains(self, reason: str | None) -> OpenCalls:
@@ -190,12 +191,11 @@ class CompositeDriver(BaseDriver[OwnStep]):
     def _value(self, text: str) -> object:
         return self._answer
 
-    def preview(self, at: SafePoint) -> Preview:
-        """At a safe point running children run on, and queued ones never start; otherwise they tell for themselves."""
+    def preview(self, query: CancelQuery) -> Preview:
+        """At a safe point running children continue, and queued ones never start."""
         children = self._crew.children if self._crew is not None else []
-        running = tuple(child.child.key for child in children if child.running) if at.level is Level.SAFE else ()
-        queued = tuple(child.child.key for child in children if child.queued)
-        return Preview(finish=running, not_started=queued, seconds=None if running else 0.0)
+        own = Preview(seconds=longest(work.stops_within(query.now, force=query.force) for work in super().works()))
+        return joined_previews([own, *(child.preview(query) for child in children)])
 
     def works(self) -> Iterator[Work[object]]:
         yield from super().works()
@@ -205,5 +205,5 @@ class CompositeDriver(BaseDriver[OwnStep]):
 
 
 async def _asked(agent: Composite[Any, Any], progress: Progress) -> Move:  # Any: every composite
-    """Functions of the user's own take part in a plan. Cancellation: there is nothing to wait for."""
+    """Ask the plan, which may call the user's own functions."""
     return agent.plan(progress)

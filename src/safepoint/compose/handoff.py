@@ -1,4 +1,4 @@
-"""Agents that hand one conversation on to each other, as far as each of them is permitted to.
+"""Agents that hand one conversation to each other, within what each of them is permitted.
 
 An agent that may transfer gets one tool for each agent on its list. Its call and a truthful result stay in the
 conversation, which the other agent then continues under its own instructions and with its own tools.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
+
+from msgspec.structs import replace
 
 from safepoint._core.ladder import CUT_AT_ONCE, Ladder, StopPolicy
 from safepoint.agent.agent import Agent
@@ -40,7 +41,7 @@ _NO_PARAMETERS: dict[str, Any] = {
 
 
 class TransferTool(BaseTool):
-    """Hands the conversation to another agent, once in a run: a second transfer is told that it did not happen."""
+    """Hands the conversation to another agent, once in a run: a second transfer gets an error."""
 
     hands_over = True
 
@@ -59,21 +60,21 @@ class TransferTool(BaseTool):
             raise BadArguments("write {} and nothing else")
         return {}
 
-    def body(self, context: CallContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
+    def body(self, context: CallContext[Any], args: dict[str, Any]) -> Awaitable[object]:
         assert isinstance(context, ToolContext), "a transfer is made by a run"
         return self._transfer(context)
 
     async def _transfer(self, context: ToolContext[Any]) -> str:  # Any: the caller's own dependencies
-        """Cancellation: there is nothing to wait for."""
+        """Record the transfer."""
         if _target(context.run.agent, context.run.ledger) is not None:
-            raise ValueError("this transfer did not happen: the conversation is being handed to somebody else already")
+            raise ValueError("this transfer did not happen: the conversation is being handed to another agent already")
         return f"The conversation was handed over to {self.key!r}."
 
 
 class Handoff(Composite[DepsT, OutT]):
     """`Handoff("desk", triage, to={triage: [billing, repairs], billing: [triage]})`.
 
-    `to` is the permission list: who may hand the conversation to whom. Whoever answers without handing it on ends the
+    `to`: which agent may hand the conversation to which others. An agent that answers without handing it on ends the
     run, and that answer is the output. `max_transfers` bounds a conversation that goes round in circles, as a budget of
     steps does: beyond it the run ends with `max_steps`. Between two agents is a safe point for every `at`.
     """
@@ -122,16 +123,16 @@ class Handoff(Composite[DepsT, OutT]):
     def members(self) -> Iterable[BaseAgent[Any, Any]]:  # Any: agents of every type
         return list(self._names)
 
-    def member(self, key: str) -> BaseAgent[Any, Any]:  # Any: as above
+    def member(self, key: str) -> BaseAgent[Any, Any]:
         name = key.rpartition("#")[0]
         return self._able({known: agent for agent, known in self._names.items()}[name])
 
-    def _able(self, agent: BaseAgent[Any, Any]) -> BaseAgent[Any, Any]:  # Any: as above
-        """The agent, able to hand over to whom it may."""
+    def _able(self, agent: BaseAgent[Any, Any]) -> BaseAgent[Any, Any]:
+        """The agent with a transfer tool for each permitted target."""
         tools = self._to.get(agent, [])
         if not tools or not isinstance(agent, Agent):
             return agent
-        # The same agent, with the same live runs; it only knows a few tools more.
+        # The same agent, with the same live runs; it only has a few more tools.
         able = copy(agent)  # pyright: ignore[reportUnknownVariableType]  # of any type
         able.tools = MappingProxyType({**agent.tools, **{tool.name: tool for tool in tools}})
         return able  # pyright: ignore[reportUnknownVariableType]  # as above
@@ -167,7 +168,7 @@ class Handoff(Composite[DepsT, OutT]):
 
 
 def _target(agent: BaseAgent[Any, Any], ledger: Iterable[LedgerEntry]) -> str | None:  # Any: agents of every type
-    """To whom the conversation was handed, if it was. Tools of the user's own may have any name."""
+    """The target of the transfer, if there was one. The user's own tools may have any name."""
     for entry in ledger:
         tool = agent.tools.get(entry.name)
         if entry.state is LedgerState.FINISHED and isinstance(tool, TransferTool):
@@ -176,7 +177,7 @@ def _target(agent: BaseAgent[Any, Any], ledger: Iterable[LedgerEntry]) -> str | 
 
 
 def _told(progress: Progress) -> tuple[Message, ...]:
-    """The conversation of the child that ran last, what it said itself under its name."""
+    """The conversation of the last child, with its own messages under its name."""
     *before, (key, last) = progress.ended.items()
     start = len(before[-1][1].messages) - 1 if before else common(progress.messages, last.messages)
     name = key.rpartition("#")[0]
@@ -185,5 +186,5 @@ def _told(progress: Progress) -> tuple[Message, ...]:
 
 
 def _up_to_transfer(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """What the runtime made of the transfer as an answer is no answer."""
+    """The messages without the runtime's closing text, which is no answer of the agent."""
     return messages[:-1]

@@ -1,4 +1,4 @@
-"""One agent again and again: until its answer will do, until it says that it is done, or so many times."""
+"""One agent again and again: until its answer is good enough, until it says that it is done, or a number of times."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Loop(Composite[DepsT, OutT]):
     def members(self) -> Iterable[BaseAgent[Any, Any]]:  # Any: an agent of every type
         return [self._agent]
 
-    def member(self, key: str) -> BaseAgent[Any, Any]:  # Any: as above
+    def member(self, key: str) -> BaseAgent[Any, Any]:
         return {self._agent.name: self._agent}[key.rpartition("#")[0]]
 
     def plan(self, progress: Progress) -> Move:
@@ -87,7 +87,7 @@ class Loop(Composite[DepsT, OutT]):
 
 
 def said_done(agent: BaseAgent[Any, Any], result: RunResult[Any]) -> bool:  # Any: agents of every type
-    """Has this agent, or one that it is made of, called `loop_done`? A loop inside keeps that to itself."""
+    """Whether this agent, or a member of it, has called `loop_done`. A call inside an inner loop does not count."""
     if isinstance(agent, Loop):
         return False
     if any(entry.name == loop_done.name and entry.state is LedgerState.FINISHED for entry in result.ledger):

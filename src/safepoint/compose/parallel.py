@@ -40,10 +40,11 @@ _Branches: TypeAlias = Sequence[BaseAgent[_ForT, _BranchT] | Branch[_ForT, _Bran
 class Parallel(Composite[DepsT, OutT]):
     """`Parallel("search", [web, papers], join=lambda found: …)`; every branch gets the prompt.
 
-    `join` makes the output of all results by name, also of branches that were stopped alone. Without it the output is a
-    dict of the answers, by name, of the branches that gave one. `limit`: how many run at once. `on_failure`: when one
-    fails, the others "stop" at a safe point or "finish"; either way the run has failed. A message that is added to the
-    run is for every branch. Before a branch that has to wait is a safe point for every `at`.
+    `join` makes the output from all results by name, including those of branches that were stopped alone. Without it
+    the output is a dict of the answers, by name, of the branches that gave one. `limit`: how many run at once.
+    `on_failure`: when one fails, the others "stop" at a safe point or "finish"; either way the run has failed. A
+    message that is added to the run goes to every branch. The place before a branch that has to wait is a safe point
+    for every `at`.
     """
 
     example = "Parallel('search', [web, papers])"
@@ -109,7 +110,7 @@ class Parallel(Composite[DepsT, OutT]):
     def members(self) -> Iterable[BaseAgent[Any, Any]]:  # Any: branches of every type
         return [branch.agent for branch in self._branches.values()]
 
-    def member(self, key: str) -> BaseAgent[Any, Any]:  # Any: as above
+    def member(self, key: str) -> BaseAgent[Any, Any]:
         return self._branches[key].agent
 
     def expected(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""What a composite may do next, as its plan says it. A plan is a plain function of what has been done so far.
+"""The next move of a composite, as its plan decides it. A plan is a plain function of the progress so far.
 
-Because it is that and nothing else, a resumed run needs no state of its own: it hands the plan what the children have
-left, and the plan says where to go on.
+So a resumed run needs no state of its own: it passes the children's results to the plan, and the plan decides where to
+continue.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from safepoint.history.parts import Message
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """One child to run. `key` is its name within the composite, for ever; `messages` is what it starts with.
+    """One child to run. `key` is its permanent name within the composite; `messages` are its first messages.
 
     `speaks`: its words are the composite's own answer.
     """
@@ -30,7 +30,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class RunChildren:
-    """Run these, so many at once. `stop_others`: if one fails, the others are asked to stop at a safe point."""
+    """Run these, at most `limit` at once. `stop_others`: if one fails, ask the others to stop at a safe point."""
 
     children: tuple[Child, ...]
     limit: int | None = None
@@ -39,7 +39,7 @@ class RunChildren:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer is there. `messages`: the whole conversation, where it is more than the prompt and the answer."""
+    """The answer. `messages`: the whole conversation, if it is more than the prompt and the answer."""
 
     text: str
     value: object
@@ -48,7 +48,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class EndAs:
-    """There is no answer, and there will be none: end for this reason."""
+    """There is no answer and none can follow: end for this reason."""
 
     stop_reason: StopReason
     text: str = ""
@@ -62,14 +62,14 @@ class Progress:
     """The composite's own conversation, and the results of the children that have ended, by key."""
 
     messages: tuple[Message, ...]
-    ended: Mapping[str, RunResult[Any]]  # Any: as above
+    ended: Mapping[str, RunResult[Any]]  # Any: of every output type
 
     @property
     def prompt(self) -> str:
-        """The words that the composite itself was asked with."""
+        """The text of the composite's own prompt."""
         return next((message.text for message in reversed(self.messages) if message.role == "user"), "")
 
-    def finished(self, key: str, number: int) -> Finished[Any]:  # Any: as above
+    def finished(self, key: str, number: int) -> Finished[Any]:
         result = self.ended[key]
         return Finished(key, number, self.prompt, result.text, result.output)
 
@@ -78,7 +78,7 @@ class Progress:
 class Finished(Generic[OutT]):
     """A child that has finished, as the function that makes the next one's input sees it.
 
-    `number` counts stages or rounds from 1. `prompt` is what the composite itself was asked.
+    `number` counts stages or rounds from 1. `prompt` is the composite's own prompt.
     """
 
     name: str

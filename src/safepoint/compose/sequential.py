@@ -1,4 +1,4 @@
-"""One agent after another: each works on what the one before it has found."""
+"""One agent after another: each works on the answer of the one before it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MadeT = TypeVar("_MadeT")
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """`input` makes its prompt of the one before; `combine` makes what it hands on of both."""
+    """`input` makes its prompt from the answer before; `combine` makes its output from both."""
 
     agent: BaseAgent[Any, Any]  # Any: checked where the stage is added, which knows both types
     input: Callable[[Any], Prompt] | None = None
@@ -91,7 +91,7 @@ class Sequential(Composite[DepsT, OutT]):
     def members(self) -> Iterable[BaseAgent[Any, Any]]:  # Any: stages of every type
         return [runner.agent for runner in self._stages]
 
-    def member(self, key: str) -> BaseAgent[Any, Any]:  # Any: as above
+    def member(self, key: str) -> BaseAgent[Any, Any]:
         return dict(zip(self._keys, self._stages, strict=True))[key].agent
 
     def expected(self) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ class Sequential(Composite[DepsT, OutT]):
         return Answer(before.text, cast("OutT", before.output))
 
 
-def _input(runner: _Stage, before: Finished[Any] | None, progress: Progress) -> tuple[Message, ...]:  # Any: as above
+def _input(runner: _Stage, before: Finished[Any] | None, progress: Progress) -> tuple[Message, ...]:
     if before is None:
         return opening(progress, runner.input)
     return (user_message(words(before.text) if runner.input is None else runner.input(before)),)
@@ -120,6 +120,6 @@ def _input(runner: _Stage, before: Finished[Any] | None, progress: Progress) -> 
 
 def _combined(
     combine: Callable[[Any, Any], Any], before: Finished[Any] | None, finished: Finished[Any]
-) -> Finished[Any]:  # Any: as above
+) -> Finished[Any]:
     made = combine(before, finished)
     return Finished(finished.name, finished.number, finished.prompt, words(made), made)

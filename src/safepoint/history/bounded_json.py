@@ -5,8 +5,8 @@ only counted, and at twice the limit the writer stops. What has no JSON form is 
 per kind: bytes, iterators (which are never consumed), references back to a container that is still open, nesting
 beyond the limit, values that raise while they are read. NaN and Infinity become strings, never null.
 
-A pydantic model is written as its own JSON serialiser writes it. That one, like a `__repr__`, does its whole work
-before the limit is seen: neither is bounded here. It is never handed an iterator, which may have no end.
+A pydantic model is written by its own JSON serialiser. The serialiser, like a `__repr__`, does its whole work before
+the limit applies: neither is bounded here. It never gets an iterator, which may be endless.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from enum import Enum
 from math import isfinite, log10
 from pathlib import PurePath
 from typing import Any, TypeAlias, cast
-
-from pydantic_core import to_jsonable_python
 
 MAX_DEPTH = 64
 MAX_REPR_CHARS = 20_000
@@ -52,26 +50,26 @@ class _Literal:
 
 @dataclass(frozen=True, slots=True)
 class _Array:
-    items: Iterator[Any]  # Any: whatever the user's container holds
+    items: Iterator[Any]  # Any: items of the user's container
 
 
 @dataclass(frozen=True, slots=True)
 class _Object:
-    pairs: Iterator[tuple[Any, Any]]  # Any: as above
+    pairs: Iterator[tuple[Any, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Instead:
     """Another value that says the same: an enum's value, a model's dump."""
 
-    value: Any  # Any: as above
+    value: Any
 
 
 _Shape: TypeAlias = _Words | _Literal | _Array | _Object | _Instead
 
 
 class _Enough(Exception):
-    """In flight only: no more is counted."""
+    """Internal: stop counting."""
 
 
 class BoundedJson:
@@ -214,7 +212,7 @@ class BoundedJson:
         except Exception:
             return _Words(self._describe(value))
 
-    def _scalar(self, value: Any) -> _Shape | None:  # Any: as above
+    def _scalar(self, value: Any) -> _Shape | None:
         if isinstance(value, Enum):
             return _Instead(value.value)
         if isinstance(value, str):
@@ -236,12 +234,12 @@ class BoundedJson:
             return _Words(f"<{_type_name(cast(object, value))}: {size} bytes, not shown>")
         return None
 
-    def _container(self, value: Any) -> _Shape | None:  # Any: as above
+    def _container(self, value: Any) -> _Shape | None:
         serializer = getattr(type(cast(object, value)), "__pydantic_serializer__", None)
         if serializer is not None:
             return _Instead(self._dump(value, serializer))
         if isinstance(value, Mapping):
-            return _Object(iter(cast("dict[Any, Any]", value).items()))  # Any: as above
+            return _Object(iter(cast("dict[Any, Any]", value).items()))
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return _Object((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
         if isinstance(value, tuple) and hasattr(cast(object, value), "_asdict"):
@@ -249,12 +247,14 @@ class BoundedJson:
         if isinstance(value, UserString | PurePath):
             return _Words(str(value))
         if isinstance(value, Sequence | Set | MappingView):
-            return _Array(iter(cast("Set[Any]", value)))  # Any: as above
+            return _Array(iter(cast("Set[Any]", value)))
         return None
 
-    def _special(self, value: Any) -> _Shape:  # Any: as above
+    def _special(self, value: Any) -> _Shape:
         if isinstance(value, Iterator | AsyncIterator | Coroutine):
             return _Words(self._not_consumed(cast(object, value)))
+        from pydantic_core import to_jsonable_python  # loaded for values of unusual types, and not with the package
+
         try:
             plain: Any = to_jsonable_python(value)  # Any: some JSON
         except Exception:
@@ -266,7 +266,7 @@ class BoundedJson:
         return f"<{_type_name(value)}: not consumed>"
 
     def _dump(self, value: Any, serializer: Any) -> Any:  # Any: pydantic's serialiser is found by its name
-        """By its own serialiser and by nothing else: that may hide what the attributes and the repr would show."""
+        """Use only the model's own serialiser: it may hide what the attributes and the repr would show."""
         try:
             if not _holds_an_iterator(value, set()):
                 return serializer.to_python(value, mode="json", warnings=False, fallback=self._describe)
@@ -274,8 +274,8 @@ class BoundedJson:
             pass
         return self._dump_by_field(value, serializer)
 
-    def _dump_by_field(self, value: Any, serializer: Any) -> dict[str, Any]:  # Any: as above
-        """One field that can't be written, such as bytes that are no UTF-8 or an iterator, does not cost the others."""
+    def _dump_by_field(self, value: Any, serializer: Any) -> dict[str, Any]:
+        """Write field by field, so that one bad field, such as non-UTF-8 bytes or an iterator, keeps the others."""
         kind = cast(Any, type(cast(object, value)))  # Any: models and pydantic dataclasses have no common base
         shown: dict[str, Any] = {}  # Any: some JSON
         for name in (*kind.__pydantic_fields__, *kind.__pydantic_decorators__.computed_fields):

@@ -15,8 +15,10 @@ Left to the converters, because they differ and can be mapped there: how long a 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Final, cast
+from contextlib import suppress
+from typing import Final, NamedTuple, cast
 
 from safepoint.errors import HistoryError
 from safepoint.history.parts import File, Image, Message, Notice, Part, Reasoning, Text, ToolCall, ToolResult
@@ -36,11 +38,59 @@ _ALLOWED: Final[dict[str, tuple[type[Part], ...]]] = {
 def check_history(messages: Sequence[Message]) -> None:
     """Raise `HistoryError` at the first rule that the conversation breaks; the message names the place and the remedy.
 
-    An empty conversation is fine. The last message may be anybody's, but every call must have its result.
+    An empty conversation is fine. The last message may have any role, but every call must have its result.
     """
-    calls: dict[str, str] = {}
-    before: Message | None = None
-    for index, item in enumerate(_as_sequence(messages)):
+    _check_from(_as_sequence(messages), 0, dict[str, str]())
+
+
+class _Checked(NamedTuple):
+    """A conversation that keeps the rules, and the names of its calls by their ids."""
+
+    messages: tuple[Message, ...]
+    calls: dict[str, str]
+
+
+# The long conversations that were checked last. They keep their messages alive, so there are few of them.
+_LONG: Final = 64
+_checked: Final[deque[_Checked]] = deque(maxlen=4)
+
+
+def check_continued(messages: Sequence[Message]) -> None:
+    """`check_history` for a conversation and one new message: a long one is checked once, then only its new part.
+
+    Messages are immutable, so checked messages are recognised by identity.
+    """
+    if len(messages) < _LONG:
+        check_history(messages)
+        return
+    known = next((each for each in tuple(_checked) if _begins_with(messages, each.messages)), None)
+    calls = known.calls if known is not None else dict[str, str]()
+    try:
+        _check_from(messages, len(known.messages) if known is not None else 0, calls)
+    except HistoryError:
+        if known is None:
+            raise
+        calls = dict[str, str]()  # the cached conversation may have continued differently, with other ids
+        _check_from(messages, 0, calls)
+    if known is not None and len(known.messages) == len(messages) - 1:
+        return
+    if known is not None:
+        with suppress(ValueError):  # another thread may have replaced it
+            _checked.remove(known)
+    # Without the new message: the next request may continue the same conversation differently.
+    _checked.append(_Checked(tuple(messages[:-1]), calls))
+
+
+def _begins_with(messages: Sequence[Message], known: tuple[Message, ...]) -> bool:
+    last = len(known) - 1
+    return last < len(messages) and messages[last] is known[last] and tuple(messages[: last + 1]) == known
+
+
+def _check_from(messages: Sequence[object], start: int, calls: dict[str, str]) -> None:
+    """Check the messages from `start` on; earlier ones keep the rules, and `calls` has the ids of their calls."""
+    before = cast("Message", messages[start - 1]) if start else None
+    for index in range(start, len(messages)):
+        item = messages[index]
         message = _check_message(f"messages[{index}]", item)
         where = f"messages[{index}] ({message.role})"
         for number, part in enumerate(message.parts):
@@ -115,7 +165,7 @@ def _check_part(where: str, part: Part) -> None:
 
 
 def part_fault(part: Image | File) -> str | None:
-    """Why no conversation may hold this picture or file; None if it may."""
+    """Why no conversation may hold this image or file; None if it may."""
     try:
         _check_part("part", part)
     except HistoryError as fault:
@@ -124,7 +174,7 @@ def part_fault(part: Image | File) -> str | None:
 
 
 def _check_reasoning(where: str, part: Reasoning) -> None:
-    # Providers may keep the thinking to themselves and send only its seal, so the text may be empty.
+    # Providers may withhold the thinking and send only its signature, so the text may be empty.
     _check_text(where, "text", part.text)
     if part.signature is not None:
         _check_words(where, "signature", part.signature)

@@ -1,44 +1,45 @@
 """How a conversation ends when a run is stopped, so that the next request is valid and tells the truth.
 
-`close_history` takes what there was at the stop and returns what is left of it:
+`close_history` takes the state at the stop and returns the closed conversation:
 
     messages   every whole step, untouched; perhaps an assistant message whose calls are still open
     batch      what became of these open calls       ─▶ one tool message, one result per call, in call order
     draft      the reply that was cut while it came  ─▶ an assistant message, its text marked incomplete
     notice     that it was stopped, and why          ─▶ the last part of the last assistant message
 
-Whatever went in, the result passes `check_history`. A result never claims more than is known: a call that ran is never
-called rejected or undone unless its undo completed. Words from outside (reasons, errors, partial answers) are quoted
-on one line, without control characters and cut to a length, so that they stay data and cannot pose as a remark of ours.
+For every input the result passes `check_history`. A result never claims more than is known: a call that ran is never
+called rejected or undone unless its undo completed. Text from outside (reasons, errors, partial answers) is quoted on
+one line, without control characters and cut to a length, so that it stays data and cannot pose as Safepoint's remark.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, assert_never
+
+from msgspec.structs import replace
 
 from safepoint.errors import HistoryError
 from safepoint.history.check import part_rank
 from safepoint.history.parts import Attachment, Message, Notice, Part, Reasoning, Text, ToolCall, ToolResult
 from safepoint.history.states import LedgerState
+from safepoint.history.values import Value
 from safepoint.history.wellformed import is_well_formed, well_formed
 
 _as_json: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 WAITS: Final = "This run waits for the answer of a person."
-"""What the notice says while somebody is asked."""
+"""The notice while a person is asked."""
 QUOTE_LIMIT: Final = 500
 """How many characters of a reason or an error are quoted."""
 PARTIAL_LIMIT: Final = 4000
 """How many characters of an unfinished answer or output are quoted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A reply that was cut while it came. Half-received calls are no part of it: they never ran and never will."""
+class Draft(Value, frozen=True):
+    """A reply that was cut while it arrived. Half-received calls are no part of it: they never ran and never will."""
 
     text: str = ""
     reasoning: tuple[Reasoning, ...] = ()
@@ -49,12 +50,11 @@ class Draft:
         return bool(self.text.strip())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClosedCall:
-    """What became of one call, as the ledger has it when nothing more will be written.
+class ClosedCall(Value, frozen=True, kw_only=True):
+    """The final state of one call, as the ledger has it.
 
-    ``content`` is the real result if it finished, with its pictures and files as ``parts``, and what there was so far
-    if it was stopped or cut. ``point`` names the tool's own safe point; without one, a `stopped` call is a sub-agent's.
+    ``content`` is the real result if it finished, with its images and files as ``parts``, and the output so far if it
+    was stopped or cut. ``point`` names the tool's own safe point; without one, a `stopped` call is a sub-agent's.
     ``reason`` says why it was stopped.
     """
 
@@ -97,14 +97,14 @@ def close_history(
 
 
 def tool_result(entry: ClosedCall) -> ToolResult:
-    """The result that answers the call. One that still runs when its run has ended was cut."""
+    """The result that answers the call. A call that still runs when its run has ended was cut."""
     state = LedgerState.CUT if entry.state == LedgerState.RUNNING else entry.state
     parts = entry.parts if state in (LedgerState.FINISHED, LedgerState.FINISHED_LATE) else ()
     return ToolResult(entry.call.id, entry.call.name, result_text(entry), state, parts)
 
 
 def result_text(entry: ClosedCall) -> str:
-    """What the model is told about the call: the truth, and nothing that is not known. Never blank."""
+    """The text for the model about the call: only what is known. Never blank."""
     match entry.state:
         case LedgerState.FINISHED | LedgerState.FINISHED_LATE:
             return _or_else(entry.content, "(finished without output)")
@@ -132,9 +132,9 @@ def notice_text(
     incomplete: bool = False,
     told: str = "",
 ) -> str:
-    """The remark that a later model call sees: stopped, asked by whom, why, and whether the answer above is whole.
+    """The remark that a later model call sees: that it was stopped, by whom, why, and whether the answer is whole.
 
-    `told`: more sentences of ours, about what was done and what was not.
+    `told`: more sentences of Safepoint's, about what was done and what was not.
     """
     sentences = _sentences(
         "This run was stopped before it was done.",
@@ -153,7 +153,7 @@ def _source(source: str | None) -> str:
 
 
 def remark(text: str) -> str:
-    """A sentence of ours, so marked that nobody takes it for the model's."""
+    """A sentence of Safepoint's own, marked so that it is not mistaken for the model's."""
     return f"[Safepoint: {text}]"
 
 
@@ -233,7 +233,7 @@ def _results(open_calls: Sequence[ToolCall], batch: Sequence[ClosedCall]) -> tup
 
 
 def _entry_of(call: ToolCall, entry: ClosedCall | None) -> ClosedCall:
-    """The call as the model wrote it is what the result must match; a hook may have run it with other arguments."""
+    """The result must match the call as the model wrote it; a hook may have run it with other arguments."""
     if entry is None:
         return ClosedCall(call=call, state=LedgerState.NOT_STARTED)
     return entry if entry.call is call else replace(entry, call=call)

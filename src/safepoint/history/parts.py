@@ -7,64 +7,60 @@ in the assistant message right before it, in call order. Instructions are not pa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from safepoint.history.values import Value
 
 Role: TypeAlias = Literal["user", "assistant", "tool"]
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Value, frozen=True, tag_field="kind", tag="text"):
     """Words. ``incomplete``: the stream was cut before the model had finished them."""
 
     text: str
     incomplete: bool = False
-    kind: Literal["text"] = field(default="text", init=False)
+    kind: ClassVar[Literal["text"]] = "text"
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(Value, frozen=True, tag_field="kind", tag="image"):
     """A picture, as bytes with a media type, or by address."""
 
     data: bytes | None = None
     media_type: str = "image/png"
     url: str | None = None
-    kind: Literal["image"] = field(default="image", init=False)
+    kind: ClassVar[Literal["image"]] = "image"
 
     def __post_init__(self) -> None:
         _one_of(self.data, self.url, "Image")
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(Value, frozen=True, tag_field="kind", tag="file"):
     """A document, as bytes with a media type, or by address."""
 
     data: bytes | None = None
     media_type: str = "application/octet-stream"
     name: str | None = None
     url: str | None = None
-    kind: Literal["file"] = field(default="file", init=False)
+    kind: ClassVar[Literal["file"]] = "file"
 
     def __post_init__(self) -> None:
         _one_of(self.data, self.url, "File")
 
 
-# What a tool may hand over beside words.
+# The parts that a tool may return beside text.
 Attachment: TypeAlias = Image | File
 
 
-@dataclass(frozen=True, slots=True)
-class Reasoning:
+class Reasoning(Value, frozen=True, tag_field="kind", tag="reasoning"):
     """What a model thought aloud. ``signature`` is the provider's seal; without it the text is never sent back."""
 
     text: str
     signature: str | None = None
-    kind: Literal["reasoning"] = field(default="reasoning", init=False)
+    kind: ClassVar[Literal["reasoning"]] = "reasoning"
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """A model's wish to call a tool. ``args`` is what it sent, decoded.
+class ToolCall(Value, frozen=True, tag_field="kind", tag="tool_call"):
+    """A model's request to call a tool. ``args`` is the decoded JSON.
 
     If that was no JSON object, ``args`` is `{}` and ``invalid`` says why.
     """
@@ -73,11 +69,10 @@ class ToolCall:
     name: str
     args: Mapping[str, Any]  # Any: decoded JSON
     invalid: str | None = None
-    kind: Literal["tool_call"] = field(default="tool_call", init=False)
+    kind: ClassVar[Literal["tool_call"]] = "tool_call"
 
 
-@dataclass(frozen=True, slots=True)
-class ToolResult:
+class ToolResult(Value, frozen=True, tag_field="kind", tag="tool_result"):
     """The one answer to one call. ``state`` is the ledger's word for what really happened.
 
     ``content`` has the words, and names the pictures and files among ``parts`` where they stood.
@@ -88,19 +83,18 @@ class ToolResult:
     content: str
     state: str = "finished"
     parts: tuple[Attachment, ...] = ()
-    kind: Literal["tool_result"] = field(default="tool_result", init=False)
+    kind: ClassVar[Literal["tool_result"]] = "tool_result"
 
     @property
     def is_error(self) -> bool:
         return self.state not in ("finished", "finished_late")
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Value, frozen=True, tag_field="kind", tag="notice"):
     """Safepoint's own remark to the model, never the model's words: that it was stopped, and why."""
 
     text: str
-    kind: Literal["notice"] = field(default="notice", init=False)
+    kind: ClassVar[Literal["notice"]] = "notice"
 
 
 Part: TypeAlias = Text | Image | File | Reasoning | ToolCall | ToolResult | Notice
@@ -108,8 +102,7 @@ UserPart: TypeAlias = Text | Image | File
 Prompt: TypeAlias = str | Sequence[UserPart]
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Value, frozen=True):
     """One turn of one speaker. ``author``: the name of the agent, where several share one conversation.
 
     The runtime sets it, and no model is shown it.
@@ -147,7 +140,7 @@ def user_message(prompt: Prompt) -> Message:
 
 
 def common(one: Sequence[Message], other: Sequence[Message]) -> int:
-    """With how many messages both begin."""
+    """How many messages at the start of both are equal."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (a, b) in pairs if a is not b and a != b), min(len(one), len(other)))
 

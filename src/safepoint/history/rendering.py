@@ -57,7 +57,7 @@ def render_result(value: object) -> Rendered:
 
 
 def refuse_coroutine(value: object) -> object:
-    """The value; but a call that was never made is no result, and the model must not take it for one."""
+    """Return the value; refuse a coroutine, which is a call that was never made and no result."""
     if not issubclass(type(value), CoroutineType):  # as above
         return value
     coroutine = cast("CoroutineType[object, object, object]", value)
@@ -101,7 +101,7 @@ def _error_text(error: BaseException, depth: int) -> str:
     name = type(error).__name__[:100] or "Exception"
     try:
         message = str.__str__(str(error)).strip()
-    except BaseException as failure:  # an error is told where nothing may be raised any more
+    except BaseException as failure:  # errors are rendered where no exception may be raised
         message = f"(its message could not be read: {type(failure).__name__[:100]})"
     text = f"{name}: {message}" if message else name
     if not isinstance(error, BaseExceptionGroup) or depth == _GROUP_DEPTH:

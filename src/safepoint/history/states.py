@@ -6,7 +6,7 @@
                     waiting   └─▶ cut ──┬─▶ compensated     its undo completed
                 (for a person)          └─▶ finished_late   an orphan came back after the run had ended
 
-A closed history never says `running`: once nothing more is written by a run, such a call was cut. `waiting` stays,
+A closed history never says `running`: once a run writes nothing more, such a call was cut. `waiting` stays,
 because a run that waits for a person has ended too. Only `finished` and `finished_late` carry a real result.
 """
 

@@ -8,8 +8,9 @@ from there is: `child/call_1`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from safepoint._core.orphans import Orphan
 from safepoint.agent.checkpoint import Checkpoint

@@ -88,7 +88,7 @@ class SessionLease:
             await outlast(release)
 
     def begin_release(self) -> asyncio.Task[None] | None:
-        """In a task of its own: whoever is cancelled in the middle of a change still owes this."""
+        """In a task of its own: it has to happen even if the caller is cancelled in the middle of a change."""
         if self.claimant is None:
             return None
         body = self._release(self.claimant)

@@ -29,7 +29,7 @@ from safepoint.storage.run_records import RecordMoved
 
 _log = logging.getLogger("safepoint")
 
-# Nothing will ever store these: another run, or nobody, has the session by now.
+# Nothing will ever store these: another run owns the session by now, or it was deleted.
 REFUSED = (Superseded, SessionNotFound, RecordMoved)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _ANSWER = 15.0  # seconds after which a try that was not answered is made again

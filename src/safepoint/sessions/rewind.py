@@ -1,4 +1,4 @@
-"""Taking the last turn back. Pure: what changes in the store, and what nobody can take back."""
+"""Rewinding the last turn. Pure: what changes in the store, and which effects remain."""
 
 from __future__ import annotations
 

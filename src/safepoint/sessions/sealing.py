@@ -8,17 +8,17 @@ run is sealed as if it had been stopped NOW, and can be continued from there.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from safepoint._core.clock import current_clock
 from safepoint._core.reasons import Reason, Source
-from safepoint.agent.checkpoint import Checkpoint, OpenCall
-from safepoint.agent.journal import Counted, Ended
+from safepoint.agent.checkpoint import Checkpoint, Counted, OpenCall, Stopped, checkpoint_at
+from safepoint.agent.journal import Ended
 from safepoint.agent.ledger import LedgerEntry, closed_call
 from safepoint.agent.result import StopReason
-from safepoint.agent.usage import Usage
+from safepoint.agent.usage import NO_USAGE, Usage
 from safepoint.history.closing import close_history, notice_text
 from safepoint.history.parts import Message
 from safepoint.history.states import LedgerState
@@ -41,53 +41,49 @@ def sealed(stored: Stored, run: StoredRun, reason: Reason = CRASH) -> Ended:
     batch = [closed_call(call, ledger[call.id], reason.text) for call in open_calls]
     notice = notice_text(reason=reason.text, source=reason.source)
     closed = close_history(stored.messages, batch=batch, notice=notice)
-    checkpoint = replace(_checkpoint(stored, run, closed, ledger, inside), reason=reason)
-    usage, now = Usage(estimated=True), current_clock().wall()
     entries = tuple(ledger.values())
+    checkpoint = checkpoint_at(
+        Stopped(run.agent, run.run_id, StopReason.CANCELLED, closed, stored.messages, entries, reason),
+        _counted(run, own),
+        calls=_open_calls(run, own, inside),
+        hooks=_hooks(run),
+    )
+    usage, now = Usage(estimated=True), current_clock().wall()
     return Ended(run.run_id, StopReason.CANCELLED, run.index, closed[run.index :], entries, usage, checkpoint, now)
 
 
-def _checkpoint(
-    stored: Stored,
-    run: StoredRun,
-    closed: tuple[Message, ...],
-    ledger: dict[str, LedgerEntry],
-    inside: Mapping[str, Checkpoint],
-) -> Checkpoint:
-    own = stored.messages[run.index :]
-    # Open calls, and the children of a composite, which are no part of the conversation.
+def _open_calls(run: StoredRun, own: tuple[Message, ...], inside: Mapping[str, Checkpoint]) -> dict[str, OpenCall]:
+    """Open calls, and the children of a composite, which are no part of the conversation."""
     over = {call.id for message in own[:-1] for call in message.tool_calls}
     calls = {
         id: OpenCall(id, "", memory, child=inside.get(id)) for id, memory in run.memories.items() if id not in over
     }
-    base, counted = run.continued, run.counted or Counted(0, Usage())
-    checkpoint = Checkpoint(
-        f"checkpoint_{uuid.uuid4().hex}",
-        run.agent,
-        run.run_id,
-        StopReason.CANCELLED,
-        closed,
-        stored.messages,
-        tuple(ledger.values()),
-        calls,
-        max(_steps(own), counted.step),
-        counted.spent,
-        CRASH,
-        counted.pending,
-        counted.used,
-    )
-    if base is None:
-        return checkpoint
+    base = run.continued
+    before: Mapping[str, OpenCall] = base.calls if base is not None else {}
     for entry in run.ledger:
-        call = base.calls.get(entry.call_id)
+        call = before.get(entry.call_id)
         if call is not None and _is_untouched(entry, base, inside):
             calls[entry.call_id] = replace(call, memory=run.memories.get(entry.call_id, call.memory))
-    moved = counted.step > base.step
-    hooks = {name: hook for name, hook in base.hooks.items() if name != "before_model" or not moved}
-    if run.counted is None:
-        step = max(checkpoint.step, base.step)
-        checkpoint = replace(checkpoint, step=step, spent=base.spent, used=base.used, pending=base.pending)
-    return replace(checkpoint, hooks=hooks)
+    return calls
+
+
+def _counted(run: StoredRun, own: tuple[Message, ...]) -> Counted:
+    """What the run has used: as it was last written, or else as it began, with the steps that can be seen."""
+    steps, base = _steps(own), run.continued
+    if run.counted is not None:
+        return replace(run.counted, step=max(steps, run.counted.step))
+    if base is not None:
+        return Counted(max(steps, base.step), base.spent, base.used, base.pending)
+    return Counted(steps, NO_USAGE)
+
+
+def _hooks(run: StoredRun) -> dict[str, OpenCall]:
+    """What hooks remember. Those before a model call ask anew before the next one."""
+    base = run.continued
+    if base is None:
+        return {}
+    moved = run.counted is not None and run.counted.step > base.step
+    return {name: hook for name, hook in base.hooks.items() if name != "before_model" or not moved}
 
 
 def _left_inside(inner: Stored) -> Checkpoint | None:

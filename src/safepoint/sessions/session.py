@@ -12,9 +12,10 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, cast
+
+from msgspec.structs import replace
 
 from safepoint._core.asks import make_ask
 from safepoint._core.clock import current_clock
@@ -37,7 +38,7 @@ from safepoint.sessions.pending_ends import REFUSED, PendingEnd, pending_ends
 from safepoint.sessions.rewind import Rewound, last_turn_taken_back
 from safepoint.sessions.run_writes import RunWrites
 from safepoint.sessions.sealing import NOT_ENDED, sealed
-from safepoint.sessions.state import lasting, plain, rebased
+from safepoint.sessions.state import TEMPORARY, lasting, plain, rebased
 from safepoint.sessions.stores import storage_of
 from safepoint.storage.operations import AppendChanges, ClaimSession, CreateSession, Statement
 from safepoint.storage.protocol import SessionCommits, Store
@@ -71,7 +72,7 @@ class Session:
         self._given = store
         self._storage = storage_of(store)
         self._pending = pending_ends(self._storage)
-        self._kept_elsewhere: tuple[str, ...] = ()
+        self._not_stored: tuple[str, ...] = (TEMPORARY,)  # how the names of such values begin
         self.state: dict[str, Any] = plain(stored.state)  # Any: JSON values
         self.live: Run[Any, Any] | None = None
         self._stored = stored
@@ -341,7 +342,7 @@ class Session:
 
     def keep_elsewhere(self, *prefixes: str) -> None:
         """Values whose names begin so are for runs to find in `state`, and are not stored with this session."""
-        self._kept_elsewhere = prefixes
+        self._not_stored = (TEMPORARY, *prefixes)
 
     def attach(self, run_id: str, writes: RunWrites) -> None:
         """Write these with the beginning and the end of that run, until it has left."""
@@ -429,10 +430,10 @@ class Session:
         unit = (append, *(writes.ending(ended, state) if writes is not None else ()))
 
         def stored() -> None:
-            run = self._stored.runs[-1] if self._stored.runs else None
-            if run is not None and run.run_id == ended.run_id and not run.ended:
+            if self._has_open_run() and self._stored.runs[-1].run_id == ended.run_id:
                 self._apply(changes, append.number)
-            self._release_with(changes)  # also if the end was shown before it was stored
+            else:
+                self._release_with(changes)  # the end was shown before it was stored
             if writes is not None:
                 writes.ended()
 
@@ -451,7 +452,7 @@ class Session:
         return lambda: self._listeners.remove(listener)
 
     def _still_needed(self, changes: list[Change]) -> list[Change]:
-        """Nobody knew whether an earlier write had happened: the beginning of a run is written once, and not never."""
+        """It was unknown whether an earlier write had happened: write the beginning of the run exactly once."""
         run_id = self._stored.runs[-1].run_id if self._stored.runs else None
         if any(isinstance(change, Opened) and change.run_id == run_id for change in changes):
             return []
@@ -475,7 +476,7 @@ class Session:
             if orphan.still_running:
                 orphan.when_late(partial(self._came_back, ids))
             elif (late := late_result(orphan, ids)) is not None and late.call_id not in known:
-                # It came back while the end was written. Nobody would wait for another write now: it waits in memory.
+                # It came back while the end was written. No caller would wait for another write now: keep it in memory.
                 self._stored = replace(self._stored, late=(*self.late, late))
 
     def _keep_end(self, run: Run[Any, Any], last: StoredRun) -> None:  # Any: as above
@@ -493,7 +494,7 @@ class Session:
     # -- the store -----------------------------------------------------------------------------------------------------
 
     async def _claim(self, kind: str = "") -> None:
-        """Take the session, learn what others have written meanwhile, and seal a run that nobody will end."""
+        """Claim the session, load what other processes have written, and seal a run whose process has died."""
         if self._pending.get(self.id) is not None:
             await self._pending.settle(self.id)
             self._open.add(object())
@@ -546,7 +547,7 @@ class Session:
         """Take over what is stored. Values of the state that were changed here and not saved yet stay as they are."""
         if not keep_state and dict(stored.state) != dict(self._stored.state):
             self.state = rebased(self.state, self._stored.state, stored.state)
-        # Under a claim of ours the epoch stays: whoever has taken the session over since must not be written over.
+        # Under a claim of ours the epoch stays: a process that took the session over since must not be overwritten.
         self._stored = stored.claimed(self._stored.epoch if self._hold.is_certain else stored.epoch, stored.number)
         self._open.clear()
         self._glimpsed = False
@@ -556,8 +557,8 @@ class Session:
         return bool(self._stored.runs) and not self._stored.runs[-1].ended
 
     def _state_change(self) -> list[Change]:
-        own = {name: value for name, value in self.state.items() if not str(name).startswith(self._kept_elsewhere)}
-        state = lasting(own if self._kept_elsewhere else self.state)
+        own = {name: value for name, value in self.state.items() if not str(name).startswith(self._not_stored)}
+        state = plain(own) if own else own
         return [StateSet(state)] if self._open or state != dict(self._stored.state) else []
 
     def _refuse_live(self, what: str) -> None:

@@ -11,6 +11,8 @@ from typing import Any, cast
 
 from safepoint.history.encoding import decode_value, encode_values
 
+TEMPORARY = "temp:"
+
 
 def plain(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of the user's own
     """A copy, in values that every store can keep; what has no such form becomes its description."""
@@ -18,7 +20,7 @@ def plain(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of the use
 
 
 def lasting(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above
-    return plain({name: value for name, value in state.items() if not str(name).startswith("temp:")})
+    return plain({name: value for name, value in state.items() if not str(name).startswith(TEMPORARY)})
 
 
 def rebased(

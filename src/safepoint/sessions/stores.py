@@ -159,13 +159,16 @@ class _Uncounted:
 _ADAPTERS: WeakValueDictionary[int, StoreAdapter] = WeakValueDictionary()
 
 
+def replaced_methods(store: StorageSessions) -> list[str]:
+    """The methods that a class of the user's own has in place of ours: its storage alone would pass them by."""
+    return [name for name in _METHODS if getattr(type(store), name) is not getattr(StorageSessions, name)]
+
+
 def storage_of(store: Store | SessionCommits) -> SessionCommits:
     """What a session commits to: the storage itself, the one behind a store, or an adapter for any other store."""
     if hasattr(store, "commit") and hasattr(store, "sessions"):
         return cast("SessionCommits", store)
-    if isinstance(store, StorageSessions) and all(
-        getattr(type(store), name) is getattr(StorageSessions, name) for name in _METHODS
-    ):
+    if isinstance(store, StorageSessions) and not replaced_methods(store):
         return store.storage
     own = cast("Store", cast("object", store))  # it has no more than that
     adapter = _ADAPTERS.get(id(own))

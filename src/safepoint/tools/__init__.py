@@ -1,6 +1,6 @@
 """Tools that come with Safepoint. `@tool` itself is imported from `safepoint`.
 
-Each is loaded when it is first used: a program that has no shell does not pay for one.
+Each is loaded on first use: a program without a shell tool does not pay for one.
 """
 
 from importlib import import_module

@@ -1,11 +1,11 @@
-"""The parameters of a tool as one pydantic model: the schema that the model sees is the check its arguments pass.
+"""The parameters of a tool as one pydantic model: one schema describes the tool and checks its arguments.
 
 Each parameter is a field with a neutral name and the parameter's own name as alias, so any Python name is possible
 (`schema`, `model_config`, `_hidden`). Arguments are checked as JSON, leniently: "5" is an int, a list fills a set.
-A default stays the function's own: what was not sent is not passed, so no default is copied, validated or converted.
+A default stays the function's own: an omitted argument is not passed, so no default is copied, validated or converted.
 
-Refused where the tool is defined: what pydantic cannot put into a schema, and what it can but no JSON could ever
-satisfy, or only later, inside the tool.
+Refused where the tool is defined: types that pydantic cannot put into a schema, and types that no JSON could ever
+satisfy or that would fail only inside the tool.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Arguments:
             values = self._model.model_validate_json(data)
         except ValidationError as error:
             raise explain(error.errors(include_url=False), from_json(data), self.schema) from error
-        except Exception as error:  # a validator of the user's own
+        except Exception as error:  # raised by a user's validator
             raise one_problem(f"arguments: could not be checked: {render_error(error)}") from error
         return {
             field.name: getattr(values, key)
@@ -82,7 +82,7 @@ class Arguments:
 
 
 class _Schema(GenerateJsonSchema):
-    """Pydantic's generator, without the titles it makes up, and stricter: what it would skip is an error here."""
+    """Pydantic's generator without its invented titles, and stricter: a part that it would skip is an error here."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # Any: pydantic's own private union
         return False
@@ -90,7 +90,7 @@ class _Schema(GenerateJsonSchema):
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
         if kind == "skipped-choice":
             raise PydanticInvalidForJsonSchema(f"one choice of the union has no JSON schema: {detail}")
-        if kind != "non-serializable-default":  # that one only means that the schema does not show the default
+        if kind != "non-serializable-default":  # that warning only means that the schema omits the default
             super().emit_warning(kind, detail)
 
     def generator_schema(self, schema: core_schema.GeneratorSchema) -> JsonSchemaValue:
@@ -165,7 +165,7 @@ def _check_wire_names(function: str, fields: Sequence[_Field]) -> None:
 
 
 def _blame(function: str, fields: Mapping[str, _Field], error: Exception) -> ToolDefinitionError:
-    """The refusal that names the parameter: the one that fails alone too."""
+    """The refusal, which names the parameter that also fails alone."""
     for key, field in fields.items():
         try:
             _schema(_build({key: field}))

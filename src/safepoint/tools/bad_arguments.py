@@ -1,4 +1,4 @@
-"""What is wrong with a model's arguments, in words that the model can act on.
+"""The faults of a model's arguments, in words that the model can act on.
 
 One line per problem: where, what came, what is expected. The path is the one in the model's own JSON: the names that
 pydantic adds for the branches of a union are left out, and the complaints of all branches stand on one line.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any, cast
-
-from pydantic_core import ErrorDetails
+from typing import TYPE_CHECKING, Any, cast
 
 from safepoint.history.plain_text import clean, shorten
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 MAX_PROBLEMS = 20
 MAX_PROBLEM_CHARS = 400

@@ -1,4 +1,4 @@
-"""What the runtime needs to know of anything that a model may call."""
+"""What the runtime needs to know of everything that a model may call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def checked_tool_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """What the model is told about a tool."""
+    """A tool as the model sees it."""
 
     name: str
     description: str
@@ -35,17 +35,17 @@ class ToolSpec:
 
 
 class BaseTool(ABC):
-    """A tool: its face to the model, its options, and how to carry out one call."""
+    """A tool: its description for the model, its options, and how to carry out one call."""
 
     spec: ToolSpec
     options: ToolOptions
     ladder: Ladder | None = None
     propagation: Propagation = Propagation.NOTHING
-    # The run is over when such a call has finished: somebody else carries the conversation on.
+    # Whether the run ends when such a call has finished, because another agent continues the conversation.
     hands_over: bool = False
-    # Somebody else's program runs it: what becomes of a cut call is not ours to know.
+    # A program outside this process runs it: the fate of a cut call cannot be known here.
     remote: bool = False
-    # What the instructions of its agent say about it.
+    # A text about the tool for the instructions of its agent.
     guidance: str | None = None
 
     @property
@@ -54,25 +54,25 @@ class BaseTool(ABC):
 
     @cached_property
     def fingerprint(self) -> str:
-        """What the parameters are, in short."""
+        """A digest of the parameters."""
         parameters = json.dumps(dict(self.spec.parameters), sort_keys=True, default=str)
         return hashlib.sha256(parameters.encode()).hexdigest()[:16]
 
     def model_names(self) -> Iterable[str]:
-        """The models that a call spends on, as far as it is known: their prices are asked for."""
+        """The models that a call is known to use: a budget needs their prices."""
         return ()
 
     @property
     @abstractmethod
     def stop_policy(self) -> StopPolicy:
-        """How a running call wants to be stopped."""
+        """How a running call is to be stopped."""
 
     @abstractmethod
     def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON in, typed values out
-        """Check what the model sent. Raises `BadArguments`, whose text the model can act on."""
+        """Check the model's arguments. Raises `BadArguments`, whose text the model can act on."""
 
     @abstractmethod
-    def body(self, context: CallContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
+    def body(self, context: CallContext[Any], args: dict[str, Any]) -> Awaitable[object]:
         """One call, as the body of its own task."""
 
     def __repr__(self) -> str:

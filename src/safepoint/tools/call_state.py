@@ -1,4 +1,4 @@
-"""What a tool call remembers when it stops, so that it can go on later: answers, saved values, things done once."""
+"""The state that a stopped tool call keeps in order to continue: answers, saved values, `once` values."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ class CallState:
     `answers` are matched to `ctx.interrupt(…)` by order. `approvals` are the answers to checks that asked a person.
     """
 
-    saved: Any = None  # Any: whatever the tool saved at its safe point
-    answers: tuple[Any, ...] = ()  # Any: whatever people answered
-    once: dict[str, Any] = field(default_factory=dict[str, Any])  # Any: whatever the tool's own functions returned
+    saved: Any = None  # Any: the value that the tool saved at its safe point
+    answers: tuple[Any, ...] = ()  # Any: people's answers
+    once: dict[str, Any] = field(default_factory=dict[str, Any])  # Any: results of the tool's own functions
     approvals: tuple[Any, ...] = ()  # Any: True, False, or a reason
 
     def copy(self) -> CallState:
         return CallState(self.saved, self.answers, dict(self.once), self.approvals)
 
-    def with_answer(self, value: Any) -> CallState:  # Any: as above
+    def with_answer(self, value: Any) -> CallState:
         return CallState(self.saved, (*self.answers, value), dict(self.once), self.approvals)
 
-    def with_approval(self, value: Any) -> CallState:  # Any: as above
+    def with_approval(self, value: Any) -> CallState:
         return CallState(self.saved, self.answers, dict(self.once), (*self.approvals, value))

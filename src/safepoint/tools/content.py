@@ -1,39 +1,38 @@
-"""What a tool returned, as a result carries it: words, and the pictures and files that belong to them.
+"""A tool's return value in the form of a result: text, and the images and files that belong to it.
 
-A tool returns an `Image`, a `File`, or a list of these and text. Each picture and file is named in the words where it
-stood, so that the order is kept, also where a provider takes them in another place. Anything else becomes words alone,
-as `render_result` says. A part that no conversation may hold (no bytes, no media type, too large) is described in its
+A tool returns an `Image`, a `File`, or a list of these and text. The text names each image and file where it stood, so
+that the order is kept even if a provider takes them in another place. Any other value becomes text alone, as
+`render_result` describes. A part that no conversation may hold (no bytes, no media type, too large) is described in its
 place and left out: the tool has run, and one bad part must not spoil the conversation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import cast
 
 from safepoint.history.check import part_fault
 from safepoint.history.parts import Attachment, File, Image, Text
 from safepoint.history.plain_text import clean
 from safepoint.history.rendering import render_result
+from safepoint.history.values import Value
 
 MAX_PART_BYTES = 20_000_000
-"""Of all parts of one result together: no provider takes more in one request."""
+"""The limit for all parts of one result together: no provider takes more in one request."""
 
 _KINDS = (Text, Image, File)
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """`text` is never blank. `parts` are the pictures and files that it names, in their order."""
+class Content(Value, frozen=True):
+    """`text` is never blank. `parts` are the images and files that it names, in their order."""
 
     text: str
     parts: tuple[Attachment, ...] = ()
 
 
 def content_of(value: object) -> Content:
-    """The content of a result. A tool that has made it already returns a `Content` itself."""
-    # `isinstance` would ask the value for its class, and that may raise.
+    """The content of a result. A tool may also return a `Content` itself."""
+    # `isinstance` would read the value's `__class__`, which may raise.
     if issubclass(type(value), Content):
         return cast("Content", value)
     given = _listed(value)
@@ -56,7 +55,7 @@ def content_of(value: object) -> Content:
 
 
 def named(part: Attachment, number: int) -> str:
-    """What stands in the words for the part of that number."""
+    """The text that stands for the part of that number."""
     title = f"{part.name}, " if isinstance(part, File) and part.name else ""
     where = part.url if part.url is not None else f"{len(part.data or b''):,} bytes"
     return clean(f"[{part.kind} {number}: {title}{part.media_type}, {where}]")

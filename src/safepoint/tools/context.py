@@ -1,4 +1,4 @@
-"""What a tool call may know and do while it runs: its dependencies, and whether it is being stopped.
+"""What a tool call can use while it runs: its dependencies, and whether it is being stopped.
 
 Tool functions take its subclass `ToolContext` (in `agent`), which also knows the run. The tools in this package need no
 run, so that `tools` does not import `agent`.
@@ -30,7 +30,7 @@ _TOLD_TO_STOP = frozenset({Rung.CANCEL, Rung.FLAG, Rung.ASK, Rung.TERM, Rung.KIL
 class CallContext(Generic[DepsT]):
     """The part of a `ToolContext` that belongs to one call.
 
-    Everything but `shield` and `safe_point` is safe in threads too.
+    Everything except `shield` and `safe_point` is safe in threads too.
     """
 
     __tool_context__: ClassVar[bool] = True
@@ -65,11 +65,11 @@ class CallContext(Generic[DepsT]):
         tell: Callable[[str], None] | None,
         save: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`save` makes what the call remembers outlive the process, if there is a place for that."""
+        """`save` makes the call's state outlive the process, if there is a journal."""
         self._work, self._tell, self._save = work, tell, save
 
     def tell(self, text: str) -> None:
-        """Show what the call has done so far, to whoever reads the run's events: `ToolOutputStreamed`. Never waits.
+        """Show progress to the readers of the run's events, as `ToolOutputStreamed`. Never waits.
 
         The model does not see it.
         """
@@ -82,17 +82,17 @@ class CallContext(Generic[DepsT]):
 
     @property
     def cancel_requested(self) -> bool:
-        """This call is to stop now: return, or raise, as soon as you can. A safe-point ask does not set it."""
+        """Whether this call must stop now: return or raise as soon as you can. A safe-point ask does not set it."""
         work = self.work
         return work.state is WorkState.ABANDONED or work.rung in _TOLD_TO_STOP
 
     def check(self) -> None:
-        """Leave the tool right here if it is to stop now."""
+        """Leave the tool here if it must stop now."""
         if self.cancel_requested:
             raise StopTool()
 
     async def safe_point(self, name: str, save: object = None) -> None:
-        """A place where this tool can stop without losing anything; a standing ask for it leaves the tool right here.
+        """A place where this tool can stop without losing anything; if an ask for it stands, the tool ends here.
 
         `save` is kept for the call that continues it. Cancellation: as for any await; the point itself does not wait.
         """
@@ -101,7 +101,7 @@ class CallContext(Generic[DepsT]):
         self._stop_at(name, save)
 
     def safe_point_sync(self, name: str, save: object = None) -> None:
-        """`safe_point` for a tool that runs in a thread: the loop decides, this thread waits for its word."""
+        """`safe_point` for a tool that runs in a thread: the loop decides, and this thread waits for the decision."""
         decided: concurrent.futures.Future[None] = concurrent.futures.Future()
 
         def decide() -> None:
@@ -115,40 +115,40 @@ class CallContext(Generic[DepsT]):
         if self.node.runs_in_this_thread():
             raise UsageError("safe_point_sync() is for threads: write `await ctx.safe_point(…)` here")
         if not self.node.call_soon(decide):
-            raise StopTool(name, save)  # the loop is gone: nobody waits for this tool any more
+            raise StopTool(name, save)  # the event loop is closed: no run waits for this tool any more
         decided.result()
 
     def _stop_at(self, name: str, save: object) -> None:
         SafePoint.named(name)  # refuses an empty name
         if self.work.state is WorkState.ENDED:
-            return  # a task that the call has left behind: nothing can be asked of the call any more
+            return  # a task left over from an ended call, which takes no asks
         if self.work.state is WorkState.ABANDONED or self.node.check_safe_point(NAMED + name) is not None:
             raise StopTool(name, save)
 
     @property
-    def saved(self) -> Any:  # Any: whatever the tool itself saved
-        """What this call saved at the safe point where it stopped, if it continues; None otherwise."""
+    def saved(self) -> Any:  # Any: the tool's own value
+        """The value that this call saved at the safe point where it stopped, if it continues; None otherwise."""
         return self.memory.saved
 
-    async def interrupt(self, payload: object) -> Any:  # Any: whatever the person answers
-        """Ask a person. The run ends `interrupted`; resumed with the answer, this call runs again and gets it here.
+    async def interrupt(self, payload: object) -> Any:  # Any: the person's answer
+        """Ask a person. The run ends `interrupted`; on resume with the answer, this call runs again and gets it here.
 
-        Interrupts of one call match their answers by order. Cancellation: the question does not wait.
+        Interrupts of one call match their answers by order. Cancellation: the question itself does not wait.
         """
         return self.interrupt_sync(payload)
 
-    def interrupt_sync(self, payload: object) -> Any:  # Any: as above
+    def interrupt_sync(self, payload: object) -> Any:
         """`interrupt` for a tool that runs in a thread."""
         number, self._asked = self._asked, self._asked + 1
         if number < len(self.memory.answers):
             return self.memory.answers[number]
         raise AskPerson(payload)
 
-    async def once(self, key: str, function: Callable[[], Any]) -> Any:  # Any: whatever the function returns
+    async def once(self, key: str, function: Callable[[], Any]) -> Any:  # Any: the function's own result
         """Call the function, sync or async, the first time only; a call that continues gets the same value again.
 
-        In a session the value is stored before this returns. Cancellation: lands in the function, which counts as not
-        done; or in the storing, and then it counts as done.
+        In a session the value is stored before this returns. Cancellation: if it lands in the function, the function
+        counts as not done; if it lands in the storing, it counts as done.
         """
         if key not in self.memory.once:
             value = function()
@@ -168,14 +168,14 @@ class CallContext(Generic[DepsT]):
 
     @property
     def level(self) -> Level:
-        """How hard this call is being pushed."""
+        """How hard this call is being pushed to stop."""
         return self.node.pushed
 
 
 class Shield:
-    """A bounded critical section. A stop that came meanwhile lands on the first wait after it.
+    """A bounded critical section. A stop that arrives meanwhile lands on the first wait after the section.
 
-    Not where the section ends: a value that is returned from inside would be lost there, and it is a real result.
+    It does not land where the section ends: a value returned from inside would be lost there, and it is a real result.
     """
 
     def __init__(self, work: Work[object], seconds: float) -> None:
@@ -184,11 +184,11 @@ class Shield:
         self._until = 0.0
 
     async def __aenter__(self) -> None:
-        """Cancellation: there is nothing to wait for."""
+        """Begin the section. Never waits. Cancellation: the section has not begun."""
         self._until = self._work.shield(self._seconds)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Cancellation: there is nothing to wait for."""
+        """End the section. Never waits. Cancellation: lands on the first wait after it."""
         self._work.unshield(self._until)

@@ -1,8 +1,8 @@
-"""A tool that fetches a page: `fetch()`. It reaches public addresses only, and lets go of the connection when cut.
+"""A tool that fetches a page: `fetch()`. It reaches public addresses only, and closes the connection when cut.
 
-Every hop of a redirect is checked like the first address (see `network`). No proxy, no cookies, no credentials: what is
-fetched is what anybody could fetch. The answer is bounded in bytes and in time, and is asked for uncompressed, so that
-a small answer can't become a large one.
+Every hop of a redirect is checked like the first address (see `AddressPolicy`). No proxy, no cookies, no credentials:
+the tool fetches only public content. The answer is bounded in bytes and in time, and is requested uncompressed, so that
+a small answer cannot become a large one.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from safepoint.tools.context import CallContext
 
 
-# Which addresses may be reached from a tool, and a way to reach them that can't be tricked into others.
+# The addresses that a tool may reach, and a way to reach them that cannot be redirected to others.
 #
-# A name is looked up once, every address that it has is checked, and the connection is made to one of the checked
-# addresses, never to the name: a second look-up that answers otherwise (DNS rebinding) does not happen. Addresses that
-# carry another one inside (IPv4 in IPv6, 6to4, NAT64, Teredo) are checked for both.
+# A name is looked up once, all its addresses are checked, and the connection is made to one of the checked addresses,
+# never to the name: a second look-up that answers otherwise (DNS rebinding) does not happen. Addresses that carry
+# another one inside (IPv4 in IPv6, 6to4, NAT64, Teredo) are checked for both.
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Net: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 
-# What Python calls global, or did in an older version, and what is not: the answers of a machine's own host (Azure's,
+# Addresses that some Python version calls global and that are not: the metadata services of cloud hosts (Azure's,
 # Oracle's), old and local forms of IPv6.
 _NOT_PUBLIC = tuple(
     map(ipaddress.ip_network, ("168.63.129.16/32", "192.0.0.0/24", "::/8", "fec0::/10", "64:ff9b:1::/48"))
@@ -63,7 +63,7 @@ def networks(allow: Iterable[str]) -> tuple[Net, ...]:
 
 
 class AddressPolicy:
-    """Says where a connection to a host goes, or refuses it with `PermissionError`."""
+    """Returns the addresses for a connection to a host, or refuses it with `PermissionError`."""
 
     def __init__(self, allow: tuple[Net, ...], resolve: Resolve) -> None:
         self._allow = allow
@@ -87,7 +87,7 @@ class AddressPolicy:
 
 
 def _within(address: Address) -> Iterator[Address]:
-    """The address, and those that it carries inside."""
+    """The address, and the addresses that it carries inside."""
     yield address
     if isinstance(address, ipaddress.IPv6Address):
         carried = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
@@ -97,7 +97,7 @@ def _within(address: Address) -> Iterator[Address]:
 
 
 async def look_up(host: str, port: int) -> Sequence[str]:
-    """Ask the system, in a daemon thread: a name server that does not answer holds neither a stop nor the exit.
+    """Ask the system, in a daemon thread: a name server that does not answer delays neither a stop nor the exit.
 
     Cancellation: only the waiting ends.
     """
@@ -116,7 +116,7 @@ async def look_up(host: str, port: int) -> Sequence[str]:
             found = list(dict.fromkeys(str(info[4][0]) for info in infos))
         except (OSError, UnicodeError) as raised:
             error = OSError(f"{host} can't be looked up: {raised}")
-        with suppress(RuntimeError):  # the loop is closed, nobody waits
+        with suppress(RuntimeError):  # the loop is closed, so no task waits
             loop.call_soon_threadsafe(settle, found, error)
 
     threading.Thread(target=ask, name=f"safepoint:look up {host}", daemon=True).start()
@@ -128,7 +128,7 @@ TIMEOUT = 30.0
 _MOST_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _CHARSET = re.compile(r"charset=\"?([\w.:-]+)", re.IGNORECASE)
-# Codecs of Python that no page is written in. They raise, warn, or take seconds for what a server may send.
+# Python codecs that no page is written in. They raise, warn, or take seconds for data that a server may send.
 _NO_CHARSETS = frozenset({"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape"})
 _TEXT = re.compile(r"text/|application/([\w.+-]*\+)?(json|xml|javascript)|application/x-www-form", re.IGNORECASE)
 _HEADERS = (("Accept-Encoding", "identity"), ("User-Agent", "safepoint"), ("Accept", "*/*"))
@@ -157,7 +157,7 @@ class Fetch(BaseTool):
     def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON in, typed values out
         return self._arguments.validate(args)
 
-    async def body(self, context: CallContext[Any], args: dict[str, Any]) -> object:  # Any: as above
+    async def body(self, context: CallContext[Any], args: dict[str, Any]) -> object:
         """One page. Cancellation: the connection is closed."""
         url: str = args["url"]
         for _ in range(_MOST_REDIRECTS + 1):
@@ -200,7 +200,7 @@ class Fetch(BaseTool):
         return _Answer(f"{head}\n\n{text}{more}")
 
     async def _bytes(self, response: Response) -> tuple[bytes, bool]:
-        """At most as many bytes as allowed; and whether that is all."""
+        """At most the allowed number of bytes, and whether that is all."""
         data = bytearray()
         async for piece in response.aiter_stream():
             data += piece
@@ -228,7 +228,7 @@ def fetch(
 ) -> Fetch:
     """A tool that fetches a URL. `allow`: addresses or networks that may be reached although they are not public.
 
-    `resolve` and `connect` are the network: how a host's addresses are found, and how one of them is reached.
+    `resolve` and `connect` replace the network: they find a host's addresses and connect to one of them.
     """
     if importlib.util.find_spec("httpcore2") is None:
         raise UsageError("the fetch tool needs an HTTP library: pip install 'safepoint[fetch]'")
@@ -249,7 +249,7 @@ def _check_url(url: str) -> None:
 
 
 def _backend(gate: AddressPolicy, connect: Connect | None) -> AsyncNetworkBackend:
-    """A network in which a host is reached only at an address that the gate has checked."""
+    """A network backend that connects only to addresses that the policy has checked."""
     import httpcore2
 
     network = cast("AsyncNetworkBackend", httpcore2.AnyIOBackend())

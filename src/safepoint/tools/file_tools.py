@@ -1,4 +1,4 @@
-"""Tools to read, list and write the files below one folder: `files("docs")`. See `folder` for what is refused."""
+"""Tools to read, list and write the files below one folder: `files("docs")`. `Folder` says what is refused."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from safepoint.tools.base import BaseTool
 from safepoint.tools.context import CallContext
 from safepoint.tools.function import tool
 
-# A folder that nothing leads out of: every path is resolved first, and must still lie below the root.
+# A folder that no path leads out of: every path is resolved first, and must still lie below the root.
 #
-# A resolved path has no symbolic link in it. So it is opened one name at a time, from the root down, and a link that is
-# met on the way was put there since: it is refused, and not followed. What is neither a plain file nor a folder (a
-# pipe, a device, a socket) is refused too, because reading it may take for ever. A file is written whole, under another
-# name, and then renamed: whoever reads sees the old text or the new one, and a write that is cut has changed nothing.
+# A resolved path has no symbolic link in it. So it is opened one name at a time, from the root down, and a link on the
+# way must have been put there since: it is refused, not followed. Anything but a plain file or a folder (a pipe, a
+# device, a socket) is refused too, because reading it may block for ever. A file is written whole, under another name,
+# and then renamed: a reader sees the old text or the new one, and a write that is cut has changed nothing.
 
 _DIRECTORY = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _READ = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -30,7 +30,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFO
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some bytes of a file, from `offset` on, and how long it is in all."""
+    """Some bytes of a file, from `offset` on, and the size of the whole file."""
 
     data: bytes
     offset: int
@@ -38,7 +38,7 @@ class Piece:
 
 
 class Folder:
-    """Raises `PermissionError` for a path that leads out, and what the system raises for the rest."""
+    """Raises `PermissionError` for a path that leads out, and the system's own errors otherwise."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.resolve(strict=True)
@@ -52,7 +52,7 @@ class Folder:
             return Piece(os.read(file, most), offset, size)
 
     def write(self, path: str, data: bytes, check: Callable[[], object]) -> None:
-        """Write the whole file; `check` is called while nothing has changed yet, and may raise."""
+        """Write the whole file; `check` is called before anything has changed, and may raise."""
         names = self._names(path)
         if not names:
             raise IsADirectoryError(f"{path!r} is the folder itself: write the name of a file in it")
@@ -72,7 +72,7 @@ class Folder:
                 raise
 
     def entries(self, path: str, most: int) -> tuple[list[str], bool]:
-        """The names in a folder, in order, a folder's with a slash; and whether there are more."""
+        """The names in a folder, in order, folders with a slash; and whether there are more."""
         with self._folder(self._names(path)) as folder, os.scandir(folder) as found:
             names: list[str] = []
             for entry in found:
@@ -95,12 +95,12 @@ class Folder:
 
     @contextmanager
     def _folder(self, names: tuple[str, ...], *, make: bool = False) -> Generator[int]:
-        """The folder that these names lead to, open."""
+        """Open the folder that these names lead to."""
         here = os.open(self._root, _DIRECTORY)
         try:
             for name in names:
                 if make:
-                    with suppress(FileExistsError):  # also if it is something else: opening it says so
+                    with suppress(FileExistsError):  # if it is no folder, opening it raises
                         os.mkdir(name, dir_fd=here)
                 below = os.open(name, _DIRECTORY, dir_fd=here)
                 os.close(here)
@@ -130,7 +130,7 @@ def _check_plain(mode: int, name: str) -> None:
 
 
 def _mode_of(name: str, folder: int, path: str) -> int:
-    """The permissions that the new file gets: those of the old one, if there is one."""
+    """The permissions of the new file: those of the old file, if there is one."""
     try:
         mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""`@tool`: a typed function that a model may call. It stays callable as the function that it was."""
+"""`@tool`: a typed function that a model may call. The function stays callable as before."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _KINDS = {RunIn.ASYNC: WorkKind.TASK, RunIn.THREAD: WorkKind.THREAD, RunIn.PROCE
 
 
 class Options(TypedDict, total=False):
-    """What `@tool(…)` takes."""
+    """The options of `@tool(…)`."""
 
     name: str
     description: str
@@ -58,7 +58,7 @@ class Tool(BaseTool, Generic[P, R]):
         self.ladder = options.pop("ladder", None)
         _check_kinds(name, description, self.ladder)
         self.signature = Signature.of(function, name=name)
-        declared = ToolOptions.parse(**cast("dict[str, Any]", options))  # Any: checked value by value in there
+        declared = ToolOptions.parse(**cast("dict[str, Any]", options))  # Any: `parse` checks each value
         self.options: ToolOptions = declared.placed_for(self.signature.name, is_async=self.signature.is_async)
         self.options.check_grace(self.ladder.cap if self.ladder else DEFAULT_GRACE_CAP)
         self._check_undo(function)
@@ -81,7 +81,7 @@ class Tool(BaseTool, Generic[P, R]):
     def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON in, typed values out
         return self.signature.validate(args)
 
-    def body(self, context: CallContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
+    def body(self, context: CallContext[Any], args: dict[str, Any]) -> Awaitable[object]:
         if self._place is not None:
             from safepoint.tools.process_call import in_process
 
@@ -91,13 +91,13 @@ class Tool(BaseTool, Generic[P, R]):
             return in_thread(context.work, call, context.node.clock)
         return cast("Awaitable[object]", call())
 
-    def undo(self, context: CallContext[Any], args: dict[str, Any]) -> Awaitable[object]:  # Any: as above
+    def undo(self, context: CallContext[Any], args: dict[str, Any]) -> Awaitable[object]:
         """The compensation of a cut call, with the same arguments."""
         assert self.options.undo is not None
         return self.options.undo(**self._with_context(context, args))
 
     def _check_undo(self, function: Callable[P, R]) -> None:
-        """A compensation that can't be called is found when it is declared, not when it is needed."""
+        """Refuse a compensation that cannot be called when it is declared, not when it is needed."""
         undo = self.options.undo
         if undo is None:
             return
@@ -110,7 +110,7 @@ class Tool(BaseTool, Generic[P, R]):
                 f"name, and can't be: {problem}; write `async def` with the parameters ({', '.join(names)})"
             ) from problem
 
-    def _with_context(self, context: CallContext[Any], args: dict[str, Any]) -> dict[str, Any]:  # Any: as above
+    def _with_context(self, context: CallContext[Any], args: dict[str, Any]) -> dict[str, Any]:
         if self.signature.context_parameter is None:
             return args
         return {**args, self.signature.context_parameter: context}

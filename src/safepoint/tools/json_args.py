@@ -1,9 +1,9 @@
 """A model's raw argument text becomes a dict, or a reason that the model can act on. Never an exception.
 
-What is accepted is what has exactly one meaning and can be stored and sent again. An empty text means no arguments,
-and a raw newline inside a string means a newline: models send both. Refused are NaN and Infinity (and numbers that
-overflow to them), a key given twice (which of the two was meant?), half of a surrogate pair (it cannot be written as
-UTF-8, and replacing it would run the tool with something the model did not send), and text beyond the limits.
+Text is accepted if it has exactly one meaning and can be stored and sent again. An empty text means no arguments, and a
+raw newline inside a string means a newline: models send both. Refused are NaN and Infinity (and numbers that overflow
+to them), a key given twice (which of the two was meant?), half of a surrogate pair (it cannot be written as UTF-8, and
+replacing it would run the tool with arguments that the model did not send), and text beyond the limits.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ MAX_ARGUMENTS_CHARS = 1_000_000
 MAX_ARGUMENTS_DEPTH = 64
 
 _QUOTED = 40
-# Without a match there is no lone surrogate; with one there may be a pair.
+# Without a match there is no lone surrogate; with a match there may be a valid pair.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
 class _Refused(Exception):
-    """In flight only: from the decoder's callbacks to `decode_arguments`."""
+    """Raised by the decoder's callbacks and caught in `decode_arguments`."""
 
 
 def decode_arguments(text: str) -> tuple[dict[str, Any], str | None]:  # Any: decoded JSON
@@ -55,7 +55,7 @@ _TOO_DEEP = f"the arguments are nested too deeply; at most {MAX_ARGUMENTS_DEPTH}
 
 
 def _check_tree(root: dict[str, Any]) -> None:  # Any: decoded JSON
-    """Depth and surrogates, without recursion."""
+    """Check depth and surrogates, without recursion."""
     pending: list[tuple[Any, int]] = [(root, 1)]  # Any: decoded JSON
     while pending:
         value, depth = pending.pop()

@@ -1,12 +1,12 @@
-"""A connection to an MCP server, owned by one task of its own: that task opens it, and only that task closes it.
+"""A connection to an MCP server, owned by one task: that task opens it, and only that task closes it.
 
     Line:   OPENING ──▶ OPEN ──close, or a call found the server gone──▶ LEAVING ──▶ ENDED
                └──failed, or closed before it was open──────────────────────────────▶ ┘
 
-The SDK's session holds AnyIO scopes, which must be left in the task that entered them; whoever uses the tools may come
-from any task, and may be cancelled in any of them. So each call is a task of its own too. Cutting a call cancels that
-task exactly once: the SDK then tells the server, and the session stays what it was. A line that was lost, or that a
-server which was started anew knows nothing of, is left, and the next call opens another.
+The SDK's session holds AnyIO scopes, which must be left in the task that entered them; callers of the tools may come
+from any task and may be cancelled in any of them. So each call is a task of its own too. Cutting a call cancels that
+task exactly once: the SDK then tells the server, and the session stays usable. A line that was lost, or that a
+restarted server no longer knows, is left, and the next call opens another.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult
     from mcp_types import Tool as Offered
 
-# What the SDK says, in the error's code, when the other side is gone; and when it does not take the request at all.
+# The SDK's error codes: the other side is gone; and the other side does not accept the request at all.
 _CONNECTION_CLOSED = -32000
 _INVALID_REQUEST = -32600
 
 PAGES = 100
-"""How many pages a server's list of tools may have: more are no list that a model could be given."""
+"""The limit of pages in a server's list of tools: a longer list is of no use to a model."""
 
 
 class Line:
@@ -55,7 +55,7 @@ class Line:
         return self._client
 
     async def close(self) -> None:
-        """Say good-bye; a server that was started here is ended. Cancellation: put off until that is done."""
+        """Close the session; a server that was started here is ended. Cancellation: deferred until that is done."""
         self.leave()
         await outlast(self._owner)
 
@@ -74,7 +74,7 @@ class Line:
             async with self._client:
                 self._opened.set()
                 await self._leave.wait()
-        except BaseException as error:  # told to whoever asks for the client; of an end, there is nobody to tell
+        except BaseException as error:  # raised where the client is requested; at the end no caller is left
             self.failure = error if isinstance(error, Exception) else UsageError("it was closed while it was opened")
             self.lost = True
         finally:
@@ -82,7 +82,7 @@ class Line:
 
 
 class Connection:
-    """One server. `make` makes a new client, for each line that is opened."""
+    """One server. `make` makes a new client for each line that is opened."""
 
     def __init__(self, name: str, make: Callable[[], Client]) -> None:
         self.name = name
@@ -91,14 +91,14 @@ class Connection:
         self._closed = True
 
     async def open(self) -> tuple[str, str | None]:
-        """Connect; the server's name for itself, and its instructions. Cancellation: close it all the same."""
+        """Connect; return the server's own name and its instructions. Cancellation: `close` must still be called."""
         self._closed = False
         client = await self._client()
         info = client.server_info
         return info.name if info is not None else self.name, client.instructions
 
     async def close(self) -> None:
-        """Leave every line that was opened. Cancellation: put off until that is done."""
+        """Leave every line that was opened. Cancellation: deferred until that is done."""
         self._closed = True
         lines, self._lines = self._lines, []
         put_off: asyncio.CancelledError | None = None
@@ -115,7 +115,7 @@ class Connection:
     async def tools(self) -> Sequence[Offered]:
         """All tools that the server offers. Raises `McpFailed` for a list without an end.
 
-        Cancellation: only the asking ends.
+        Cancellation: only the request ends.
         """
         found: list[Offered] = []
         asked: set[str | None] = set()
@@ -132,7 +132,7 @@ class Connection:
         raise McpFailed(f"the list of tools of {self.name} has no end: {so_far}, and {again}")
 
     async def call(self, tool: str, args: dict[str, Any], on_progress: ProgressFnT) -> CallToolResult:  # Any: JSON
-        """One call. Cancellation: the server is told, unless its answer has just come, which is then returned."""
+        """One call. Cancellation: the server is told, unless its answer has just arrived, which is then returned."""
         client, line = await self._client(), self._lines[-1]
         done: list[CallToolResult] = []
         failed: list[BaseException] = []
@@ -149,7 +149,7 @@ class Connection:
         except asyncio.CancelledError:
             task.cancel()
             await asyncio.wait((task,))  # until the server was told; FORCE does not wait even for that
-            if not done:  # else the answer had just come: it is known what became of the call
+            if not done:  # otherwise the answer has just arrived and the outcome is known
                 raise
         if failed:
             raise self._heard(line, failed[0])
@@ -167,7 +167,7 @@ class Connection:
             raise McpFailed(f"no connection to {self.name}: {render_error(_cause(error))}") from error
 
     def _heard(self, line: Line, error: BaseException) -> McpFailed:
-        """What a failed call means for its line."""
+        """The error of a failed call; closes the line if it is unusable."""
         said = getattr(error, "error", None)
         code, words = getattr(said, "code", None), str(getattr(said, "message", ""))
         if code == _CONNECTION_CLOSED:
@@ -180,7 +180,7 @@ class Connection:
 
 
 def _cause(error: Exception) -> Exception:
-    """What went wrong, without the groups that the SDK's task groups put around it."""
+    """The original error, without the exception groups of the SDK's task groups."""
     if not isinstance(error, ExceptionGroup):
         return error
     return _cause(cast("ExceptionGroup[Exception]", error).exceptions[0])

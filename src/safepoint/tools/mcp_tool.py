@@ -1,8 +1,8 @@
 """The tools of an MCP server as tools of an agent: `async with mcp_tools("http://…") as tools:`.
 
-A call that is cut is announced to the server, and recorded as remote with an unknown outcome: a server that hears it
-may stop, or may be done already, and nobody here can tell. The session can be used at once for the next call. A server
-that crashes is a failed tool, never a failed run; the next call starts or finds it again.
+A cut call is announced to the server, and recorded as remote with an unknown outcome: the server may stop the call, or
+may have finished it already; this side cannot know. The session can be used at once for the next call. If the server
+crashes, the tool fails, never the run; the next call starts the server again or reconnects.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
     from safepoint.tools.context import CallContext
 
 
-# What the tools of a server leave in the world: as the user says, or else as the server hints.
+# The effects of a server's tools: as the user declares them, or else as the server hints.
 #
 #     readOnlyHint     pure           a cut call is run again on resume, and stops at no safe point before effects
 #     destructiveHint  irreversible   a cut call is never run again by itself
 #     idempotentHint   idempotent     a cut call is run again on resume
 #     none of them     effectful      a cut call is never run again by itself
 #
-# The first that is set wins. A tool that destroys and may be repeated counts as one that destroys: to stop before it
-# matters more than to repeat it. By the protocol an unset destructiveHint means true; most servers set none, so here it
-# means that nothing is known. Hints are a server's own word. Who does not trust it says the effects here.
+# The first that is set wins. A tool that is destructive and idempotent counts as destructive: stopping before it
+# matters more than repeating it. By the protocol an unset destructiveHint means true; most servers set none, so here it
+# means unknown. Hints are the server's own claim. A user who does not trust the server declares the effects here.
 
 McpEffect: TypeAlias = EffectLike | Mapping[str, EffectLike] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """`every`: of all tools; `named`: of single ones, by the server's names. What neither says, the hints say."""
+    """`every`: the effect of all tools; `named`: of single tools, by the server's names. Hints decide the rest."""
 
     every: Effect | None = None
     named: Mapping[str, Effect] = field(default_factory=dict[str, Effect])
@@ -71,7 +71,7 @@ class Effects:
 
 
 def hinted(hints: ToolAnnotations | None) -> Effect:
-    """What the hints say, as drawn above."""
+    """The effect that the hints declare, by the table above."""
     if hints is None:
         return Effect.EFFECTFUL
     if hints.read_only_hint:
@@ -85,16 +85,16 @@ def _parsed(effect: EffectLike) -> Effect:
     return ToolOptions.parse(effect=effect).effect
 
 
-# What a server answered a call with, as a tool returns it: words, pictures and files.
+# A server's answer to a call, as a tool returns it: text, images and files.
 #
-# Pictures are `Image`, sounds and other bytes are `File`. A link to a resource stays a link in words: what is behind it
-# has to be asked for. Data that cannot be read is said in its place, as the call has run.
+# Images become `Image`, sounds and other bytes `File`. A link to a resource stays a link in the text: its content must
+# be requested. Data that cannot be read is replaced by a remark, because the call has run.
 
 _UNKNOWN = "application/octet-stream"
 
 
 def read_result(result: CallToolResult) -> object:
-    """The words alone, or a list of words and parts. Raises `McpFailed` if the server says that the call failed."""
+    """The text alone, or a list of text and parts. Raises `McpFailed` if the server reports a failed call."""
     blocks = [_read(block) for block in result.content]
     if result.is_error:
         said = "\n".join(
@@ -143,7 +143,7 @@ _LONGEST_GUIDANCE = 8_000
 
 
 class McpOptions(TypedDict, total=False):
-    """Of each tool: `effect` is a word for all, or a mapping of the server's names to words; the hints say the rest."""
+    """Options of each tool. `effect`: one word for all, or a mapping from the server's names; hints decide the rest."""
 
     effect: McpEffect
     timeout: float | None
@@ -170,7 +170,7 @@ class McpTool(BaseTool):
     def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON
         return dict(args)
 
-    async def body(self, context: CallContext[Any], args: dict[str, Any]) -> object:  # Any: as above
+    async def body(self, context: CallContext[Any], args: dict[str, Any]) -> object:
         """One call. Cancellation: announced to the server."""
 
         async def tell(progress: float, total: float | None, message: str | None) -> None:
@@ -201,7 +201,7 @@ class McpTools:
         self._instructions = instructions
 
     async def __aenter__(self) -> list[McpTool]:
-        """Connect, and ask which tools there are. Cancellation: what was opened is closed again."""
+        """Connect and list the server's tools. Cancellation: an open connection is closed again."""
         try:
             name, instructions = await self._connection.open()
             tools = [self._tool(each) for each in self._chosen(await self._connection.tools())]
@@ -213,7 +213,7 @@ class McpTools:
             raise
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the connection, and end a server that was started here. Cancellation: put off until that is done."""
+        """Close the connection, and end a server that was started here. Cancellation: deferred until that is done."""
         await self._connection.close()
 
     def _tool(self, offered: Offered) -> McpTool:
@@ -234,12 +234,12 @@ class McpTools:
 
 
 def _is_task(tool: Offered) -> bool:
-    """A plain call of such a tool is always refused by its server."""
+    """Whether the tool runs only as a task: the server refuses every plain call of it."""
     return tool.execution is not None and tool.execution.task_support == "required"
 
 
 def _guide(tools: Sequence[McpTool], server: str, instructions: str | None) -> None:
-    """Have the server's instructions said in those of the agent, with their source: they are not the user's words."""
+    """Add the server's instructions to the agent's, with their source: they are not the user's words."""
     if instructions is None or not instructions.strip():
         return
     names = ", ".join(tool.name for tool in tools)
@@ -249,7 +249,7 @@ def _guide(tools: Sequence[McpTool], server: str, instructions: str | None) -> N
 
 
 def mcp_tools(
-    server: str | Sequence[str] | Callable[[], Any],  # Any: whatever `mcp.Client` takes
+    server: str | Sequence[str] | Callable[[], Any],  # Any: any argument of `mcp.Client`
     *,
     env: Mapping[str, str] | None = None,
     prefix: str = "",
@@ -258,12 +258,12 @@ def mcp_tools(
     era: Era = "auto",
     **options: Unpack[McpOptions],
 ) -> McpTools:
-    """The tools of an MCP server, for `async with`: a URL, a command as a list, or what makes a transport.
+    """The tools of an MCP server, for `async with`: a URL, a command as a list, or a function that makes a transport.
 
     `env` is for a command, which inherits only a few variables. `prefix` goes before each tool's name; `only` names
-    the tools to take. `instructions=False` keeps the server's own out of those of the agent. `era`: "auto" finds out
-    which protocol the server speaks, "legacy" forces the handshake. The options `effect`, `timeout` and `grace` are as
-    for `@tool`; without `effect` the server's hints count, and a mapping says it for single tools.
+    the tools to take. `instructions=False` keeps the server's instructions out of the agent's. `era`: "auto" detects
+    the protocol that the server speaks, "legacy" forces the handshake. The options `effect`, `timeout` and `grace` are
+    as for `@tool`; without `effect` the server's hints count, and a mapping sets it for single tools.
     """
     if strange := next((option for option in options if option not in McpOptions.__annotations__), None):
         raise TypeError(f"mcp_tools({strange}=…): there is no such option; write one of effect, timeout, grace")
@@ -281,8 +281,8 @@ def mcp_tools(
 
 def _target(
     server: str | Sequence[str] | Callable[[], Any], env: Mapping[str, str] | None
-) -> tuple[str, Callable[[], Any]]:  # Any: as above
-    """What errors call the server, and what makes the thing that a client connects to."""
+) -> tuple[str, Callable[[], Any]]:
+    """The server's name for error messages, and a function that makes the client's target."""
     if isinstance(server, str):
         if not server.startswith(("http://", "https://")):
             raise ValueError(
@@ -297,13 +297,15 @@ def _target(
 
     def started() -> object:
         from mcp import StdioServerParameters
+        from mcp.client.stdio import stdio_client
 
-        return StdioServerParameters(command=command[0], args=command[1:], env=None if env is None else dict(env))
+        given = None if env is None else dict(env)
+        return stdio_client(StdioServerParameters(command=command[0], args=command[1:], env=given))
 
     return " ".join(command)[:80], started
 
 
-def _client(target: Any, era: Era) -> Client:  # Any: as above
+def _client(target: Any, era: Era) -> Client:
     try:
         from mcp import Client
     except ImportError:

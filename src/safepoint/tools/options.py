@@ -1,7 +1,7 @@
-"""What a tool declares about itself: how bad it is to cut it, how long it may take, where it runs.
+"""The options that a tool declares: how harmful it is to cut it, how long it may take, where it runs.
 
-Every value is checked when the options are made, so an object of this type is always coherent by itself. Two things
-are known only later and have their own check: the ladder's cap (`check_grace`) and the function (`placed_for`).
+Every value is checked when the options are made, so an object of this type is always coherent by itself. Two facts are
+known only later and have their own check: the ladder's cap (`check_grace`) and the function (`placed_for`).
 An option is honoured or refused; none is ignored.
 """
 
@@ -20,7 +20,7 @@ DEFAULT_GRACE_CAP = 10.0
 
 
 class Effect(StrEnum):
-    """What a call leaves in the world, mildest first."""
+    """The effect of a call on the outside, mildest first."""
 
     PURE = "pure"
     IDEMPOTENT = "idempotent"
@@ -86,7 +86,7 @@ class ToolOptions:
         run_in: RunInLike | None = None,
         final: bool = False,
     ) -> ToolOptions:
-        """The same, with plain words for the enums: ``parse(effect="pure")``."""
+        """Make options from plain words for the enums: ``parse(effect="pure")``."""
         return cls(
             effect=_member("effect", effect, Effect),
             on_cancel=_member("on_cancel", on_cancel, OnCancel),
@@ -98,7 +98,7 @@ class ToolOptions:
         )
 
     def check_grace(self, cap: float = DEFAULT_GRACE_CAP) -> None:
-        """Refuse a grace above the ladder's cap: it would be promised and never given."""
+        """Refuse a grace above the ladder's cap: it could not be given."""
         if self.grace is not None and self.grace > cap:
             raise ValueError(
                 f"grace={self.grace!r} is above the ladder's cap of {cap:g} s; "
@@ -106,7 +106,7 @@ class ToolOptions:
             )
 
     def placed_for(self, function_name: str, *, is_async: bool) -> ToolOptions:
-        """These options with `run_in` settled for this function. Refuses a place where it cannot run."""
+        """These options with `run_in` decided for this function. Refuses a place where it cannot run."""
         natural = RunIn.ASYNC if is_async else RunIn.THREAD
         if self.run_in is None:
             return replace(self, run_in=natural)
@@ -136,7 +136,7 @@ def _wrong_choice(option: str, value: object, right: Sequence[str]) -> ValueErro
     return ValueError(f"{option}={value!r} is not a choice; write one of {', '.join(right)}")
 
 
-def _check_seconds(option: str, value: Any) -> None:  # Any: whatever an untyped caller passed
+def _check_seconds(option: str, value: Any) -> None:  # Any: an untyped caller's value
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -148,7 +148,7 @@ def _check_seconds(option: str, value: Any) -> None:  # Any: whatever an untyped
         )
 
 
-def _check_undo(undo: Any) -> None:  # Any: whatever an untyped caller passed
+def _check_undo(undo: Any) -> None:  # Any: an untyped caller's value
     if undo is None or is_async_function(undo):
         return
     name = getattr(undo, "__name__", None) or repr(undo)

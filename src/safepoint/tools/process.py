@@ -1,11 +1,11 @@
-"""A tool that runs in a process of its own: `@tool(run_in="process")`. The one kind of code that can always be stopped.
+"""A tool that runs in a process of its own: `@tool(run_in="process")`. Only such code can always be stopped.
 
 The function is not sent: the new process imports its module and finds it by name, as `multiprocessing` does when it
-spawns. The arguments are pickled; what comes back is never unpickled: the worker writes the text that the model would
-be given, as JSON, into a file without a name. So a worker that has gone wrong can lie, but it can't run anything here.
+spawns. The arguments are pickled; the reply is never unpickled: the worker writes the text for the model, as JSON, into
+a file without a name. So a broken worker can lie, but it cannot run code in the host.
 
-A process has no `ToolContext`: it can't see the run. NOW sends TERM, which raises `StopTool` in the function, so that
-`finally` blocks run; what does not end is killed, with everything that it has started.
+A process has no `ToolContext`: it cannot see the run. NOW sends TERM, which raises `StopTool` in the function, so that
+`finally` blocks run; a process that does not end is killed, with everything it has started.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ importing = False
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a worker is told first: whose program it has to import, if the function is in there."""
+    """The first message to a worker: the program to import, if the function is in there."""
 
     argv: list[str]
     main_name: str | None
@@ -40,7 +40,7 @@ class ProcessTarget:
 
     @classmethod
     def of(cls, label: str, function: Callable[..., Any], *, context: bool) -> ProcessTarget:  # Any: every function
-        """Refuses, when the tool is defined, what no other process could find or call."""
+        """Refuse, when the tool is defined, a function that another process could not find or call."""
         if not inspect.isfunction(function) or "<lambda>" in function.__qualname__:
             raise ToolDefinitionError(f"{label}: run_in='process' needs a plain function, written with `def`")
         if "<locals>" in function.__qualname__:
@@ -61,7 +61,7 @@ class ProcessTarget:
         return cls(function.__module__, function.__qualname__)
 
     def find(self) -> object:
-        """What has that name now: a tool, or a function."""
+        """The object that has that name now: a tool, or a function."""
         found: object = sys.modules.get(self.module) or __import__(self.module, fromlist=["_"])
         for name in self.qualname.split("."):
             found = getattr(found, name)

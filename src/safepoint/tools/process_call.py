@@ -1,6 +1,6 @@
-"""One call of a process tool, from here: what is sent, and what is made of what comes back. See `process`.
+"""One call of a process tool, from the host's side: what is sent, and how the reply is read. See `process`.
 
-Loaded with the first call: only who uses processes pays for their imports.
+Loaded with the first call: only programs that use process tools pay for the imports.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from typing import IO, Any, cast
 from safepoint._core.clock import Clock
 from safepoint._core.work import Work
 from safepoint.errors import ProcessFailed, Retry, UsageError
-from safepoint.history.encoding import Json, decode_attachments
+from safepoint.history.encoding import Json
+from safepoint.history.json_codec import decode_attachments
 from safepoint.tools import process
 from safepoint.tools.content import MAX_PART_BYTES, Content
 from safepoint.tools.process import Job, ProcessTarget
 from safepoint.tools.process_tree import Ended, ProcessTree
 
-# A worker writes no more than this: the parts of a result, in base 64, and its words.
+# The limit of a worker's reply: the parts of a result, in base 64, and its text.
 _MOST = 2 * MAX_PART_BYTES
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from safepoint.tools.worker import main; main({job}, {reply})"
 
@@ -31,9 +32,9 @@ _PROGRAM = "import sys; sys.path[:] = {path!r}; from safepoint.tools.worker impo
 async def in_process(
     work: Work[object], place: ProcessTarget, args: dict[str, Any], clock: Clock
 ) -> object:  # Any: typed
-    """Run the function that is found there in a new process, as the body of `work`; what it returned, as text.
+    """Run the function in a new process, as the body of `work`; return its result as text.
 
-    Cancellation: the process and all that it started are killed, and waited for, within a second.
+    Cancellation: the process and everything it started are killed, and waited for, within a second.
     """
     if process.importing:
         raise UsageError(
@@ -56,7 +57,7 @@ async def in_process(
 
 
 def _read(reply: bytes, ended: Ended, *, asked: bool) -> object:
-    """What the worker had to say, or what its end says for it."""
+    """The worker's reply, or the error that its end implies."""
     try:
         told: object = json.loads(reply)
     except ValueError:

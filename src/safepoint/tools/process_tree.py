@@ -1,11 +1,11 @@
-"""The processes of one tool call: started through a keeper, told to end, and over only when none is left.
+"""The processes of one tool call: started through a keeper, asked to end, and over only when none is left.
 
     RUNNING ──terminate──▶ told to end ──kill──▶ killed
        └──────────────────────┴──────────────────┴──▶ OVER   (`wait` returns; the keeper has said how)
 
-See `keeper` for how it is known that none is left. If the keeper itself is killed, the processes are looked for by the
-mark that they carry in their environment, and killed from here (`sweep`). One of them may stop the keeper, again and
-again: then those that carry the mark are killed from here, and the keeper goes on with the rest.
+`subreaper` explains how the keeper knows that none is left. If the keeper itself is killed, the processes are found by
+the mark in their environment and killed from here (`sweep`). A process may stop the keeper, again and again: then the
+marked processes are killed from here, and the keeper continues with the rest.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from pathlib import Path
 from safepoint._core.clock import Clock, Outside
 from safepoint._core.latch import Latch
 
-# The second net: processes found by a mark in their environment, wherever they stand in the tree.
+# The second net: processes found by a mark in their environment, anywhere in the tree.
 #
-# A child inherits its parent's environment, through forks, sessions and groups; only one that throws its environment
-# away loses the mark. It is used where the first net, the keeper, was killed itself; and where there is no subreaper,
-# to name what has got away.
+# A child inherits its parent's environment, through forks, sessions and groups; only a process that replaces its
+# environment loses the mark. The net is used where the keeper itself was killed; and where there is no subreaper, to
+# name the processes that escaped.
 
 MARK = "SAFEPOINT_CALL"
 
 
 def marked(mark: str) -> list[int]:
-    """The ids of all processes that carry this mark and that we may look at."""
+    """The ids of all processes that carry this mark and that we may inspect."""
     try:
         import psutil
     except ImportError:
@@ -48,12 +48,12 @@ def marked(mark: str) -> list[int]:
             if process.environ().get(MARK) == mark:
                 found.append(process.pid)
         except psutil.Error:
-            continue  # it has ended, or belongs to somebody else
+            continue  # it has ended, or belongs to another user
     return found
 
 
 def sweep(mark: str, *spared: int) -> int:
-    """Kill all that carry the mark, until none does; how many there were. Bounded: what can't be killed stays."""
+    """Kill all marked processes until none is left; how many there were. Bounded: unkillable processes stay."""
     killed: set[int] = set()
     for _ in range(10):
         found = set(marked(mark)) - {os.getpid(), *spared}
@@ -70,7 +70,7 @@ def sweep(mark: str, *spared: int) -> int:
 
 _KEEPER = str(Path(__file__).with_name("subreaper.py"))
 _PATIENCE = 1.0
-# How often, and seconds apart, a keeper that should kill is told to go on. All of it is less than the ladder gives it.
+# How often, and seconds apart, a keeper that should kill is continued. The total is below the time on the ladder.
 _NUDGES = 3
 _BETWEEN_NUDGES = 0.2
 
@@ -79,9 +79,9 @@ _log = logging.getLogger("safepoint")
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the first process of a call ended; None if the keeper was killed, and then nobody knows.
+    """How the first process of a call ended; None if that is unknown because the keeper was killed.
 
-    `left`: how many processes it left behind, which were then ended.
+    `left`: how many processes it left behind; they were ended too.
     """
 
     status: int | None
@@ -89,7 +89,7 @@ class Ended:
 
     @property
     def code(self) -> int | None:
-        """The exit code of one that left by itself."""
+        """The exit code of a process that exited by itself."""
         known = self.status is not None and os.WIFEXITED(self.status)
         return os.WEXITSTATUS(self.status) if known and self.status is not None else None
 
@@ -104,7 +104,7 @@ class Ended:
 
 
 class ProcessTree:
-    """Making it starts the first process. `output`: where it prints to, a descriptor, or None for where we do."""
+    """Starts the first process when it is made. `output`: a descriptor for its output, or None for our own."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class ProcessTree:
         output: int | None,
         pass_fds: Sequence[int],
     ) -> subprocess.Popen[bytes]:
-        # It forks and executes at once, in C: that is safe also where there are threads.
+        # subprocess forks and executes in C, which is safe even in a program with threads.
         return subprocess.Popen(
             [sys.executable, "-I", "-S", _KEEPER, str(control), *argv],
             cwd=cwd,
@@ -164,7 +164,7 @@ class ProcessTree:
         self._say(b"T")
 
     def kill(self) -> None:
-        """Kill all of them. A test's clock waits for that again: what is killed does end."""
+        """Kill all of them. A virtual clock waits for them again: a killed process does end."""
         if not self._over.is_set:
             self._outside.done()
             self._outside = self._clock.outside(self.name)
@@ -173,27 +173,27 @@ class ProcessTree:
                 self._nudge(_NUDGES)
 
     def _nudge(self, left: int) -> None:
-        """One of its own may have stopped the keeper, also after it was told to kill: let it go on."""
+        """One of the processes may have stopped the keeper, even after it was told to kill: continue it."""
         if left:
             self._nudging = self._loop.call_later(_BETWEEN_NUDGES, self._nudge, left - 1)
         else:
-            sweep(self._mark, self._keeper.pid)  # who stops it each time is not killed by it
+            sweep(self._mark, self._keeper.pid)  # a process that keeps stopping the keeper is not killed by it
         self._keeper.send_signal(signal.SIGCONT)
 
     async def wait(self) -> Ended:
-        """Until all of them have ended. Cancellation: they are killed, and waited for, within a second."""
+        """Wait until all of them have ended. Cancellation: they are killed, and waited for, within a second."""
         try:
             await self._over.wait()
         except asyncio.CancelledError:
             self.kill()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PATIENCE):
-                    await self._over.wait()  # killed, so it can't be long
+                    await self._over.wait()  # they are killed, so this is short
             raise
         return self.ended
 
     def _say(self, word: bytes) -> None:
-        with suppress(OSError):  # the keeper is gone, and with it all that it kept
+        with suppress(OSError):  # the keeper and all its processes are gone
             self._control.send(word)
 
     def _heard(self) -> None:
@@ -221,7 +221,7 @@ class ProcessTree:
             self._nudging.cancel()
         self._loop.remove_reader(self._control)
         self._control.close()
-        self._keeper.wait()  # its last descriptor is closed: it is gone, and only to be buried
+        self._keeper.wait()  # its last descriptor is closed: it has exited and only needs reaping
         if self.ended.status is None:
             killed = sweep(self._mark)
             _log.warning("the keeper of %s was killed; %d processes were found by their mark", self.name, killed)

@@ -1,10 +1,10 @@
-"""A shell as a tool: `shell()`. What a command starts ends with it, and a command that is cut says what it had said.
+"""A shell as a tool: `shell()`. Processes that a command starts end with it, and a cut command reports its output.
 
-Each call is a shell of its own, in its own session, under a keeper (see `keeper`): stopping it stops children,
-grandchildren and what has detached itself. Its output is told as it comes (`ToolOutputStreamed`), and the model gets
-its beginning and its end, with the number of bytes in between that were left out.
+Each call is a shell of its own, in its own session, under a keeper (see `subreaper`): stopping it stops children,
+grandchildren and detached processes. Its output is streamed (`ToolOutputStreamed`), and the model gets its beginning
+and its end, with the number of characters left out in between.
 
-The command sees a few harmless variables of the environment and those that you pass, not the keys of your program.
+The command sees a few harmless environment variables and the ones you pass, not the keys of your program.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from safepoint.tools.options import DEFAULT_GRACE_CAP, EffectLike, ToolOptions
 from safepoint.tools.process import check_platform
 from safepoint.tools.process_tree import Ended, ProcessTree
 
-# What a program prints, without end perhaps, in bounded memory: its beginning, its end, and how much lay between.
+# The output of a program, which may be endless, in bounded memory: its beginning, its end, and how much lay between.
 
 
 class OutputBuffer:
-    """Half of the room is for the beginning, half for the end. Each piece is also told, as it comes."""
+    """Half of the space is for the beginning, half for the end. Each piece is also streamed as it arrives."""
 
     def __init__(self, room: int, tell: Callable[[str], object]) -> None:
         self._head_room = room // 2
@@ -47,7 +47,7 @@ class OutputBuffer:
         self._keep(self._decoder.decode(piece))
 
     def finish(self) -> None:
-        """Nothing more comes: what is left of a character that was cut in two is told as broken."""
+        """The output has ended: half a character that is left over is emitted as broken."""
         self._keep(self._decoder.decode(b"", final=True))
 
     def _keep(self, text: str) -> None:
@@ -111,7 +111,7 @@ class Shell(BaseTool):
     def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON in, typed values out
         return self._arguments.validate(args)
 
-    async def body(self, context: CallContext[Any], args: dict[str, Any]) -> object:  # Any: as above
+    async def body(self, context: CallContext[Any], args: dict[str, Any]) -> object:
         """One command. Cancellation: all its processes are killed, and waited for, within a second."""
         output = OutputBuffer(self._max_output, context.tell)
         with _Pipe(output) as pipe:
@@ -158,7 +158,7 @@ def shell(
 
 
 class _Pipe:
-    """The way of the output, from the command's end to ours. Everything that came before the end is read."""
+    """The pipe from the command to this process. All output before the end is read."""
 
     def __init__(self, output: OutputBuffer) -> None:
         self._output = output
@@ -172,12 +172,12 @@ class _Pipe:
         return self
 
     def let_go(self) -> None:
-        """The command has its own copy of its end."""
+        """Close this process's copy of the writing end: the command has its own."""
         os.close(self.end)
         self._open = (self._ours,)
 
     def _read(self) -> bool:
-        """One piece of it; False if there is none now."""
+        """Read one piece; False if there is none now."""
         try:
             piece = os.read(self._ours, _CHUNK)
         except BlockingIOError:

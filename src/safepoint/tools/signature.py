@@ -1,6 +1,6 @@
-"""A typed Python function, read as a tool: its name, what it does, what it takes.
+"""A typed Python function, read as a tool: its name, its description, its parameters.
 
-What the function says is what the model sees: name, docstring and annotations; nothing is said twice. A parameter
+The function itself tells the model everything: name, docstring and annotations; nothing is written twice. A parameter
 annotated with `ToolContext` is the runtime's to fill and does not exist for the model; it is known by the mark
 ``__tool_context__ = True`` on its class. Arguments bound by `functools.partial` do not exist for the model either.
 
@@ -15,18 +15,20 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from safepoint.errors import ToolDefinitionError
-from safepoint.tools.arguments import Arguments, Parameter
 from safepoint.tools.bad_arguments import BadArguments
 from safepoint.tools.tool_function import ToolFunction
 
-# A docstring, split into what the tool does and what each parameter means.
+if TYPE_CHECKING:
+    from safepoint.tools.arguments import Arguments, Parameter
+
+# A docstring, split into the tool's description and the meaning of each parameter.
 #
-# Three styles are read, told apart by their own marks and never by a setting: Google (``Args:`` and an indented list),
-# NumPy (``Parameters`` underlined with dashes) and Sphinx (``:param name: ...``). Everything else stays in the
-# description word for word, other sections too: what a tool returns or raises helps the model.
+# Three styles are recognised by their own marks, without a setting: Google (``Args:`` and an indented list), NumPy
+# (``Parameters`` underlined with dashes) and Sphinx (``:param name: ...``). Everything else stays in the description
+# word for word, including other sections: what a tool returns or raises helps the model.
 
 _GOOGLE_HEADING = re.compile(
     r"(?:Args|Arguments|Params|Parameters|Keyword Args|Keyword Arguments|Other Parameters):\s*"
@@ -43,7 +45,7 @@ _SPHINX_TYPE = re.compile(r":(?:type|kwtype)\s+\w+\s*:.*")
 
 @dataclass(frozen=True, slots=True)
 class Docstring:
-    """`description` is empty if nothing but parameters was written."""
+    """`description` is empty if the docstring has only parameters."""
 
     description: str
     parameters: Mapping[str, str]
@@ -87,7 +89,7 @@ class _Reader:
                 self._at += 1
 
     def _read_google(self) -> None:
-        """Entries share one indentation; what is deeper continues the entry above."""
+        """Entries share one indentation; deeper lines continue the entry above."""
         section = self._take_indented(blank_lines=True)
         depth = min((_indent(line) for line in section if line.strip()), default=0)
         current: list[str] = []
@@ -136,7 +138,7 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-# Annotations as types: text and forward references resolved, and the one that means the ToolContext recognised.
+# Annotations as types: strings and forward references are resolved, and the ToolContext is recognised.
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,17 +146,17 @@ class Names:
     """The names that an annotation written as text can mean: its module's, and those of the scopes around it."""
 
     module: dict[str, Any]  # Any: a namespace
-    local: dict[str, Any]  # Any: as above
+    local: dict[str, Any]
 
     @classmethod
     def around(cls, function: Any) -> Names:  # Any: a function of any kind
-        """A tool made inside a function or a class body finds that scope on the stack by its qualified name.
+        """The names around a function. A tool made inside a function or a class finds that scope on the stack.
 
-        So it does not matter how many decorators lie between the scope and this call.
+        The scope is matched by its qualified name, so any number of decorators may lie between it and this call.
         """
-        module: dict[str, Any] = getattr(function, "__globals__", {})  # Any: as above
+        module: dict[str, Any] = getattr(function, "__globals__", {})
         qualified_name: str = getattr(function, "__qualname__", "")
-        scopes: list[Mapping[str, Any]] = []  # Any: as above
+        scopes: list[Mapping[str, Any]] = []
         frame = inspect.currentframe()
         while frame is not None:
             if frame.f_globals is module and qualified_name.startswith(f"{frame.f_code.co_qualname}."):
@@ -194,7 +196,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a tool is to a model (`name`, `description`, `parameters`) and to its caller (the rest).
+    """A tool as the model sees it (`name`, `description`, `parameters`) and as its caller needs it (the rest).
 
     `parameters` is a JSON schema. `context_parameter` names the parameter that takes the ToolContext, if any.
     """
@@ -215,6 +217,8 @@ class Signature:
         description: str | None = None,
     ) -> Signature:
         """Read a function, a bound method, a `functools.partial`, or (with a name) an object with ``__call__``."""
+        from safepoint.tools.arguments import Arguments  # loads pydantic's internals: a program without tools has none
+
         read = ToolFunction(function)
         tool_name = _checked_name(read.label, name if name is not None else read.name)
         doc = Docstring.parse(read.documentation)
@@ -231,7 +235,7 @@ class Signature:
         )
 
     def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON in, typed values out
-        """The keyword arguments for the call, without the context; what was left out keeps the function's default.
+        """The keyword arguments for the call, without the context; omitted arguments keep the function's defaults.
 
         Raises `BadArguments`, whose text is for the model.
         """
@@ -251,6 +255,8 @@ def _checked_name(label: str, name: str | None) -> str:
 
 def _parameters(read: ToolFunction, meanings: Mapping[str, str]) -> tuple[str | None, list[Parameter]]:
     context: str | None = None
+    from safepoint.tools.arguments import Parameter  # as above
+
     taken: list[Parameter] = []
     names = Names.around(read.innermost)
     for parameter in read.parameters():

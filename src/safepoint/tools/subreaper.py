@@ -1,17 +1,17 @@
-"""The program that stands between Safepoint and the processes of one tool call, so that none of them gets away.
+"""The program between Safepoint and the processes of one tool call, so that no process escapes.
 
     host ──control──▶ keeper ──▶ leader (own session, own group) ──▶ children, grandchildren, what they detach
 
-The keeper is the *subreaper* of the call (Linux): whatever forks twice, calls setsid or is left by its parent becomes
-a child of the keeper, whatever it does to its environment, its session or its group. So "all that belongs to this
-call" is one subtree, and the call has ended exactly when the keeper has no child left.
+The keeper is the *subreaper* of the call (Linux): a process that forks twice, calls setsid or loses its parent becomes
+a child of the keeper, even if it changes its environment, its session or its group. So everything that belongs to this
+call is one subtree, and the call has ended exactly when the keeper has no child left.
 
-The host says ``T`` (ask all to end) or ``K`` (kill all); if the host dies, the control socket closes and that counts as
-``K``. The keeper says ``S <pid of the leader>``, and at its end ``E <wait status of the leader> <how many had to be
-ended after it>``. What the leader leaves behind ends with it: asked first, killed after `LINGER` seconds.
+The host sends ``T`` (ask all to end) or ``K`` (kill all); if the host dies, the control socket closes and that counts
+as ``K``. The keeper sends ``S <pid of the leader>``, and at its end ``E <wait status of the leader> <how many had to be
+ended after it>``. Processes that the leader leaves behind end with it: asked first, killed after `LINGER` seconds.
 
 It is run by path, in an interpreter without site-packages: it imports nothing of Safepoint and little else, because
-its start is paid for by every call. Where there is no subreaper it knows the children of its children, and the group.
+every call pays for its start. Where there is no subreaper it knows the children of its children, and the group.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Subreaper:
-    """One call's processes. `status` is the leader's, once it has ended."""
+    """The processes of one call. `status` is the leader's, once it has ended."""
 
     def __init__(self, control: int, argv: list[str]) -> None:
         os.set_inheritable(control, False)
@@ -60,7 +60,7 @@ class Subreaper:
         self._tell(f"E {self.status} {self._left}")
 
     def _leave(self) -> None:
-        """The leader has ended and others have not. If it was told to end they were too, and the host counts time."""
+        """The leader has ended and others have not. If it was told to end, so were they, and the host keeps time."""
         if self._told_to_end:
             return
         self._left = len(members(process_table(), os.getpid(), self._leader))
@@ -70,21 +70,21 @@ class Subreaper:
     def _patience(self) -> float | None:
         if self._linger is not None:
             return max(0.0, self._linger - monotonic())
-        return None if _ADOPTS else LINGER  # of what was not adopted, no signal tells the end
+        return None if _ADOPTS else LINGER  # no signal reports the end of a process that was not adopted
 
     def _terminate(self) -> None:
         targets = members(process_table(), os.getpid(), self._leader)
         _send(signal.SIGTERM, targets)
-        _send(signal.SIGCONT, targets)  # one that is stopped would not hear it
+        _send(signal.SIGCONT, targets)  # a stopped process would not receive the signal
 
     def _kill(self) -> None:
-        """Until none is left: what was forked while we looked is found the next time."""
+        """Kill until none is left: processes forked during one pass are found in the next."""
         while self._reap():
             _send(signal.SIGKILL, members(process_table(), os.getpid(), self._leader))
             select.select([self._wake], [], [], BETWEEN_KILLS)
 
     def _reap(self) -> bool:
-        """Bury the dead; True if any are alive."""
+        """Reap ended children; True if any are alive."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -99,7 +99,7 @@ class Subreaper:
         try:  # noqa: SIM105  # contextlib would have to be imported, and every call pays for that
             os.write(self._control, f"{words}\n".encode())
         except OSError:
-            pass  # the host is gone; there is nobody to tell
+            pass  # the host process is gone; there is no reader
 
 
 def members(table: Iterable[tuple[int, int, int]], keeper: int, group: int) -> list[int]:
@@ -120,7 +120,7 @@ def members(table: Iterable[tuple[int, int, int]], keeper: int, group: int) -> l
 
 
 def process_table() -> Iterator[tuple[int, int, int]]:
-    """Every process there is, as (pid, parent, process group)."""
+    """Every process of the system, as (pid, parent, process group)."""
     if sys.platform != "linux":
         with os.popen("ps -A -o pid= -o ppid= -o pgid=") as listing:
             for line in listing:
@@ -146,23 +146,23 @@ def _adopt_orphans() -> None:
 
 
 def _wake_at_signals() -> int:
-    """A descriptor that can be read whenever a child has ended."""
+    """A descriptor that becomes readable whenever a child has ended."""
     wake, ring = os.pipe()
     os.set_blocking(ring, False)
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, _ring_only)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # it leaves when its call has ended, and not before
+        signal.signal(number, signal.SIG_IGN)  # the keeper exits only when its call has ended
     return wake
 
 
 def _ring_only(_number: int, _frame: object) -> None:
-    """A signal without a handler would not write to the pipe."""
+    """Does nothing: without a handler, a signal would not write to the pipe."""
 
 
 def _start(argv: list[str]) -> int:
-    """Start the leader with our own standard streams, and let go of them: who reads them shall see their end."""
+    """Start the leader with our standard streams, then close them: their reader must see their end."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -185,11 +185,11 @@ def _send(number: signal.Signals, targets: list[int]) -> None:
         try:  # noqa: SIM105  # as above
             os.kill(target, number)
         except OSError:
-            pass  # it has ended, or it is no longer ours to signal
+            pass  # it has ended, or it may no longer be signalled
 
 
 def _group_lives(group: int) -> bool:
-    """Where orphans are not ours, the rest of the leader's group may have outlived our last child."""
+    """Where orphans are not adopted, the rest of the leader's group may outlive our last child."""
     try:
         os.killpg(group, 0)
     except OSError:

@@ -1,7 +1,7 @@
-"""A callable with its wrappings seen through: partials, bound methods, decorators, objects with ``__call__``.
+"""A callable seen through its wrappers: partials, bound methods, decorators, objects with ``__call__``.
 
-Each wrapping may hide the name, the docstring or the parameters that belong to the function inside; here they are
-found again. What a partial has bound is not a parameter any more: neither seen by the model nor overridden by it.
+Each wrapper may hide the name, the docstring or the parameters of the function inside; here they are found again. An
+argument that a partial has bound is no longer a parameter: the model neither sees nor overrides it.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import Any, TypeGuard, cast
 
 from safepoint.errors import ToolDefinitionError
 
-_MAX_LAYERS = 50  # an object that answers every attribute has no end
+_MAX_LAYERS = 50  # an object that answers every attribute would never end
 
 
 class ToolFunction:
-    """Refuses at once what can never be a tool: a class, a generator, what cannot be called."""
+    """Refuses at once what can never be a tool: a class, a generator, an object that cannot be called."""
 
-    def __init__(self, function: Any) -> None:  # Any: whatever an untyped caller passed
+    def __init__(self, function: Any) -> None:  # Any: an untyped caller's value
         if isinstance(function, staticmethod):
-            function = cast("staticmethod[..., Any]", function).__func__  # Any: as above
+            function = cast("staticmethod[..., Any]", function).__func__
         if isinstance(function, type) or not callable(function):
             raise ToolDefinitionError(
                 f"{function!r} is not a function; write a typed `def` or `async def`, or pass a bound method"
             )
-        self._function: Callable[..., Any] = function  # Any: as above
+        self._function: Callable[..., Any] = function
         self._layers = list(_layers(function))
         if any(_is_of_kind(kind, function) for kind in (inspect.isgeneratorfunction, inspect.isasyncgenfunction)):
             raise ToolDefinitionError(f"{self.label}: a generator has no one result for the model; return a list")
 
     @property
     def label(self) -> str:
-        """What errors call it."""
+        """Its name in error messages."""
         return f"{getattr(self.innermost, '__qualname__', None) or type(self._function).__name__}()"
 
     @property
@@ -54,11 +54,11 @@ class ToolFunction:
 
     @property
     def documentation(self) -> str:
-        """The outermost docstring that was written for this tool, and not for `functools.partial` or another class."""
+        """The outermost docstring that was written for this tool, not for `functools.partial` or another class."""
         for layer in self._layers:
             own = inspect.isroutine(layer) or "__doc__" in getattr(layer, "__dict__", {})
             text = inspect.getdoc(layer) if own else None
-            if text and text != type.__call__.__doc__:  # what every __call__ without a docstring inherits
+            if text and text != type.__call__.__doc__:  # the docstring that every __call__ without one inherits
                 return text
         for layer in self._layers:
             if not inspect.isroutine(layer) and not _is_partial(layer):
@@ -66,7 +66,7 @@ class ToolFunction:
         return ""
 
     def parameters(self) -> list[inspect.Parameter]:
-        """Those that are still open."""
+        """The parameters that are not bound."""
         bound = {name for layer in self._layers if _is_partial(layer) for name in layer.keywords}
         try:
             signature = inspect.signature(_without_shortcut(self._function))
@@ -81,14 +81,14 @@ def is_async_function(function: object) -> bool:
     return _is_of_kind(inspect.iscoroutinefunction, function)
 
 
-def _is_of_kind(kind: Callable[[Any], bool], function: object) -> bool:  # Any: as above
+def _is_of_kind(kind: Callable[[Any], bool], function: object) -> bool:
     """Whether the function itself, or the ``__call__`` of an object, is of this kind. A class itself never is."""
-    call = getattr(function, "__call__", None)  # noqa: B004  # its kind is asked for, not whether there is one
+    call = getattr(function, "__call__", None)  # noqa: B004  # this reads its kind, not whether there is one
     return not isinstance(function, type) and (kind(function) or kind(call))
 
 
-def _layers(function: Any) -> Iterator[Any]:  # Any: as above
-    """From outside to inside."""
+def _layers(function: Any) -> Iterator[Any]:
+    """The wrappers from outside to inside."""
     for _ in range(_MAX_LAYERS):
         yield function
         if _is_partial(function):
@@ -104,12 +104,12 @@ def _layers(function: Any) -> Iterator[Any]:  # Any: as above
     raise ToolDefinitionError("this callable is wrapped too many times; write a plain `def` or `async def` around it")
 
 
-def _is_partial(function: Any) -> TypeGuard[functools.partial[Any]]:  # Any: as above
+def _is_partial(function: Any) -> TypeGuard[functools.partial[Any]]:
     return isinstance(function, functools.partial)
 
 
-def _without_shortcut(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: as above
-    """`inspect` follows a partial's ``__wrapped__``, if it has one, and forgets what the partial has bound."""
+def _without_shortcut(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`inspect` follows a partial's ``__wrapped__``, if it has one, and ignores the bound arguments."""
     if _is_partial(function) and hasattr(function, "__wrapped__"):
         return functools.partial(function.func, *function.args, **function.keywords)
     return function

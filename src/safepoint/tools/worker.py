@@ -2,11 +2,11 @@
 
     read the job ─▶ become able to import ─▶ find the function ─▶ call it ─▶ write one reply, and leave at once
 
-TERM raises `StopTool` in the function. Nothing that the function leaves running holds this process: it leaves without
-waiting for threads, and the keeper ends what it has started.
+TERM raises `StopTool` in the function. Threads and processes that the function leaves running do not hold this process:
+it exits without waiting for threads, and the keeper ends the processes.
 
-The reply belongs to this process. A function that forks comes back from its call twice: the child has no reply, and
-leaves where its parent would have answered.
+Only this process writes the reply. A function that forks returns from its call twice: the child has no reply, and exits
+where its parent would have answered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any, cast
 
 from safepoint.errors import Retry, StopTool
-from safepoint.history.encoding import encode_attachments
+from safepoint.history.json_codec import encode_attachments
 from safepoint.history.rendering import refuse_coroutine, render_error
 from safepoint.tools import process
 from safepoint.tools.content import content_of
@@ -36,7 +36,7 @@ def main(job: int, reply: int) -> None:
     os.register_at_fork(after_in_child=partial(_let_go, reply))
     answering = os.getpid()
     told = _told(job)
-    if os.getpid() == answering:  # a child that C code forked has skipped the hook above
+    if os.getpid() == answering:  # a child forked by C code has skipped the hook above
         with open(reply, "wb") as file:
             file.write(json.dumps(told).encode())
     sys.stdout.flush()
@@ -45,7 +45,7 @@ def main(job: int, reply: int) -> None:
 
 
 def _told(job: int) -> dict[str, Any]:  # Any: JSON
-    """What came of the call. Everything that it raises is told, whatever it is."""
+    """The outcome of the call. Every exception that it raises is reported."""
     try:
         with open(job, "rb") as file:
             told: process.Job = pickle.load(file)
@@ -70,7 +70,7 @@ def _told(job: int) -> dict[str, Any]:  # Any: JSON
 
 
 def _prepare(job: process.Job) -> None:
-    """Stand where the host stands, and import its program if the function is in there, under another name."""
+    """Use the host's directory and path, and import its program under another name if the function is in there."""
     process.importing = True
     try:
         preparation: dict[str, object] = {"sys_argv": job.argv}
@@ -84,7 +84,7 @@ def _prepare(job: process.Job) -> None:
 
 
 def _let_go(descriptor: int) -> None:
-    with contextlib.suppress(OSError):  # the function may have closed everything
+    with contextlib.suppress(OSError):  # the function may have closed all descriptors
         os.close(descriptor)
 
 

@@ -57,7 +57,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """SQLite is loaded by those who use it."""
+    """Load SQLite only on first use."""
     if name == "SqliteTurnStore":
         from safepoint.turns.sqlite import SqliteTurnStore
 

@@ -1,7 +1,7 @@
 """How an item is written: by the user's own functions, by pydantic, or as plain JSON.
 
-Which types have a codec is known when an item is pushed; whether one value can be written only when that is tried,
-which happens off the event loop unless it is known to be quick.
+The types that have a codec are known when an item is pushed. Whether one value can be written is known only after
+trying, which happens off the event loop unless it is certain to be quick.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from safepoint.history.rendering import render_error
 T = TypeVar("T")
 KindT = TypeVar("KindT")
 
-# What JSON gives back as it was, if what is inside does. A tuple would come back as a list.
+# Types that JSON restores unchanged if it restores their content. A tuple would come back as a list.
 _JSON = (str, int, float, list, dict, type(None))
 _SHORT = 2_000
 
@@ -29,7 +29,7 @@ _SHORT = 2_000
 class ItemCodec(Generic[T]):
     """How items are written: `ItemCodec(encode, decode)` with functions to and from str, or `ItemCodec.of(Order)`.
 
-    `kind`: the types that it can write, if that is known; an item of another type is refused when it is pushed.
+    `kind`: the types that it can write, if known; an item of another type is refused when it is pushed.
     """
 
     encode: Callable[[T], str]
@@ -38,26 +38,26 @@ class ItemCodec(Generic[T]):
 
     @staticmethod
     def of(kind: type[KindT]) -> ItemCodec[KindT]:
-        """For a pydantic model, a dataclass, or whatever else pydantic knows how to write and read."""
+        """For a pydantic model, a dataclass, or any other type that pydantic can write and read."""
         adapter = TypeAdapter(kind)
         given: object = kind  # pydantic also takes `list[int]` and the like, which `isinstance` does not
         known = cast("type", given) if inspect.isclass(given) and get_origin(given) is None else None
         return ItemCodec(lambda item: adapter.dump_json(item, warnings="error").decode(), adapter.validate_json, known)
 
     @staticmethod
-    def plain() -> ItemCodec[Any]:  # Any: whatever JSON gives back
-        """For text, and for values that JSON gives back as they were."""
+    def plain() -> ItemCodec[Any]:  # Any: values that JSON restores
+        """For text, and for values that JSON restores unchanged."""
         return ItemCodec(_to_json, json.loads, _JSON)
 
     def refusal(self, value: object) -> StoreError | None:
-        """Why an item of that type can't be stored; None if it can, or if only trying tells."""
+        """Why an item of that type cannot be stored; None if it can, or if only trying tells."""
         if self.kind is None or isinstance(value, self.kind):
             return None
         name = type(value).__name__
         return StoreError(f"an item of type {name} has no codec, so it can't be stored: {_hint(self, name)}")
 
     def is_quick(self, value: object) -> bool:
-        """Is it certain that writing this value takes some microseconds?"""
+        """Whether writing this value is certain to take only microseconds."""
         if self.encode is not _to_json:
             return False
         return isinstance(value, int | float | None) or (isinstance(value, str) and len(value) <= _SHORT)
@@ -75,7 +75,7 @@ def write_item(codec: ItemCodec[T], value: T) -> str:
         text = codec.encode(value)
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
             raise TypeError(f"encode returned {type(text).__name__}, not str")
-    except Exception as error:  # the codec is the user's own
+    except Exception as error:  # the user's codec may raise anything
         raise StoreError(f"the item {value!r} can't be saved: {render_error(error)}") from error
     return text
 

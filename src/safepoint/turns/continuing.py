@@ -1,7 +1,7 @@
-"""How a turn that is not over goes on, so that its message is in the conversation once. Pure.
+"""How a turn that is not over continues, so that its message is in the conversation once. Pure.
 
-A turn in a session writes its message there, and a process may die before the loop's record says so. So the record
-names the runs of a turn before they begin, and here the session is asked which of them it knows:
+A turn in a session writes its message there, and the process may die before the loop's record says so. So the record
+names the runs of a turn before they begin, and this module asks the session which of them it knows:
 
 | the session                                       | the turn                                    |
 |---------------------------------------------------|---------------------------------------------|
@@ -10,7 +10,7 @@ names the runs of a turn before they begin, and here the session is asked which 
 | ends with one of them, which has ended            | is over                                     |
 | has one of them, and others came after it         | is over, unless the user asked for it again |
 
-Without a session the record has all that is known: the turn goes on from its checkpoint, or begins anew.
+Without a session the record has all the facts: the turn continues from its checkpoint, or begins anew.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False, slots=True)
 class Unfinished(Generic[T]):
-    """A turn that is not over. `runs`: its runs so far. `plan`: what made it, if that was in this process."""
+    """A turn that is not over. `runs`: its runs so far. `plan`: the plan that made it, if made in this process."""
 
     key: str
     items: list[Item[T]]
@@ -44,12 +44,12 @@ class Unfinished(Generic[T]):
     session: SessionProtocol | None = None
     # Items that were about to join its conversation when the process died.
     joining: list[Item[T]] = field(default_factory=list[Item[T]])
-    # The storage has a row for this turn; and an earlier loop has left it.
+    # Whether the storage has a row for this turn; and whether an earlier loop left it.
     recorded: bool = False
     loaded: bool = False
     attempt: int = 1
     not_before: float = 0.0
-    # It had failed, and the user has asked for it again.
+    # Whether it had failed, and the user has requeued it.
     requeued: bool = False
 
 
@@ -89,7 +89,7 @@ def _by_session(turn: Unfinished[T], session: Session) -> NextStep:
     last = session.runs[-1]
     if known[-1] is not last:
         return Anew() if turn.requeued else AlreadyOver()
-    if not last.ended:  # its end could not be stored yet: the session does that first when it is entered again
+    if not last.ended:  # its end is not stored yet: the session stores it when it is entered again
         return GoOn(turn.checkpoint) if turn.checkpoint is not None else Anew()
     return GoOn(session.checkpoint) if session.checkpoint is not None else AlreadyOver()
 
@@ -112,7 +112,7 @@ def joined_already(turn: Unfinished[T], session: SessionProtocol | None) -> list
 
 
 def message_of(value: Any) -> Message | None:  # Any: items of any type
-    """The message that an item is by itself; None if it is no prompt."""
+    """The item as a message; None if it is no prompt."""
     try:
         return user_message(cast("Prompt", value)) if isinstance(value, str | list | tuple) else None
     except ValueError:
@@ -120,12 +120,12 @@ def message_of(value: Any) -> Message | None:  # Any: items of any type
 
 
 def remaining_effects(turn: Unfinished[T]) -> tuple[LedgerEntry, ...]:
-    """What the calls of a turn have done that is taken back from the conversation."""
+    """The finished calls of a turn that is removed from the conversation; their effects remain."""
     return tuple(filter(has_effect, turn.checkpoint.ledger)) if turn.checkpoint is not None else ()
 
 
 def with_effects(prompt: Prompt, effects: Sequence[LedgerEntry]) -> Prompt:
-    """The prompt of a turn that begins anew, and what an earlier try has done: that must not happen twice unawares."""
+    """The prompt of a turn that begins anew, with the effects of an earlier try, so that none is repeated unawares."""
     if not effects:
         return prompt
     done = " ".join(f"The call {entry.name} {entry.state}: {quoted(entry.content or '', 500)}." for entry in effects)

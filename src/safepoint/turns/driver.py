@@ -1,9 +1,9 @@
-"""The task of a loop: take what waits, plan a turn, see it through, and again.
+"""The task of a loop: take the waiting items, plan a turn, see it through, and repeat.
 
-The driver's own task is never cancelled by Safepoint. It waits in one place, for a bell; everything else that may wait
-(callbacks, runs, the store) is a supervised piece of work. Pushes and stops are heard between two steps, in
-`look`, wherever they come from. So a cancellation of the task can only land where it waits: it is taken for the
-caller's own, stops the turn NOW, lets the record be saved, and goes on when all that is done.
+Safepoint never cancels the driver's own task. It waits in one place, for a wake-up; everything else that may wait
+(callbacks, runs, the store) is a supervised piece of work. Pushes and stops from any thread are read between two steps,
+in `look`. So a cancellation of the task can only land where it waits: it counts as the caller's own, stops the turn
+NOW, lets the record be saved, and is then raised again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _log = logging.getLogger("safepoint")
 
 @dataclass(frozen=True, slots=True)
 class LoopConfig(Generic[T]):
-    """What a loop was made with."""
+    """The arguments with which a loop was made."""
 
     plan: PlanTurn[T]
     prepare: PrepareAgent[T]
@@ -70,11 +70,11 @@ class LoopConfig(Generic[T]):
 
 
 class GivenUp(Exception):
-    """In flight only: a stop came while something was planned, or cut what was under way."""
+    """Internal: a stop arrived during planning, or cut the work under way."""
 
 
 class CallbackFailed(Exception):
-    """In flight only: carries what a callback raised, whatever that was."""
+    """Internal: carries any exception that a callback raised."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
@@ -82,7 +82,7 @@ class CallbackFailed(Exception):
 
 
 class Driver(Generic[T]):
-    """Hears what is asked, keeps the store true, and ends the loop. `Serving` has the turns."""
+    """Reads what was asked, keeps the store up to date, and ends the loop. `Serving` makes the turns."""
 
     def __init__(self, loop: TurnLoop[T], config: LoopConfig[T]) -> None:
         self.loop = loop
@@ -94,7 +94,7 @@ class Driver(Generic[T]):
         self._bell = Wakeup()
         self.preempts: PreemptController[T] = PreemptController(self._bell.ring)
         self.stops = StopController()
-        self.answers: dict[str, Any] = {}  # Any: whatever people answered
+        self.answers: dict[str, Any] = {}  # Any: people's answers
         self.exit: ExitState[T] | None = None
         self.ended = Latch()
         self.clock = Clock()
@@ -102,20 +102,20 @@ class Driver(Generic[T]):
         self._context = Context()
         self._timers: list[asyncio.TimerHandle] = []
         self._loaded = False
-        # What was decided about failed turns before the record that names them was read.
+        # Decisions about failed turns that were made before the record that names them was read.
         self._decisions: list[Decided[T]] = []
         self._cancelled: asyncio.CancelledError | None = None
-        # Somebody has asked the event loop to look, and it has not looked yet. Lowered before looking.
+        # Whether the event loop was asked to read the inbox and has not read it yet. Cleared before reading.
         self.woken = False
 
     def attach(self) -> Supervisor:
-        """The loop lives on the running event loop from now on."""
+        """Attach the loop to the running event loop."""
         self._supervisor = Supervisor.current()
         self.clock = self._supervisor.clock
         return self._supervisor
 
     async def drive(self, turns: Callable[[], Coroutine[Any, Any, None] | None]) -> None:
-        """Run to the end; `turns` says what to do next. Cancellation: stops NOW, saves, and then goes on."""
+        """Run to the end; `turns` returns the next step. Cancellation: stops NOW, saves, and is then raised."""
         token = inside_loops.set((*inside_loops.get(), self.loop))
         self._context = copy_context()
         try:
@@ -137,7 +137,7 @@ class Driver(Generic[T]):
     # -- hearing: plain functions in the loop's thread -----------------------------------------------------------------
 
     def look(self) -> None:
-        """Hear what was asked since the last time."""
+        """Read what was asked since the last time."""
         self.woken = False
         if self.inbox.finished:
             self._too_late()
@@ -148,7 +148,7 @@ class Driver(Generic[T]):
         self._bell.ring()
 
     def _too_late(self) -> None:
-        """What came after the end, or in the very moment of it, changes nothing."""
+        """Requests that arrived after the end, or at the same moment, change nothing."""
         for entry in self.inbox.finish():
             if isinstance(entry, StopAsked):
                 entry.receipt.settle(StopOutcome.FINISHED_FIRST)
@@ -156,7 +156,7 @@ class Driver(Generic[T]):
     def _hear(self, entry: Entry[T]) -> None:
         match entry:
             case Pushed():
-                if entry.in_time:  # else it is on the list of late ones
+                if entry.in_time:  # otherwise it is on the list of late items
                     self._hear_push(entry)
             case Withdrawn(receipt=receipt):
                 self.state.withdraw(receipt)
@@ -169,7 +169,7 @@ class Driver(Generic[T]):
                 self._hear_stop(entry)
             case Answered(question=question, value=value):
                 asks = self.state.asks
-                # Before the record was read nobody knows what is asked. Later, an answer that comes twice is none.
+                # Before the record is read the questions are unknown. Later, a second answer to one is ignored.
                 if not self._loaded or (asks is not None and question in {each.id for each in asks.questions}):
                     self.answers[question] = value
             case Closing():
@@ -183,7 +183,7 @@ class Driver(Generic[T]):
             assert turn.left is not None
             if turn.left.session is not None:
                 self.journal.move([item], turn.left.key, joining=True)
-            # Once it has joined, a session may have its message; so the record knows of it first.
+            # Once it has joined, a session may hold its message; so the record must know of it first.
             self.journal.after(lambda: self._steer(turn, item))
         elif entry.receipt.wants_to_join:
             entry.receipt.settle(PushOutcome.QUEUED)
@@ -191,7 +191,7 @@ class Driver(Generic[T]):
             self.preempts.take(entry.preempt, self.state.turn, self.clock)
 
     def _steer(self, turn: Turn[T], item: Item[T]) -> None:
-        """The item is to join that turn now. It may be withdrawn, or unfit to be written, by now."""
+        """Join the item to that turn now, unless it was withdrawn or could not be written in the meantime."""
         if item not in self.state.joining:
             return
         assert item.receipt is not None
@@ -228,14 +228,14 @@ class Driver(Generic[T]):
             self._timers.append(self.clock.call_at(stop.ask.deadline, self._bell.ring))
 
     def _caller_cancelled(self, error: asyncio.CancelledError) -> None:
-        """Somebody cancelled the task of the loop. The first time it counts; after that all is under way already."""
+        """The loop's task was cancelled. Only the first time counts; after that the stop is under way."""
         if self._cancelled is not None:
             return
         self._cancelled = error
         self.stop_for_caller()
 
     def stop_for_caller(self) -> None:
-        """The program ends, or somebody has cancelled what the loop is made of: that is a stop NOW."""
+        """The program ends, or a task of the loop was cancelled from outside: both count as a stop NOW."""
         self.close_the_door()
         now, wall = self.clock.now(), self.clock.wall()
         reason = Reason("the task of the loop was cancelled", Source.CALLER)
@@ -246,26 +246,26 @@ class Driver(Generic[T]):
 
     @property
     def is_cancelled(self) -> bool:
-        """Was the loop's task cancelled, also if the cancellation is yet to arrive? Asked in that task."""
+        """Whether the loop's task was cancelled, even if the cancellation has not arrived yet. Call it in that task."""
         task = asyncio.current_task()
         return self._cancelled is not None or (task is not None and task.cancelling() > 0)
 
     def close_the_door(self) -> None:
-        """What is pushed from now on is late."""
+        """Items pushed from now on are late."""
         self.inbox.put(Closing())
         self.look()
 
     # -- waiting and working -------------------------------------------------------------------------------------------
 
     async def wait(self) -> None:
-        """Until something changes. Cancellation: it counts as the caller's own, and is raised again at the end."""
+        """Wait until something changes. Cancellation: counts as the caller's own, and is raised again at the end."""
         try:
             await self._bell.wait()
         except asyncio.CancelledError as error:
             self._caller_cancelled(error)
 
     def begin(self, make: Callable[[], Awaitable[V]], name: str, on_end: Callable[[], object] | None = None) -> Work[V]:
-        """A piece of work of this loop. The bell rings when it has ended."""
+        """Begin a piece of work of this loop. Its end wakes the driver."""
         assert self._supervisor is not None
         ring = self._bell.ring
 
@@ -289,7 +289,7 @@ class Driver(Generic[T]):
         Cancellation: as in `wait`.
         """
 
-        async def called() -> Any:  # Any: as above
+        async def called() -> Any:
             value = function(*args)
             return await value if inspect.isawaitable(value) else value
 
@@ -316,15 +316,15 @@ class Driver(Generic[T]):
                 raise GivenUp
 
     def press(self, work: Work[Any]) -> None:  # Any: of any value
-        """If NOW or FORCE stands, what is under way is cut."""
+        """Cut the work under way if NOW or FORCE stands."""
         level = self.stops.level(self.clock.now())
         if level >= Level.NOW:
             work.stop(force=level is Level.FORCE)
 
     async def durable(self) -> bool:
-        """Wait until the store knows all that is known. False if the loop is to end first. Cancellation: as in `wait`.
+        """Wait until the store has everything. False if the loop is to end first. Cancellation: as in `wait`.
 
-        So no turn begins with an item that a dying process would take along.
+        So no turn begins with an item that would be lost with the process.
         """
         while self.journal.busy and self.journal.error is None and not self.stops.committed:
             await self.wait()
@@ -333,7 +333,7 @@ class Driver(Generic[T]):
         return self.journal.error is None and not self.stops.committed
 
     async def rest(self, until: float) -> None:
-        """Wait before a turn is tried again. A stop ends it. Cancellation: as in `wait`."""
+        """Wait before a turn is retried. A stop ends the wait. Cancellation: as in `wait`."""
         timer = self.clock.call_at(until, self._bell.ring)
         while self.clock.now() < until and not self.stops.committed and self.journal.error is None:
             await self.wait()
@@ -342,7 +342,7 @@ class Driver(Generic[T]):
             self.state.fail(self.journal.error)
 
     async def idle(self) -> None:
-        """Wait for an item, a stop, or the end of an idleness that somebody waits for. Cancellation: as in `wait`."""
+        """Wait for an item, a stop, or the end of the idle time that a stop waits for. Cancellation: as in `wait`."""
         self.stops.idle_from(self.clock.now())
         while not self._has_work() and not self.stops.committed and self.journal.error is None:
             due = self.stops.due
@@ -369,7 +369,7 @@ class Driver(Generic[T]):
     # -- beginning and end ---------------------------------------------------------------------------------------------
 
     async def _load(self) -> bool:
-        """Read what an earlier loop has left. Cancellation: as in `wait`."""
+        """Read the record of an earlier loop. Cancellation: as in `wait`."""
         if not self.journal.enabled:
             self._loaded = True
             return True
@@ -377,7 +377,7 @@ class Driver(Generic[T]):
         hurried = False
         while work.outcome is None and self.stops.level(self.clock.now()) < Level.FORCE:
             if not hurried and self.stops.level(self.clock.now()) is Level.NOW:
-                # Without it nothing can be saved: a moment more is worth it.
+                # Without the record nothing can be saved, so the read gets a little more time.
                 work.stop_at(self.clock.now() + self.config.ladder.task)
                 hurried = True
             await self.wait()
@@ -402,12 +402,12 @@ class Driver(Generic[T]):
         self._bell.ring()
 
     def _last_moment(self) -> float:
-        """Until when the store may take its time."""
+        """The time until which the store may work."""
         ladder, now = self.config.ladder, self.clock.now()
         return now + (ladder.kill if self.stops.level(now) is Level.FORCE else ladder.cap)
 
     async def _save_last(self, until: float) -> Saved:
-        """The record as it is at the end, within limits. Cancellation: as in `wait`."""
+        """Save the final record, within limits. Cancellation: as in `wait`."""
         journal = self.journal
         if not journal.enabled:
             return Saved(SavedState.NONE)
@@ -427,7 +427,7 @@ class Driver(Generic[T]):
         return Saved(SavedState.SKIPPED) if self.stops.skip_checkpoint and saved.error is None else saved
 
     async def _release(self, until: float) -> None:
-        """Let the next loop use the record, within limits. Cancellation: as in `wait`."""
+        """Release the record for the next loop, within limits. Cancellation: as in `wait`."""
         if not self.journal.claimed:
             return
         work = self.begin(self.journal.release, "release")
@@ -438,7 +438,7 @@ class Driver(Generic[T]):
             _log.warning("a loop could not give its record back: %r", work.outcome)
 
     def task_done(self, task: asyncio.Task[None]) -> None:
-        """The last resort, so that nobody waits for ever: the task is over and the loop is not."""
+        """The last resort when the task is over and the loop is not: no caller may wait for ever."""
         if self.exit is not None:
             return
         error = None if task.cancelled() else task.exception()
@@ -459,7 +459,7 @@ class Driver(Generic[T]):
         self._end(Saved(SavedState.FAILED, why) if self.journal.enabled else Saved(SavedState.NONE))
 
     def _end(self, saved: Saved) -> None:
-        """Everything is recorded: let everybody who waits know, without a pause in between."""
+        """Everything is recorded: wake all waiting callers, without a pause in between."""
         self.look()
         self._too_late()
         for timer in self._timers:

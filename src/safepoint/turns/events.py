@@ -1,6 +1,6 @@
-"""What a loop tells about itself, as one closed union; what its turns do is told by the events of their runs.
+"""A loop's own events, as one closed union; the events of its runs report what its turns do.
 
-A reader is an async iterator that begins where it was made and ends after `LoopEnded`. Nobody who reads can hold the
+A reader is an async iterator that begins where it was made and ends after `LoopEnded`. A reader cannot hold the
 loop: a reader that falls `LIMIT` events behind loses the oldest, and is told how many by `EventsMissed`.
 """
 
@@ -10,10 +10,10 @@ import asyncio
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
 from safepoint.errors import UsageError
+from safepoint.history.values import Value
 from safepoint.turns.exit import ExitState
 from safepoint.turns.turn import TurnOutcome
 
@@ -22,8 +22,7 @@ T = TypeVar("T")
 LIMIT = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class TurnStarted(Generic[T]):
+class TurnStarted(Value, Generic[T], frozen=True):
     """The run of a turn has begun."""
 
     turn: int
@@ -31,32 +30,28 @@ class TurnStarted(Generic[T]):
     consumed: tuple[T, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TurnEnded(Generic[T]):
-    """A turn is over. `consumed` says of which items its outcome is the fate."""
+class TurnEnded(Value, Generic[T], frozen=True):
+    """A turn is over. Its outcome is the fate of the items in `consumed`."""
 
     turn: int
     outcome: TurnOutcome
     consumed: tuple[T, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ItemsDropped(Generic[T]):
-    """A plan has named these items in neither of its lists."""
+class ItemsDropped(Value, Generic[T], frozen=True):
+    """A plan named these items in neither of its lists."""
 
     turn: int
     items: tuple[T, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class EventsMissed:
-    """This reader was too slow: so many events were left out here."""
+class EventsMissed(Value, frozen=True):
+    """This reader was too slow: that many events were dropped here."""
 
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class LoopEnded(Generic[T]):
+class LoopEnded(Value, Generic[T], frozen=True):
     """The one last event."""
 
     exit: ExitState[T]
@@ -66,7 +61,7 @@ LoopEvent: TypeAlias = "TurnStarted[T] | TurnEnded[T] | ItemsDropped[T] | Events
 
 
 class LoopReader(Generic[T]):
-    """One reader's place. Cancellation: no event is lost, this reader can go on."""
+    """One reader of a loop's events. Cancellation: no event is lost; this reader can continue."""
 
     def __init__(self, hub: LoopHub[T]) -> None:
         self._hub = hub
@@ -91,7 +86,7 @@ class LoopReader(Generic[T]):
         return self
 
     async def __anext__(self) -> LoopEvent[T]:
-        """The next event. Cancellation: no event is lost, this reader can go on."""
+        """The next event. Cancellation: no event is lost; this reader can continue."""
         if not self._ended:
             self._hub.check_place()
         while not self._buffer:
@@ -111,7 +106,7 @@ class LoopReader(Generic[T]):
 
 
 class LoopHub(Generic[T]):
-    """Hands events to the readers that are there, on the event loop where the turns are: `home`, once they began."""
+    """Passes events to the attached readers, on the event loop where the turns run: `home`, once they began."""
 
     def __init__(self) -> None:
         self.home: asyncio.AbstractEventLoop | None = None
@@ -127,7 +122,7 @@ class LoopHub(Generic[T]):
         return reader
 
     def check_place(self) -> None:
-        """Refuse to read a live loop anywhere else: events are put at its home, and there a reader is woken."""
+        """Refuse to read a live loop on another event loop: events are queued and readers woken at its home."""
         if self.home is not None and asyncio.get_running_loop() is not self.home:
             raise UsageError(
                 "the loop lives on another event loop: read its events there, and hand on what others need, for "

@@ -1,4 +1,4 @@
-"""How a loop ended, and where every accepted item that no turn has dealt with is now."""
+"""How a loop ended, and the place of every accepted item that no turn has handled."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SavedState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What became of the loop's record, or of an item. It equals its state: `exit.checkpoint == "saved"`."""
+    """The state of the loop's record, or of an item. It equals its state: `exit.checkpoint == "saved"`."""
 
     state: SavedState
     error: BaseException | None = None
@@ -51,7 +51,7 @@ class Saved:
 class FailedTurn(Generic[T]):
     """A turn that failed: `items, error, checkpoint = failed`. `attempt` counts its tries, from 1.
 
-    After a restart `error` has the words of the one that was raised, and `attempt` is 1.
+    After a restart `error` has only the text of the original error, and `attempt` is 1.
     """
 
     items: tuple[T, ...]
@@ -65,10 +65,10 @@ class FailedTurn(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ExitState(Generic[T]):
-    """The same for everybody who waits.
+    """How a loop ended; every caller that waits gets the same value.
 
-    `unhandled`: accepted, and no turn has consumed them. `interrupted`: of the turn that was cut, or that waits for a
-    person. `failed`: the turns that failed and whose items wait for a decision. No item is in two of these.
+    `unhandled`: accepted items that no turn has consumed. `interrupted`: the items of the turn that was cut, or that
+    waits for a person. `failed`: the failed turns whose items wait for a decision. No item is in two of these.
     """
 
     reason: ExitReason

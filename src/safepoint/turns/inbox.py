@@ -1,11 +1,12 @@
-"""One list in which every push, stop and answer is recorded, from any thread. Its order decides who came first.
+"""One list in which every push, stop and answer is recorded, from any thread. Its order decides which came first.
 
 Asking takes no lock: `list.append` is atomic, so a push may come from a thread, a callback or a signal handler that
 interrupts another push. The loop takes the entries out in their order, in its own thread. A push is in time if and
-only if no entry that closes the door stands before it in the list, and whoever pushes knows that at once:
+only if no closing entry stands before it in the list, and the caller of `push` knows that at once:
 
-- before the first closing entry is appended, `_closing` is raised. Who does not see it after appending was in time;
-- otherwise the list itself tells, or the loop has already looked and has written its verdict on the entry.
+- before the first closing entry is appended, `_closing` is raised. A push that does not see it after appending was in
+  time;
+- otherwise the list itself decides, or the loop has already read the entry and has written its verdict on it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Recorded:
 
 
 class Pushed(Recorded, Generic[T]):
-    """Somebody pushed. `preempt`: what is asked of the turn that was seen then. `joins`: the turn it is to join."""
+    """An item was pushed. `preempt`: the ask for the turn that the push saw. `joins`: the turn it is to join."""
 
     __slots__ = ("joins", "preempt", "receipt", "value")
 
@@ -47,7 +48,7 @@ class Pushed(Recorded, Generic[T]):
 
 
 class Withdrawn(Recorded):
-    """The item of that push was taken back; no turn may have it any more."""
+    """The item of that push was withdrawn; no turn may consume it."""
 
     __slots__ = ("receipt",)
 
@@ -57,7 +58,7 @@ class Withdrawn(Recorded):
 
 
 class Decided(Recorded, Generic[T]):
-    """What is to become of a failed turn, or of all of them."""
+    """The user's decision about a failed turn, or about all of them."""
 
     __slots__ = ("failed", "requeue")
 
@@ -68,9 +69,9 @@ class Decided(Recorded, Generic[T]):
 
 
 class StopAsked(Recorded):
-    """Somebody asked the loop to stop. Only one that waits for idleness leaves the door open.
+    """The loop was asked to stop. Only a stop that waits for idleness still lets items in.
 
-    `idle_for=0`: as soon as nothing is left to do, as leaving the loop's block asks for.
+    `idle_for=0`: stop as soon as nothing is left to do, as leaving the loop's block does.
     """
 
     __slots__ = ("ask", "cause", "closes", "idle_for", "receipt", "skip_checkpoint")
@@ -98,14 +99,14 @@ class Answered(Recorded):
 
     __slots__ = ("question", "value")
 
-    def __init__(self, question: str, value: Any) -> None:  # Any: whatever the person answered
+    def __init__(self, question: str, value: Any) -> None:  # Any: the person's answer
         super().__init__()
         self.question = question
-        self.value: Any = value  # Any: as above
+        self.value: Any = value
 
 
 class Closing(Recorded):
-    """The loop itself closes the door: it was idle for long enough, or it is about to end."""
+    """The loop itself stops taking items: it was idle for long enough, or it is about to end."""
 
     __slots__ = ()
     closes = True
@@ -115,23 +116,23 @@ Entry: TypeAlias = "Pushed[T] | StopAsked | Answered | Closing | Withdrawn | Dec
 
 
 class Inbox(Generic[T]):
-    """The list. `put` and `in_time` from anywhere; `take` and `finish` in the loop's thread."""
+    """The list. Call `put` and `in_time` from anywhere; `take` and `finish` in the loop's thread."""
 
     def __init__(self) -> None:
         self._entries: list[Entry[T]] = []
         self._closing = False
-        # Set when the loop has taken the entry that closes the door, before that entry leaves the list.
+        # Set when the loop has taken the closing entry, before that entry leaves the list.
         self._closed = False
-        # The loop has ended and takes nothing any more.
+        # Whether the loop has ended and takes no more entries.
         self.finished = False
 
     @property
     def closed(self) -> bool:
-        """Was a closing entry put in, or is one about to be?"""
+        """Whether a closing entry was put in, or is about to be."""
         return self._closing
 
     def waiting(self) -> list[Entry[T]]:
-        """What the loop has not heard yet, safe in any thread."""
+        """The entries that the loop has not read yet, safe in any thread."""
         return self._entries.copy()
 
     def put(self, entry: Entry[T]) -> None:
@@ -141,12 +142,12 @@ class Inbox(Generic[T]):
             self._entries.append(entry)
 
     def in_time(self, entry: Entry[T]) -> bool:
-        """Does the entry precede the closing of the door?"""
+        """Whether the entry precedes the closing entry."""
         if not self._closing:
             return True
         waiting = self._entries.copy()
-        # Read in this order: an entry that is gone from the list, or that stood before the closing entry in it, was
-        # given its verdict before `_closed` was set.
+        # Read in this order: an entry that has left the list, or that stood before the closing entry, got its verdict
+        # before `_closed` was set.
         closed, verdict = self._closed, entry.in_time
         if verdict is not None:
             return verdict
@@ -159,24 +160,24 @@ class Inbox(Generic[T]):
             entry.in_time = not self._closed
             if entry.closes:
                 self._closed = True
-        del self._entries[: len(taken)]  # what was appended meanwhile stays
+        del self._entries[: len(taken)]  # entries appended meanwhile stay
         return taken
 
     def finish(self) -> list[Entry[T]]:
-        """Nothing is taken from now on. What came too late even for that is returned, and changes nothing."""
+        """Take no more entries. Entries that arrived too late even for that are returned, and change nothing."""
         self.finished = True
         return self.take()
 
 
 class LateItems(Generic[T]):
-    """Items that were pushed after the door was closed, until somebody takes the list and seals it."""
+    """Items that were pushed after the loop was closed to items, until a caller takes the list and seals it."""
 
     def __init__(self) -> None:
         self._entries: list[Pushed[T] | None] = []
         self._sealing = False
 
     def add(self, entry: Pushed[T]) -> bool:
-        """False if the list is sealed: the item is nowhere."""
+        """Add a late item; False if the list is sealed and the item was not added."""
         self._entries.append(entry)
         if not self._sealing:
             return True

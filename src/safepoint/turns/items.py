@@ -1,11 +1,11 @@
 """Accepted items, and the queue in which they wait for a turn.
 
 Every accepted item gets a number in the order of acceptance and keeps it for life. It lives in exactly one place: the
-queue, a turn, a turn that is not over, a failed turn, or nowhere any more because a turn has dealt with it. Going back
-is therefore never a question of order: whatever returns is sorted in by its number, in front of all that came later.
+queue, a turn, a turn that is not over, a failed turn, or nowhere once a turn has handled it. So putting items back
+needs no decision about order: an item that returns is sorted in by its number, in front of all later ones.
 
-The queue is a sorted list with an index by identity. Taking some items out costs what is taken, and a plan looks at
-the queue without a copy: so a turn costs the same whether ten items wait or ten thousand.
+The queue is a sorted list with an index by identity. The cost of taking items out depends only on their number, and a
+plan reads the queue without a copy: so a turn costs the same whether ten items wait or ten thousand.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar, overload
 
+from safepoint.history.values import Value
 from safepoint.turns.receipts import PushReceipt
 
 T = TypeVar("T")
 
-# Of so many items, each is put in or taken out by itself: that moves the others in memory, which is quick for a few.
+# Up to this many items are inserted or removed one by one: that moves the others in memory, which is quick for a few.
 _MANY = 30
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Item(Generic[T]):
-    """One accepted item. Two items are the same only if they are the same object; their values may well be equal.
+class Item(Value, Generic[T], frozen=True, eq=False):
+    """One accepted item. Two items are the same only if they are the same object; their values may be equal.
 
-    `receipt`: of the push that brought it; None for one that an earlier loop has left.
+    `receipt`: of the push that brought it; None for an item that an earlier loop left.
     """
 
     number: int
@@ -37,7 +36,7 @@ class Item(Generic[T]):
 
 
 def in_order(items: Iterable[Item[T]]) -> list[Item[T]]:
-    """The items as they were accepted."""
+    """The items in the order in which they were accepted."""
     return sorted(items, key=_number)
 
 
@@ -52,7 +51,7 @@ def _number(item: Item[T]) -> int:
 class ItemsView(Sequence[T]):
     """The values of the items up to the number `last`, read-only and without a copy. A slice of it is a list.
 
-    A plan that keeps it beyond its own end keeps what it saw: the view is then made a copy before the queue changes.
+    A plan that keeps the view keeps what it saw: the view becomes a copy before the queue changes.
     """
 
     __slots__ = ("__weakref__", "_items", "_last")
@@ -107,7 +106,7 @@ class Buffer(Generic[T]):
         self.fresh = True
 
     def put_back(self, items: Iterable[Item[T]]) -> None:
-        """In their old order, in front of all that came later."""
+        """Sort them in by their numbers, in front of all later ones."""
         returned = list(items)
         self._detach_views()
         if len(returned) > _MANY:
@@ -167,7 +166,7 @@ class Buffer(Generic[T]):
                 view.detach()
 
     def alike(self, value: T) -> Sequence[Item[T]]:
-        """The items that are this very object."""
+        """The items whose value is this very object."""
         return self._by_identity.get(id(value), ())
 
     def snapshot(self) -> list[Item[T]]:
@@ -182,9 +181,9 @@ class Buffer(Generic[T]):
 
 
 class Taken(Generic[T]):
-    """What a callback was given, and how it divides that up. Each item can be named once.
+    """The items that a callback was given, and how it divides them. Each item can be named once.
 
-    It was given `apart`, items that do not wait, and those that do up to the number `last`.
+    It was given `apart`, items that do not wait, and the waiting ones up to the number `last`.
     """
 
     def __init__(self, buffer: Buffer[T], last: int, apart: Sequence[Item[T]] = ()) -> None:
@@ -192,11 +191,11 @@ class Taken(Generic[T]):
         self._last = last
         self._apart = apart
         self._named: set[int] = set()
-        # Of each object that waits more than once: how many of its items were looked at.
+        # For each object that waits more than once: how many of its items were used.
         self._looked_at: dict[int, int] = {}
 
     def claim(self, named: Sequence[T], what: str) -> list[Item[T]]:
-        """The items of these values: the very objects first, equal ones otherwise."""
+        """The items with these values: identical objects first, equal ones otherwise."""
         if isinstance(named, str) or not isinstance(named, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
             raise TypeError(f"{what}={named!r}: write a list of the items that the plan was given")
         return [self._claim_one(value, what) for value in named]
@@ -229,5 +228,5 @@ class Taken(Generic[T]):
 
     @property
     def left(self) -> list[Item[T]]:
-        """What nobody has named."""
+        """The items that the plan has not named."""
         return [item for item in self._given() if item.number not in self._named]

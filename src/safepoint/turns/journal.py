@@ -1,12 +1,12 @@
-"""How a loop's record stays true in the storage while the loop lives.
+"""How a loop's record in the storage stays true while the loop lives.
 
-Every decision about an item queues the changes that it means; `touch` writes what is queued, in a piece of work of its
-own. At most one write is under way, and what changes meanwhile is in the next one. So a burst of pushes costs a few
-writes, and each write replaces one truth by a later one: at no time is the only copy gone.
+Every decision about an item queues its changes; `touch` writes the queue, in a piece of work of its own. At most one
+write is under way, and changes that arrive meanwhile go into the next one. So a burst of pushes costs a few writes, and
+each write replaces one true record by a later one: the only copy is never lost.
 
-Nothing is written before the record was read: what could not be read is never replaced. Nor is what another loop uses:
-the record is claimed before it is read, and given back at the end. Items are encoded off the event loop, unless they
-are few and short.
+Nothing is written before the record was read: a record that could not be read is never replaced. Nor is a record that
+another loop uses: the record is claimed before it is read, and released at the end. Items are encoded off the event
+loop, unless they are few and short.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from safepoint.turns.items import Item
 
 T = TypeVar("T")
 
-# So many short items are encoded in less than a millisecond.
+# This many short items are encoded in less than a millisecond.
 _FEW = 100
 
 
@@ -49,7 +49,7 @@ class Begin(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadedLoop(Generic[T]):
-    """What an earlier loop has left, and its items by their stored numbers."""
+    """The record of an earlier loop, and its items by their stored numbers."""
 
     stored: StoredLoop
     items: Mapping[int, Item[T]]
@@ -57,7 +57,7 @@ class LoadedLoop(Generic[T]):
 
 @dataclass(slots=True)
 class _Batch(Generic[T]):
-    """What one write is to make true."""
+    """The changes of one write."""
 
     added: dict[int, Item[T]] = field(default_factory=dict[int, Item[T]])
     changes: list[LoopChange] = field(default_factory=list[LoopChange])
@@ -65,12 +65,12 @@ class _Batch(Generic[T]):
     lost: dict[int, StoreError] = field(default_factory=dict[int, StoreError])
 
     def before(self, later: _Batch[T]) -> _Batch[T]:
-        """Both, as one."""
+        """Both batches as one."""
         return _Batch({**self.added, **later.added}, self.changes + later.changes, self.then + later.then)
 
 
 class Journal(Generic[T]):
-    """Without a storage it does nothing, and says so."""
+    """Without a storage it does nothing, and reports that."""
 
     def __init__(self, storage: LoopStorage | None, id: str, codec: ItemCodec[T]) -> None:
         self._storage = storage
@@ -78,14 +78,14 @@ class Journal(Generic[T]):
         self._codec = codec
         self._claimant = uuid.uuid4().hex
         self._epoch = 0
-        # A claim was begun: from then on the record may be ours.
+        # Whether a claim was begun: from then on the record may be ours.
         self.claimed = False
         self.error: BaseException | None = None
         self._begin: Begin | None = None
         self._on_lost: Callable[[Item[T], StoreError], object] | None = None
         self._work: Work[None] | None = None
         self._next: _Batch[T] = _Batch()
-        # What the number of an item of this loop is below its number in the storage.
+        # The difference between an item's number in the storage and its number in this loop.
         self._base = 0
         self._history: Sequence[Message] = ()
         self._lost: StoreError | None = None
@@ -96,7 +96,7 @@ class Journal(Generic[T]):
 
     @property
     def busy(self) -> bool:
-        """Is anything known that the storage does not know?"""
+        """Whether there are changes that the storage does not have."""
         return self._work is not None or (self._dirty and self._begin is not None)
 
     @property
@@ -112,9 +112,9 @@ class Journal(Generic[T]):
         return bool(self._next.added or self._next.changes)
 
     async def load(self) -> LoadedLoop[T]:
-        """What an earlier loop has left. Raises what the storage raises, or `StoreCorrupt`.
+        """Read the record of an earlier loop. Raises the storage's errors, or `StoreCorrupt`.
 
-        Cancellation: the record may be claimed, and is as it was.
+        Cancellation: the record may be claimed; it is unchanged.
         """
         assert self._storage is not None
         self.claimed = True
@@ -125,12 +125,12 @@ class Journal(Generic[T]):
         return LoadedLoop(stored, read() if len(stored.items) < _FEW else await off_loop(read, "read items"))
 
     async def release(self) -> None:
-        """Let another loop use the record. Cancellation: it is free or it is not."""
+        """Let another loop use the record. Cancellation: it is released or it is not."""
         assert self._storage is not None
         await self._storage.release(self._id, self._claimant)
 
     def open(self, begin: Begin, on_lost: Callable[[Item[T], StoreError], object]) -> None:
-        """The record was read; from now on it is kept up to date. `on_lost`: called for an item that has no form."""
+        """The record was read; keep it up to date from now on. `on_lost`: called for an item that cannot be written."""
         self._begin, self._on_lost = begin, on_lost
         self._write()
 
@@ -150,9 +150,9 @@ class Journal(Generic[T]):
             self.record(ItemsMoved(numbers, turn, joining))
 
     def set_history(self, messages: Sequence[Message]) -> None:
-        """The conversation is this; only what differs from what is known is written."""
+        """Set the conversation; only the difference to the known one is written."""
         known = self._history
-        # One comparison in C finds what is usual: the conversation has grown.
+        # One comparison in C covers the usual case: the conversation has grown.
         grown = list(messages[: len(known)]) == list(known)
         index = len(known) if grown else common(known, messages)
         if index < len(known) or index < len(messages):
@@ -164,7 +164,7 @@ class Journal(Generic[T]):
             self._next.changes += changes
 
     def after(self, call: Callable[[], object]) -> None:
-        """Call it once all that was recorded so far is stored; at once if nothing is to be stored."""
+        """Call it once everything recorded so far is stored; at once if nothing is to be stored."""
         if self.enabled and (self._work is not None or self._dirty):
             self._next.then.append(call)
         else:
@@ -176,12 +176,12 @@ class Journal(Generic[T]):
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def touch(self) -> None:
-        """Write what is queued, unless a write failed: then the loop ends, and `write_last` tries again."""
+        """Write the queue, unless a write failed: then the loop ends, and `write_last` tries again."""
         if self.error is None:
             self._write()
 
     def write_last(self) -> None:
-        """Once more, also after a failure; nothing changes any more."""
+        """Write once more, also after a failure; no change follows."""
         self._write()
 
     def hurry(self, until: float) -> None:
@@ -190,14 +190,14 @@ class Journal(Generic[T]):
             self._work.stop_at(until)
 
     def saved(self, *, empty: bool) -> Saved:
-        """What is to be said of the record at the end. `empty`: nothing is left to be stored."""
+        """The state of the record at the end. `empty`: nothing is left to store."""
         error = self.error or self._lost
         if error is not None:
             return Saved(SavedState.FAILED, error)
         return Saved(SavedState.NONE if empty else SavedState.SAVED)
 
     def end(self, saved: Saved) -> None:
-        """Nothing is written any more: whoever still waits for an item to be saved is told."""
+        """No more writes follow: wake the callers that still wait for an item to be saved."""
         last, self._next = self._next, _Batch()
         for item in last.added.values():
             if item.receipt is not None:
@@ -226,7 +226,7 @@ class Journal(Generic[T]):
         assert self._work is not None
         outcome, self._work = self._work.outcome, None
         if not isinstance(outcome, Returned):
-            # Nobody knows whether it happened. If it did, the next write makes the same true once more.
+            # It is unknown whether the write happened. If it did, the next write repeats it harmlessly.
             self.error = (
                 outcome.error if isinstance(outcome, Failed) else StoreError("the record was not saved in time")
             )
@@ -245,7 +245,7 @@ class Journal(Generic[T]):
 
 
 def _written(items: Iterable[Item[T]], codec: ItemCodec[T]) -> tuple[dict[int, str], dict[int, StoreError]]:
-    """The texts, and what kept the others from having one, by number."""
+    """The texts, and the errors of items without one, by number."""
     texts: dict[int, str] = {}
     lost: dict[int, StoreError] = {}
     for item in items:
@@ -259,5 +259,5 @@ def _written(items: Iterable[Item[T]], codec: ItemCodec[T]) -> tuple[dict[int, s
 def _read_items(items: Sequence[StoredItem], codec: ItemCodec[T], base: int) -> dict[int, Item[T]]:
     try:
         return {item.number: Item(item.number - base, codec.decode(item.text)) for item in items}
-    except Exception as error:  # the codec is the user's own
+    except Exception as error:  # the user's codec may raise anything
         raise StoreCorrupt(f"the loop's record can't be read: {error!r}; it was left as it is") from error

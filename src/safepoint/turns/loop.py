@@ -1,7 +1,7 @@
-"""A long-lived loop that turns what is pushed to it into turns of an agent.
+"""A long-lived loop that makes turns of an agent from the items pushed to it.
 
-This is the side that callers see, from any thread: it checks words, records what was asked and hands out receipts. What
-comes of it is decided in the loop's own task (`driver`, `serving`), by the order in which it was recorded (`inbox`).
+This is the callers' side, for any thread: it checks arguments, records requests and returns receipts. The loop's own
+task (`driver`, `serving`) decides, in the order in which the requests were recorded (`inbox`).
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ T = TypeVar("T")
 class TurnLoop(Generic[T]):
     """`TurnLoop(agent)`: every batch of pushed text becomes one user message of one conversation.
 
-    `plan` divides what waits into turns, `prepare` chooses the agent, `on_events` watches a turn. With `store` and
-    `checkpoint_id` the loop keeps a record from which the next one goes on; `plan_resume` decides how.
+    `plan` divides the waiting items into turns, `prepare` chooses the agent, `on_events` watches a turn. With `store`
+    and `checkpoint_id` the loop keeps a record from which the next one continues; `plan_resume` decides how.
     """
 
     @overload
@@ -148,11 +148,11 @@ class TurnLoop(Generic[T]):
         interrupt: bool = False,
         join: bool = False,
     ) -> PushReceipt:
-        """Add an item, and perhaps ask the turn that runs now to stop, or to take it in. Safe from any thread.
+        """Add an item, and optionally ask the running turn to stop or to take the item in. Safe from any thread.
 
         `preempt` stops that turn at a safe point, `interrupt` at once; with `join` the item becomes a message of its
-        conversation, if a model call follows there. A push that comes after a stop is refused and kept as late; once
-        the late items were taken, it raises. With a store, an item whose type has no codec is refused: `receipt.error`.
+        conversation, if a model call follows there. A push after a stop is refused and kept as late; once the late
+        items were taken, it raises. With a store, an item whose type has no codec is refused: `receipt.error`.
         """
         seen = self._driver.state.turn
         if strategy is None:
@@ -175,7 +175,7 @@ class TurnLoop(Generic[T]):
         if not receipt.accepted:
             receipt.settle_result(ItemOutcome.LATE)
             if not self._late.add(entry):
-                raise UsageError(f"the loop has stopped and its late items were taken: nobody would ever see {item!r}")
+                raise UsageError(f"the loop has stopped and its late items were taken: {item!r} would be lost")
         return receipt
 
     def _entry(self, item: T, receipt: PushReceipt, options: PushOptions, seen: Turn[T] | None) -> Pushed[T]:
@@ -202,7 +202,7 @@ class TurnLoop(Generic[T]):
     ) -> StopReceipt:
         """Ask the loop to end, after the running turn or as `at` says. Safe from any thread and any signal handler.
 
-        May be called many times, and only gets stronger. `idle_for` waits for so many seconds without any work.
+        May be called many times, and only gets stronger. `idle_for` waits for that many seconds without any work.
         """
         ask = stop_ask(at, within, idle_for, cause, self._driver.clock)
         self._stop_asked = True
@@ -216,12 +216,12 @@ class TurnLoop(Generic[T]):
 
     @property
     def questions(self) -> tuple[Question, ...]:
-        """What the turn that waits for a person asks; also after a loop that ended for that. Safe in any thread."""
+        """The questions of the turn that waits for a person, also after the loop has ended. Safe in any thread."""
         asks = self._driver.state.asks
         return asks.questions if asks is not None else ()
 
-    def answer(self, id: str, value: Any) -> None:  # Any: whatever the person answered
-        """Answer one of `questions`. Safe from any thread; before the start it is kept for a turn that goes on.
+    def answer(self, id: str, value: Any) -> None:  # Any: the person's answer
+        """Answer one of `questions`. Safe from any thread; before the start it is kept for a turn that continues.
 
         An answer that meets a stop is not used: the turn is kept with its question.
         """
@@ -234,9 +234,9 @@ class TurnLoop(Generic[T]):
 
     @property
     def view(self) -> LoopView[T]:
-        """The live turn, what waits and what failed, as they are now. Safe from any thread."""
+        """The live turn, the waiting items and the failed turns at this moment. Safe from any thread."""
         state = self._driver.state
-        # In this order: an item that the loop takes over meanwhile is seen twice, and told apart by its receipt.
+        # In this order: an item that the loop takes over meanwhile is seen twice, and recognised by its receipt.
         unheard = [entry for entry in self._driver.inbox.waiting() if isinstance(entry, Pushed)]
         turn, waiting = state.turn, [*state.buffer.snapshot(), *tuple(state.joining)]
         known = {id(item.receipt) for item in waiting if item.receipt is not None}
@@ -249,28 +249,28 @@ class TurnLoop(Generic[T]):
         return LoopView(seen, tuple(queue), tuple(failure.told for failure in tuple(state.failures)))
 
     def requeue(self, failed: FailedTurn[T] | None = None) -> None:
-        """Let a failed turn be tried again, or all of them. Safe from any thread, also before the start.
+        """Retry a failed turn, or all of them. Safe from any thread, also before the start.
 
-        It goes on from its checkpoint, unless its conversation has moved on since. While the loop ends it changes
+        It continues from its checkpoint, unless its conversation has moved on since. While the loop ends this changes
         nothing: the turn is in `exit.failed`, and in the record for the next loop.
         """
         self._record(Decided(failed, requeue=True))
 
     def discard(self, failed: FailedTurn[T] | None = None) -> None:
-        """Give a failed turn up, or all of them: its items leave the record. Safe from any thread.
+        """Discard a failed turn, or all of them: its items leave the record. Safe from any thread.
 
-        While the loop ends it changes nothing, as with `requeue`.
+        While the loop ends this changes nothing, as with `requeue`.
         """
         self._record(Decided(failed, requeue=False))
 
     def take_late_items(self) -> list[T]:
-        """The items that were refused. It seals the list: a push after this raises. The same list each time."""
+        """The items that were refused. This seals the list: a later push raises. Returns the same list each time."""
         if not self._driver.inbox.closed:
             raise UsageError("the loop accepts items, so none is late yet: call it after `await loop.wait()`")
         return self._late.take()
 
     def _record(self, entry: Entry[T]) -> bool:
-        """Record it and wake the loop. False if the event loop is closed and nobody will ever look."""
+        """Record it and wake the loop. False if the event loop is closed, so that the entry would never be read."""
         driver = self._driver
         driver.inbox.put(entry)
         event_loop = self._event_loop
@@ -286,7 +286,7 @@ class TurnLoop(Generic[T]):
     # -- living --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to serve, in a task of its own. The second time it does nothing."""
+        """Begin to serve, in a task of its own. A second call does nothing."""
         if self._task is not None:
             return
         supervisor = self._driver.attach()
@@ -300,11 +300,11 @@ class TurnLoop(Generic[T]):
         return self._driver.ended.is_set
 
     def events(self) -> LoopReader[T]:
-        """What the loop tells from now on: its turns, dropped items, its end. For `async for`, in the loop's thread."""
+        """The loop's events from now on: its turns, dropped items, its end. For `async for`, in the loop's thread."""
         return self._driver.hub.read()
 
     async def wait(self) -> ExitState[T]:
-        """Wait for the end; also before the start. It never raises `exit.error`.
+        """Wait for the end; may be called before the start. It never raises `exit.error`.
 
         Cancellation: only the waiting ends; leaving the loop's block is what stops the loop.
         """
@@ -336,17 +336,17 @@ class TurnLoop(Generic[T]):
     # -- the block -----------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> TurnLoop[T]:
-        """Start. Cancellation: there is nothing to wait for."""
+        """Start the loop. Never waits. Cancellation: leaving the block is what stops the loop."""
         self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait until what was pushed is handled, stop, and raise `exit.error`; after an exception, stop NOW.
+        """Wait until all pushed items are handled, stop, and raise `exit.error`; after an exception, stop NOW.
 
-        If somebody has asked for a stop, that one counts. A turn that waits for a person ends the loop.
-        Cancellation: stops NOW, waits until the record is saved, within limits, then goes on.
+        An earlier stop takes precedence. A turn that waits for a person ends the loop.
+        Cancellation: stops NOW, waits until the record is saved, within limits, and is then raised again.
         """
         assert self._task is not None
         if error is not None:

@@ -1,4 +1,4 @@
-"""The words of `push` and `stop`, checked where they are called: a contradiction is refused and asks nothing."""
+"""The options of `push` and `stop`, checked where they are called: a contradiction is refused and asks nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PushOptions:
-    """What a push asks of the turn that is seen at that moment; also what a strategy returns.
+    """What a push asks of the turn that it sees; also the return value of a strategy.
 
     `interrupt`: the turn stops NOW, as a streaming answer has no safe point before its end. `join`: the item becomes a
     message of that turn's conversation, if a model call follows there.
@@ -49,14 +49,14 @@ class PushOptions:
                 raise ValueError(f"{name}={value!r}: write a number of seconds above 0, or leave it out")
 
     def ask(self, clock: Clock) -> tuple[Ask, float | None] | None:
-        """What the turn is to be asked, and not before when; None if nothing."""
+        """The ask for the turn, and the time before which it is not made; None if nothing is asked."""
         at = SafePoint.NOW if self.interrupt else self.preempt
         if at is None:
             return None
         now, due = clock.now(), None
         if self.delay is not None:
             now = due = now + self.delay
-        # With a limit it may become NOW, which reaches everything below; so nested agents hear of it from the start.
+        # With a limit it may become NOW, which reaches everything below; so nested agents get it from the start.
         reason = Reason("another message took the floor", Source.PREEMPT)
         recursive = self.within is not None or self.interrupt
         return make_ask(at, within=self.within, recursive=recursive, reason=reason, now=now, wall=clock.wall()), due
@@ -67,9 +67,9 @@ Strategy: TypeAlias = Callable[["Turn[T] | None"], "PushOptions | None"]
 
 
 def from_strategy(strategy: Strategy[T], turn: Turn[T] | None, *, beside: Sequence[object]) -> PushOptions:
-    """What the strategy makes of the live turn. It runs here, in the pusher's thread, and nothing waits for it.
+    """The options that the strategy chooses for the live turn. It runs in the pusher's thread; nothing waits for it.
 
-    `beside`: what else was written, which must be nothing.
+    `beside`: the other options of the call, which must be empty.
     """
     if any(option is not None and option is not False for option in beside):
         raise ValueError("strategy=… decides all options: leave preempt, within, delay, interrupt and join out")
@@ -84,7 +84,7 @@ def from_strategy(strategy: Strategy[T], turn: Turn[T] | None, *, beside: Sequen
 def stop_ask(
     at: SafePoint | None, within: float | None, idle_for: float | None, cause: str | None, clock: Clock
 ) -> Ask | None:
-    """What the running turn is to be asked; None if it is to run to its end."""
+    """The ask for the running turn; None if it is to run to its end."""
     if cause is not None and not isinstance(cause, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
         raise ValueError(f"cause={cause!r}: write a str")
     if idle_for is not None:

@@ -1,8 +1,8 @@
-"""What a plan says: which items make the next turn, and how its run is started.
+"""What a plan decides: which items make the next turn, and how its run is started.
 
-A plan sees everything that waits, in order, and divides it up: `consumed` by the turn, `remaining` for a later one, and
-the rest, which is dropped on purpose, or kept with `keep_rest=True`. A plan without input makes no turn: its items wait
-until something new comes.
+A plan sees all waiting items, in order, and divides them: `consumed` by the turn, `remaining` for a later one, and the
+rest, which is dropped on purpose, or kept with `keep_rest=True`. A plan without input makes no turn: its items wait
+until a new one arrives.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ValueT = TypeVar("ValueT")
 class Previous(Generic[T]):
     """The turn before. `messages` is its closed history; `preempted` are the items it lost to a push.
 
-    After a restart `outcome` and `result` are those of a turn that nobody remembers: ENDED, and None.
+    After a restart `outcome` and `result` are unknown: ENDED, and None.
     """
 
     outcome: TurnOutcome
@@ -45,10 +45,10 @@ class Previous(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class PlanContext(Generic[T]):
-    """What the planning callbacks know.
+    """The facts for the planning callbacks.
 
-    `history`: the conversation to go on from. `checkpoint`: of a turn that was stopped and can go on, if there is one;
-    `said`: its items, whose message is in that conversation already. `plan`: for `prepare`, what the plan was.
+    `history`: the conversation to continue. `checkpoint`: of a stopped turn that can continue, if there is one; `said`:
+    its items, whose message is in that conversation already. `plan`: for `prepare`, the plan of the turn.
     """
 
     loop: TurnLoop[T]
@@ -71,7 +71,7 @@ class Plan(Generic[T]):
     remaining: Sequence[T] = ()
     history: Sequence[Message] = ()
     session: SessionProtocol | None = None
-    deps: Any = None  # Any: whatever the agent depends on
+    deps: Any = None  # Any: the agent's dependencies
     budget: Budget | None = None
     token: CancelToken | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: the plan's own
@@ -94,7 +94,7 @@ class Plan(Generic[T]):
         )
 
     def continued(self) -> ResumePlan[T]:
-        """How the same turn goes on: with the options that it began with."""
+        """How the same turn continues: with the options that it began with."""
         return ResumePlan(
             self.consumed,
             keep_rest=True,
@@ -107,7 +107,7 @@ class Plan(Generic[T]):
 
 
 class _AsPlanned(Enum):
-    """The default of a `ResumePlan`: what the plan of the turn says, whatever that is."""
+    """The default of a `ResumePlan`: the value in the plan of the turn."""
 
     AS_PLANNED = "as planned"
 
@@ -117,22 +117,22 @@ AS_PLANNED: Final = _AsPlanned.AS_PLANNED
 
 @dataclass(frozen=True, slots=True)
 class ResumePlan(Generic[T]):
-    """The stopped turn goes on. `message`, `answers` and `on_unknown` are those of `Resume`.
+    """The stopped turn continues. `message`, `answers` and `on_unknown` are those of `Resume`.
 
-    Session, deps, budget, token and metadata that are left out are those of the turn's plan. `checkpoint`: where to go
-    on; left out, the one of the stopped turn. Questions without an answer wait for `loop.answer(…)`.
+    Session, deps, budget, token and metadata default to those of the turn's plan. `checkpoint` defaults to the one of
+    the stopped turn. Questions without an answer wait for `loop.answer(…)`.
     """
 
     consumed: Sequence[T]
     remaining: Sequence[T] = ()
     message: Prompt | None = None
-    answers: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: whatever people answered
+    answers: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: people's answers
     on_unknown: OnUnknown = "tell"
     session: SessionProtocol | _AsPlanned | None = AS_PLANNED
-    deps: Any = AS_PLANNED  # Any: as above
+    deps: Any = AS_PLANNED  # Any: the agent's dependencies
     budget: Budget | _AsPlanned | None = AS_PLANNED
     token: CancelToken | _AsPlanned | None = AS_PLANNED
-    metadata: Mapping[str, Any] | _AsPlanned = AS_PLANNED  # Any: as above
+    metadata: Mapping[str, Any] | _AsPlanned = AS_PLANNED  # Any: the plan's own
     keep_rest: bool = False
     checkpoint: Checkpoint | None = None
 
@@ -146,7 +146,7 @@ class ResumePlan(Generic[T]):
         )
 
     def completed(self, plan: Plan[T] | ResumePlan[T] | None) -> ResumePlan[T]:
-        """With the options that were left out as that plan has them; without a plan, with none."""
+        """The same, with omitted options taken from that plan; without a plan, they stay empty."""
         made: Plan[T] | ResumePlan[T] = plan if plan is not None else Plan(None, ())
         return replace(
             self,
@@ -186,7 +186,7 @@ def _chosen(said: ValueT | _AsPlanned, planned: ValueT | _AsPlanned, default: Va
 
 def _check_rest(remaining: Sequence[Any], *, keep_rest: bool) -> None:  # Any: items of any type
     if keep_rest and len(remaining):
-        raise ValueError("keep_rest=True keeps whatever is not consumed: leave remaining out")
+        raise ValueError("keep_rest=True keeps all items that are not consumed: leave remaining out")
 
 
 AnyPlan: TypeAlias = "Plan[T] | ResumePlan[T]"
@@ -205,9 +205,9 @@ PlanResume: TypeAlias = Callable[
 
 
 def one_message(ctx: PlanContext[T], items: Sequence[T]) -> Plan[T] | ResumePlan[T]:
-    """The plan of `TurnLoop(agent)`: all text that waits becomes one message of one conversation.
+    """The plan of `TurnLoop(agent)`: all waiting text becomes one message of one conversation.
 
-    What a turn has said that was stopped is not said again: that turn goes on, with what is new.
+    The message of a stopped turn is not said again: that turn continues, with the new text.
     """
     strangers = [item for item in items if not isinstance(item, str)]
     if strangers:

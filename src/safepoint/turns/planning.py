@@ -1,8 +1,8 @@
-"""From what waits to a plan that can be carried out: which items, which options, anew or from a checkpoint.
+"""From waiting items to a plan that can be carried out: which items, which options, anew or from a checkpoint.
 
-The plan is the user's own; what is decided here is that a message is said once. A turn that was stopped goes on with
-the options of its plan; one that was preempted, and whose items wait again, goes on if the plan wants just these items,
-and is taken back from the conversation if the plan wants others.
+The plan is the user's own; this module makes sure that a message is said once. A stopped turn continues with the
+options of its plan. A preempted turn whose items wait again continues if the plan wants exactly these items, and is
+removed from the conversation if the plan wants others.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Ready(Generic[T]):
-    """A plan that can be carried out. `left`: what is known of its turn. `checkpoint`: where it goes on, if it does.
+    """A plan that can be carried out. `left`: the data of its turn. `checkpoint`: where it continues, if it does.
 
-    `replaces`: a turn that is not over, and of which nothing was said that counts. `taken_back`: one that has said
-    something, which is taken out of the conversation first.
+    `replaces`: a turn that is not over and has said nothing that counts. `taken_back`: a turn whose messages are
+    removed from the conversation first.
     """
 
     plan: Plan[T] | ResumePlan[T]
@@ -51,7 +51,7 @@ class Ready(Generic[T]):
 
 
 class Planner(Generic[T]):
-    """Asks the callbacks of a driver."""
+    """Calls the planning callbacks of a driver."""
 
     def __init__(self, driver: Driver[T]) -> None:
         self._driver = driver
@@ -59,7 +59,7 @@ class Planner(Generic[T]):
         self._config = driver.config
 
     async def plan(self, opening: Opening[T]) -> Ready[T] | None:
-        """What the next turn is; None if there is none, and then everything about that is settled.
+        """Plan the next turn; None if there is none, and then everything about that is settled.
 
         Cancellation: as in `Driver.wait`, here and below.
         """
@@ -84,7 +84,7 @@ class Planner(Generic[T]):
             if division is not None:
                 break
             self._driver.look()
-            self._state.purge_withdrawn()  # an item was withdrawn while the plan was made of it: once more, without it
+            self._state.purge_withdrawn()  # an item was withdrawn during planning: plan again without it
         if isinstance(plan, Plan) and plan.input is None:
             self._wait_for_more(opening, division)
             return None
@@ -104,7 +104,7 @@ class Planner(Generic[T]):
         return cast("Plan[T] | ResumePlan[T]", plan)
 
     def _resumption(self, plan: ResumePlan[T], division: Division[T], said: Unfinished[T] | None) -> Ready[T]:
-        """The plan wants to go on from a checkpoint: that of a session, or of the turn whose items wait again."""
+        """The plan continues from a checkpoint: that of a session, or of the turn whose items wait again."""
         if said is not None and said.checkpoint is not None and _is_of(plan, said.checkpoint):
             made = plan.completed(said.plan)
             step = next_step(said, session_of(made), ())
@@ -123,7 +123,7 @@ class Planner(Generic[T]):
     # -- a turn that is not over ---------------------------------------------------------------------------------------
 
     async def _plan_again(self, opening: Opening[T], left: Unfinished[T]) -> Ready[T] | None:
-        """The plan that made the turn makes its resumption: it is given the items of that turn and no others."""
+        """The plan that made the turn also resumes it: it gets the items of that turn and no others."""
         plan = left.plan
         if plan is None:
             plan = await self._asked(opening, _view_of(left.items))
@@ -143,7 +143,7 @@ class Planner(Generic[T]):
         return self._continued(opening, left, plan, step, whole)
 
     async def _plan_resumed(self, opening: Opening[T], left: Unfinished[T]) -> Ready[T] | None:
-        """The user's own `plan_resume` decides, and sees everything."""
+        """The user's `plan_resume` decides, and sees everything."""
         assert self._config.plan_resume is not None
         self._state.buffer.fresh = False
         while True:
@@ -209,9 +209,9 @@ class Planner(Generic[T]):
     # -- taking back ---------------------------------------------------------------------------------------------------
 
     async def take_back(self, ready: Ready[T]) -> Ready[T]:
-        """The turn whose items wait again is taken out of the conversation, before they are said anew.
+        """Remove the turn whose items wait again from the conversation, before they are said anew.
 
-        What its calls have done is told with the new message: it stays done.
+        The new message reports the effects of its calls, which remain.
         """
         left = ready.taken_back
         if left is None:

@@ -1,4 +1,4 @@
-"""The preempt controller: which turn a push wanted to stop, until what came of that is known.
+"""The preempt controller: which turn a push asked to stop, until the outcome is known.
 
     NEW ──delay──▶ DELAYED ──────────────the turn is over──────────────┐
      │ │ │          │   │ the delay is over                            │
@@ -10,10 +10,10 @@
      │ └──turn is active──▶   ASKED ◀────┘ ──the turn is over──▶  RESOLVED
      └──the turn is over──────────────────────────────────────────────▲
 
-A preempt belongs to the turn that was seen at the push, and to no other; a push that saw none has none. Asking is the
-core's business: in ASKED the run has the ask, folds it with others and keeps its deadline. Here is only what the core
-does not know: that a turn may not have its run yet, and that a wish may come later than the push. Everything is settled
-with the turn.
+A preempt belongs to the turn that the push saw, and to no other; a push that saw none has none. The core handles the
+ask: in ASKED the run has it, folds it with others and keeps its deadline. This module handles what the core does not
+know: a turn may not have its run yet, and a preempt may be due later than the push. Everything is settled with the
+turn.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _MOVES = {
 
 @dataclass(slots=True, eq=False)
 class Preempt(Generic[T]):
-    """One wish. `due`: the time before which it is not asked; `turn`: the one that was seen."""
+    """One preempt. `due`: the time before which it is not asked; `turn`: the turn that the push saw."""
 
     ask: Ask
     due: float | None
@@ -65,7 +65,7 @@ class Preempt(Generic[T]):
 
 
 class PreemptController(Generic[T]):
-    """The wishes that are not settled. All of them are for the present turn: those for others are settled at once."""
+    """The unsettled preempts. All are for the present turn: those for other turns are settled at once."""
 
     def __init__(self, on_asked: Callable[[], object]) -> None:
         self._on_asked = on_asked
@@ -73,7 +73,7 @@ class PreemptController(Generic[T]):
         self.moves: Moves = Counter()
 
     def take(self, preempt: Preempt[T], present: Turn[T] | None, clock: Clock) -> None:
-        """A push was accepted that wants this."""
+        """An accepted push asks for this preempt."""
         turn = preempt.turn
         if turn is not present or turn.phase is TurnPhase.OVER:
             self._resolve(preempt, PushOutcome.FINISHED_FIRST)
@@ -86,13 +86,13 @@ class PreemptController(Generic[T]):
                 self._due(preempt, turn)
 
     def turn_began(self, turn: Turn[T]) -> None:
-        """The turn has a run: what was held for it is asked."""
+        """The turn has a run: ask it for the held preempts."""
         for preempt in self._open:
             if preempt.state is PreemptState.HELD:
                 self._ask(preempt, turn)
 
     def turn_over(self, turn: Turn[T], *, planned: bool) -> None:
-        """The turn is over, or was never more than a plan: everything that was wanted of it is settled."""
+        """The turn is over, or never got beyond its plan: settle all its preempts."""
         open_ones, self._open = self._open, []
         for preempt in open_ones:
             if preempt.timer is not None:

@@ -1,4 +1,4 @@
-"""What a push and a stop return: what was asked, whether it was in time, and what came of it.
+"""What a push and a stop return: the request, whether it was in time, and its outcome.
 
 Both are settled once, in the loop's thread, when their outcome is true and recorded: a preempt when its turn is over, a
 stop when the loop has ended and its record is saved. Every receipt is settled at the latest by the end of the loop.
@@ -17,14 +17,14 @@ from safepoint.agent.result import RunResult
 from safepoint.errors import NotEnded, StoreError, UsageError, WaitInsideRun
 from safepoint.turns.exit import Saved, SavedState
 
-# The loops that the current task or thread works for: it must not wait for them.
+# The loops that the current task or thread works for: it must not wait for their end.
 inside_loops: ContextVar[tuple[object, ...]] = ContextVar("safepoint_inside_loops", default=())
 
 OutcomeT = TypeVar("OutcomeT")
 
 
 class PushOutcome(StrEnum):
-    """What came of the wish to preempt, or to join."""
+    """The outcome of the request to preempt, or to join."""
 
     PREEMPTED = "preempted"
     NOTHING_TO_PREEMPT = "nothing_to_preempt"
@@ -36,7 +36,7 @@ class PushOutcome(StrEnum):
 
 
 class StopOutcome(StrEnum):
-    """What came of a stop."""
+    """The outcome of a stop."""
 
     CLEAN = "clean"
     STOPPED = "stopped"
@@ -45,10 +45,10 @@ class StopOutcome(StrEnum):
 
 
 class ItemOutcome(StrEnum):
-    """What became of an item that has no result."""
+    """The fate of an item that has no result."""
 
     PREEMPTED = "preempted"
-    """A push took the floor from its turn, and the loop was made with `carry="drop"`."""
+    """A push preempted its turn, and the loop was made with `carry="drop"`."""
     DROPPED = "dropped"
     """A plan named it in neither of its lists."""
     FAILED = "failed"
@@ -59,7 +59,7 @@ class ItemOutcome(StrEnum):
     """Its type has no codec: `receipt.error` says so."""
     WITHDRAWN = "withdrawn"
     INTERRUPTED = "interrupted"
-    """The loop ended while its turn could go on."""
+    """The loop ended while its turn could still continue."""
     UNHANDLED = "unhandled"
     """The loop ended before a turn had consumed it."""
 
@@ -68,7 +68,7 @@ ItemResult: TypeAlias = RunResult[Any] | ItemOutcome  # Any: of any output type
 
 
 def refuse_inside(loop: object, what: str) -> None:
-    """Waiting in a callback or a turn of the loop for something that comes after it would never end."""
+    """Refuse to wait, inside a callback or a turn of the loop, for something that comes after it."""
     if any(loop is other for other in inside_loops.get()):
         raise WaitInsideRun(f"{what} was waited for inside the loop itself: return, and wait from outside")
 
@@ -83,7 +83,7 @@ def refuse_in_its_thread(event_loop: asyncio.AbstractEventLoop | None, instead: 
 
 
 class _Settled(Generic[OutcomeT]):
-    """A value that comes once, for any number of waiters in any thread."""
+    """A value that is set once, for any number of waiters in any thread."""
 
     __slots__ = ("latch", "value")
 
@@ -98,10 +98,10 @@ class _Settled(Generic[OutcomeT]):
 
 
 class LoopReceipt(Generic[OutcomeT]):
-    """The receipt of something asked of a loop."""
+    """The receipt of a request to a loop."""
 
     def __init__(self, loop: object, *, accepted: bool = True) -> None:
-        # What was asked came before the end; for a push, before the door was closed.
+        # Whether the request came before the end; for a push, before the loop stopped taking items.
         self.accepted = accepted
         self._loop = loop
         self._outcome: _Settled[OutcomeT] = _Settled()
@@ -113,7 +113,7 @@ class LoopReceipt(Generic[OutcomeT]):
 
     @property
     def outcome(self) -> OutcomeT:
-        """What `wait` returns. Raises `NotEnded` before that is known."""
+        """The value that `wait` returns. Raises `NotEnded` before it is known."""
         if self._outcome.value is None:
             raise NotEnded("what comes of it is not known yet: write `await receipt.wait()` first")
         return self._outcome.value
@@ -124,7 +124,7 @@ class LoopReceipt(Generic[OutcomeT]):
     async def wait(self, timeout: float | None = None) -> OutcomeT:
         """Wait until the outcome is true and recorded. Raises TimeoutError after `timeout` seconds.
 
-        Cancellation: only the waiting ends; what was asked stands.
+        Cancellation: only the waiting ends; the request stands.
         """
         await self._until(self._outcome.latch, timeout)
         return self.outcome
@@ -155,8 +155,8 @@ class StopReceipt(LoopReceipt[StopOutcome]):
 class PushReceipt(LoopReceipt[PushOutcome]):
     """`accepted`: the loop has the item and accounts for it in its exit state.
 
-    `await receipt.wait()`: was a turn preempted, did the item join? `await receipt.saved()`: it outlives this process.
-    `await receipt.result()`: what became of it. `receipt.withdraw()` takes it back.
+    `await receipt.wait()`: whether a turn was preempted, or the item joined. `await receipt.saved()`: the item outlives
+    this process. `await receipt.result()`: its result. `receipt.withdraw()` takes it back.
     """
 
     def __init__(self, loop: object, *, stored: bool) -> None:
@@ -169,14 +169,14 @@ class PushReceipt(LoopReceipt[PushOutcome]):
         self.number: int | None = None
         self._saved: _Settled[BaseException | Saved] | None = _Settled() if stored else None
         self._result: _Settled[ItemResult] = _Settled()
-        # Of a turn that consumes the item and of a withdrawal, the first that is in here has it: `list.append` is
-        # atomic, so no lock is taken.
+        # A turn that consumes the item and a withdrawal each append here; the first entry wins. `list.append` is
+        # atomic, so this needs no lock.
         self._claims: list[object] = []
 
     # -- what became of the item ---------------------------------------------------------------------------------------
 
     async def result(self, timeout: float | None = None) -> ItemResult:
-        """Wait for the result of the turn that dealt with the item, or for the word that says why there is none.
+        """Wait for the result of the turn that handled the item, or for the `ItemOutcome` that explains why none came.
 
         Raises TimeoutError after `timeout` seconds. Cancellation: only the waiting ends.
         """
@@ -209,11 +209,11 @@ class PushReceipt(LoopReceipt[PushOutcome]):
         return self._claims[:1] == [ItemOutcome.WITHDRAWN]
 
     def consume(self) -> bool:
-        """A turn is to be made of it; False if it was withdrawn."""
+        """A turn is about to use the item; False if it was withdrawn."""
         return self._claim(object())
 
     def put_back(self) -> None:
-        """It waits again. Called in the loop's thread, for an item that a turn had."""
+        """The item waits again. Called in the loop's thread, for an item that a turn had."""
         if not self.is_withdrawn:
             self._claims.clear()
 
@@ -230,10 +230,10 @@ class PushReceipt(LoopReceipt[PushOutcome]):
             self._saved.settle(Saved(SavedState.SAVED) if saved is None else saved)
 
     async def saved(self, timeout: float | None = None) -> Saved:
-        """Wait until the item is in the loop's store, from where a process that dies does not take it along.
+        """Wait until the item is in the loop's store, where it survives the process.
 
-        An item that was refused is not saved, and the answer says so: `refused`. For an accepted one this raises what
-        kept it from being stored, and TimeoutError after `timeout` seconds. Cancellation: only the waiting ends.
+        An item that was refused is not saved, and the answer is `refused`. For an accepted item this raises the error
+        that kept it from being stored, and TimeoutError after `timeout` seconds. Cancellation: only the waiting ends.
         """
         latch = self._saved_latch()
         if latch is not None:

@@ -1,4 +1,4 @@
-"""What is done about a turn that failed."""
+"""How a failed turn is handled."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OnTurnError: TypeAlias = TurnErrorPolicy | Callable[[FailedTurn[Any]], TurnError
 
 
 def policy(choice: object, of: str = "on_turn_error") -> Literal["stop", "skip"] | Retry:
-    """The choice in its one form. Raises ValueError for what is none."""
+    """The choice in its one form. Raises ValueError for any other value."""
     match choice:
         case Retry():
             return choice

@@ -1,7 +1,7 @@
-"""The turns of a loop: from the items that wait to a run that has ended and a place for each item.
+"""The turns of a loop: from waiting items to an ended run and a place for each item.
 
-What may be next is decided in `next_step`, a plain function. A turn is a plan, an agent and a run; nothing of what it
-was given leaves its place before the run has started, so whatever goes wrong until then leaves everything as it was.
+`next_step`, a plain function, decides what is next. A turn is a plan, an agent and a run; none of its items leaves its
+place before the run has started, so any failure until then leaves everything as it was.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Serving(Generic[T]):
         self._planner = Planner(driver)
 
     def next_step(self) -> Coroutine[Any, Any, None] | None:
-        """What to do now; None when the loop is to end."""
+        """The next step; None when the loop is to end."""
         state, driver = self._state, self._driver
         if state.error is not None or state.paused or driver.stops.committed:
             return None
@@ -73,7 +73,7 @@ class Serving(Generic[T]):
         except CallbackFailed as failed:
             self._state.fail(told_as(failed.error))
             self._give_up(opening, ready, run)
-        except Exception as error:  # what the plan said can't be carried out
+        except Exception as error:  # the plan cannot be carried out
             self._state.fail(error)
             self._give_up(opening, ready, run)
         else:
@@ -91,9 +91,9 @@ class Serving(Generic[T]):
         return agent
 
     async def _launch(self, ready: Ready[T], run: AnyRun) -> bool:
-        """Start the run. If a session will know it, the record knows it first; False if the loop is to end instead.
+        """Start the run. If a session will know it, the record names it first; False if the loop is to end instead.
 
-        So a process that dies in between leaves a name by which the session can be asked whether anything was said.
+        So if the process dies in between, the record has the id with which to ask the session whether it ran.
         """
         if session_of(ready.plan) is not None:
             self._state.begin_run(ready.left, ready.division.consumed, run.id)
@@ -112,7 +112,7 @@ class Serving(Generic[T]):
         self._touch(opening)
 
     def _touch(self, opening: Opening[T]) -> None:
-        """The turn has come to nothing."""
+        """The turn did not happen."""
         self._driver.preempts.turn_over(opening.turn, planned=False)
         self._driver.journal.touch()
 
@@ -126,9 +126,7 @@ class Serving(Generic[T]):
 
     # -- a turn that has begun -----------------------------------------------------------------------------------------
 
-    async def _serve(
-        self, turn: Turn[T], agent: BaseAgent[Any, Any], ready: Ready[T], run: AnyRun | None
-    ) -> None:  # Any: as above
+    async def _serve(self, turn: Turn[T], agent: BaseAgent[Any, Any], ready: Ready[T], run: AnyRun | None) -> None:
         plan = ready.plan
         continued = plan if isinstance(plan, ResumePlan) else plan.continued()
         error: BaseException | None = None
@@ -147,7 +145,7 @@ class Serving(Generic[T]):
                 if not await self._launch(ready, run):
                     run.discard()
                     break
-                # What was said with the first run that went on is in the conversation.
+                # The conversation already has the message that the first continued run brought.
                 continued = replace(continued, message=None)
             except Exception as refused:  # a checkpoint of another agent, a token that is cancelled
                 error = refused
@@ -155,10 +153,10 @@ class Serving(Generic[T]):
         await self._settle(turn, error)
 
     async def _watch(self, turn: Turn[T], run: AnyRun) -> BaseException | None:
-        """See a run through, and the callback that watches it; what the callback raised."""
+        """See a run and the callback that watches it through; return the callback's exception."""
         driver, first = self._driver, not turn.has_run
         turn.begin(run)
-        driver.answers.clear()  # an answer is for the question that was asked, and for no later one of the same name
+        driver.answers.clear()  # an answer is for the question that was asked, not for a later one with the same id
         driver.preempts.turn_began(turn)
         if first:
             driver.hub.emit(TurnStarted(turn.number, run.id, tuple(turn.consumed)))
@@ -181,7 +179,7 @@ class Serving(Generic[T]):
             await told
 
     def _error(self, work: Work[Any]) -> BaseException | None:  # Any: of any value
-        """What it raised by itself. That it was cut, or cancelled with the whole event loop, is no error."""
+        """The exception that it raised by itself. A cut, or a cancellation of the whole event loop, is no error."""
         match work.outcome:
             case Failed(error):
                 ended_with_all = work.name != "on_events" or self._driver.is_cancelled
@@ -192,7 +190,7 @@ class Serving(Generic[T]):
                 return None
 
     def _hurry(self, callbacks: list[Work[Any]]) -> bool:  # Any: of any value
-        """The run has ended: where NOW stands, a callback that goes on gets a moment to finish, and no longer."""
+        """The run has ended: if NOW stands, a callback that still runs gets a moment to finish."""
         level = self._driver.stops.level(self._driver.clock.now())
         for work in callbacks:
             if level is Level.NOW and work.outcome is None:
@@ -213,7 +211,7 @@ class Serving(Generic[T]):
         turn.pause()
 
     async def _answers(self, turn: Turn[T], plan: ResumePlan[T]) -> Mapping[str, Any] | None:  # Any: their own
-        """The answers to all questions; None if the turn ends before they have come."""
+        """The answers to all questions; None if the turn ends before they arrive."""
         assert turn.left is not None
         assert turn.left.checkpoint is not None
         driver, known = self._driver, self._driver.answers
@@ -222,7 +220,7 @@ class Serving(Generic[T]):
         if any(id not in known for id in wanted) and turn.phase is not TurnPhase.PAUSED:
             turn.pause()
             driver.preempts.turn_began(turn)
-        # A stop or a preempt that was heard together with the last answer finds no run to ask: the turn must not go on.
+        # A stop or a preempt that arrives together with the last answer finds no run: the turn must not continue.
         while not (driver.stops.committed or turn.given_up):
             if all(id in known for id in wanted):
                 return {id: known[id] for id in wanted}
@@ -239,7 +237,7 @@ class Serving(Generic[T]):
         if state.outcome_of(turn, error) is TurnOutcome.FAILED:
             choice = await self._choice(turn)
             wait = choice.wait(turn.attempt) if isinstance(choice, Retry) else None
-            # The plan of this process makes the next try, with the options that it has chosen.
+            # This process's plan makes the next try, with the options that it has chosen.
             retry_at, stops = None if wait is None else driver.clock.now() + wait, choice != "skip"
         outcome = state.settle(turn, error, retry_at, stops=stops)
         if state.task_cancelled and not driver.stops.committed:
@@ -265,9 +263,9 @@ class Serving(Generic[T]):
 
 
 def told_as(error: BaseException) -> BaseException:
-    """As it is told: a CancelledError that nobody asked for must not be taken for a cancellation."""
+    """The error to report: a CancelledError without a cancel must not look like a cancellation."""
     if not isinstance(error, asyncio.CancelledError):
         return error
-    told = UsageError("a callback of the loop raised CancelledError, and nobody had cancelled it")
+    told = UsageError("a callback of the loop raised CancelledError without having been cancelled")
     told.__cause__ = error
     return told

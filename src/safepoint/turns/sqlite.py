@@ -1,7 +1,7 @@
-"""Turn loops in a SQLite file; it may be the one that has the sessions. One loop at a time may use a record.
+"""Turn loops in a SQLite file, which may also hold the sessions. One loop at a time may use a record.
 
-WAL with `synchronous=NORMAL`: what was saved outlives the process, however it dies. A machine that loses its power may
-lose the last writes.
+WAL with `synchronous=NORMAL`: saved data survives the end of the process in every case. A power cut may lose the last
+writes.
 """
 
 from __future__ import annotations
@@ -22,5 +22,5 @@ class SqliteTurnStore(StorageTurnStore):
         super().__init__(SqliteStorage(path, timeout=timeout))
 
     async def aclose(self) -> None:
-        """Finish what was asked for and close the file. Cancellation: only the waiting ends."""
+        """Finish the requested writes and close the file. Cancellation: only the waiting ends."""
         await self.storage.aclose()

@@ -1,4 +1,4 @@
-"""What a loop knows, and every decision about where an item goes. Plain functions only, in the loop's thread.
+"""The state of a loop, and every decision about where an item goes. Plain functions only, in the loop's thread.
 
 An accepted item is in exactly one of these places:
 
@@ -10,8 +10,8 @@ An accepted item is in exactly one of these places:
                                                                                           │
                                     the turn under way ◀──────it goes on──────────────────┘
 
-A requeued item is in the queue and remembers the turn that has said it. Each decision records what it means for the
-storage in the same function, so the record, the exit state and the queue can't disagree.
+A requeued item is in the queue and remembers the turn that said it. Each decision records its changes for the storage
+in the same function, so the record, the exit state and the queue cannot disagree.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NO_ITEM = -(1 << 62)
 
 @dataclass(frozen=True, slots=True)
 class Division(Generic[T]):
-    """How a plan divides up what it was given."""
+    """How a plan divides the items it was given."""
 
     consumed: list[Item[T]]
     remaining: list[Item[T]]
@@ -68,7 +68,7 @@ class Opening(Generic[T]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Failure(Generic[T]):
-    """A failed turn, as the user sees it and as it would go on."""
+    """A failed turn, as the user sees it and as it would continue."""
 
     told: FailedTurn[T]
     turn: Unfinished[T]
@@ -76,7 +76,7 @@ class Failure(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Places(Generic[T]):
-    """Where the items are that no turn has dealt with, each in one list."""
+    """Where the items are that no turn has handled, each in one list."""
 
     unhandled: list[Item[T]]
     interrupted: list[Item[T]]
@@ -84,7 +84,7 @@ class Places(Generic[T]):
 
 
 class LoopState(Generic[T]):
-    """The items, the turn, and what is known of the turn before."""
+    """The items, the turn, and the facts about the turn before."""
 
     def __init__(self, carry: Carry, journal: Journal[T]) -> None:
         self._carry = carry
@@ -96,7 +96,7 @@ class LoopState(Generic[T]):
         # The turn that was preempted last, if its items wait again.
         self.said: Unfinished[T] | None = None
         self.failures: list[Failure[T]] = []
-        # Items that are to join the turn under way, and of which nobody knows yet whether they do.
+        # Items that are to join the turn under way, and for which that is not decided yet.
         self.joining: list[Item[T]] = []
         # Receipts of items that were withdrawn while a plan was looking at the queue.
         self._withdrawn: list[PushReceipt] = []
@@ -110,7 +110,7 @@ class LoopState(Generic[T]):
         self.timed_out = False
         self.paused = False
         self.task_cancelled = False
-        # The record gets its last changes. What is decided now would be told, and not stored.
+        # Whether the record gets its last changes. A decision made now would be reported but not stored.
         self._sealed = False
 
     # -- items come and go ---------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class LoopState(Generic[T]):
         return item
 
     def withdraw(self, receipt: PushReceipt) -> None:
-        """The item goes; one that a plan is looking at goes when that is over, and no plan can consume it."""
+        """Remove the item; if a plan is reading the queue, afterwards, and no plan can consume it."""
         if self.turn is not None and self.turn.phase is TurnPhase.PLANNING:
             self._withdrawn.append(receipt)
             return
@@ -139,7 +139,7 @@ class LoopState(Generic[T]):
             self._journal.remove([item])
 
     def lose(self, item: Item[T], error: StoreError) -> None:
-        """It can't be written: no turn is made of what a dying process would take along."""
+        """The item cannot be written: no turn is made of an item that would be lost with the process."""
         if item not in self.buffer and item not in self.joining:
             return  # withdrawn meanwhile
         self._take_out(item)
@@ -153,18 +153,18 @@ class LoopState(Generic[T]):
             self.joining.remove(item)
 
     def queue_joining(self, item: Item[T]) -> None:
-        """It does not join: it waits like any other."""
+        """The item does not join: it waits like any other."""
         self.joining.remove(item)
         self.buffer.put_back([item])
         self._journal.move([item], None)
 
     def join(self, turn: Turn[T], item: Item[T]) -> None:
-        """It is in the conversation of that turn."""
+        """The item is in the conversation of that turn."""
         self.joining.remove(item)
         turn.items.append(item)
 
     def load(self, loaded: LoadedLoop[T]) -> None:
-        """What an earlier loop has left goes in front of everything that was pushed to this one."""
+        """Put the items of an earlier loop in front of everything that was pushed to this one."""
         groups: dict[str, list[Item[T]]] = {turn.key: [] for turn in loaded.stored.turns}
         joining: dict[str, list[Item[T]]] = {key: [] for key in groups}
         queue: list[Item[T]] = []
@@ -191,7 +191,7 @@ class LoopState(Generic[T]):
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def places(self) -> Places[T]:
-        """Where everything is. Of a turn under way nothing is decided yet."""
+        """Where every item is. Nothing is decided yet about the items of a turn under way."""
         open_turns = [*self.unfinished, *([self.said] if self.said is not None else [])]
         interrupted = [item for turn in open_turns if turn.checkpoint is not None for item in turn.items]
         waiting = [item for turn in self.unfinished if turn.checkpoint is None for item in turn.items]
@@ -205,13 +205,13 @@ class LoopState(Generic[T]):
 
     @property
     def is_empty(self) -> bool:
-        """Is nothing left that would have to be stored?"""
+        """Whether nothing is left to store."""
         stored = any(failure.turn.recorded for failure in self.failures)
         return not (self.buffer or self.unfinished or stored or self.joining or self._journal.has_history)
 
     @property
     def asks(self) -> Checkpoint | None:
-        """Of the turn that waits for a person; None if there is none, or it goes on already. Read by other threads."""
+        """The checkpoint of the turn that waits for a person; None if there is none. Read by other threads."""
         turn, waiting = self.turn, tuple(self.unfinished[:1])
         if turn is not None and turn.phase is TurnPhase.ACTIVE:
             return None
@@ -227,14 +227,14 @@ class LoopState(Generic[T]):
         return ExitReason.INTERRUPTED if self.paused else ExitReason.CLEAN
 
     def fail(self, error: BaseException) -> None:
-        """The loop ends with this; the first error is the one that is told."""
+        """End the loop with this error; only the first error is reported."""
         if self.error is None:
             self.error = error
 
     # -- a turn is planned ---------------------------------------------------------------------------------------------
 
     def open_turn(self, loop: TurnLoop[T], why: Callable[[], str | None], now: float) -> Opening[T]:
-        """From here on a push can see this turn. What it is made of stays where it is until the plan is carried out."""
+        """From here on a push can see this turn. Its items stay in their places until the plan is carried out."""
         turn = Turn(loop, next(self._turns), why, now)
         self.turn = turn
         left = self.unfinished[0] if self.unfinished else None
@@ -247,10 +247,10 @@ class LoopState(Generic[T]):
         return Opening(turn, ctx, left, NO_ITEM if last is None else last)
 
     def divide(self, plan: Plan[T] | ResumePlan[T], last: int, apart: Sequence[Item[T]] = ()) -> Division[T] | None:
-        """How the plan divides up what it was given: `apart`, and the queue up to `last`.
+        """Apply the plan's division to the items it was given: `apart`, and the queue up to `last`.
 
         None if it has consumed an item that was withdrawn meanwhile. Raises if it names an item that it was not given,
-        or one twice.
+        or names one twice.
         """
         taken = Taken(self.buffer, last, apart)
         consumed = taken.claim(plan.consumed, "consumed")
@@ -264,7 +264,7 @@ class LoopState(Generic[T]):
         return replace(division, dropped=dropped)
 
     def _consume(self, items: Iterable[Item[T]]) -> bool:
-        """From here on these can't be withdrawn; False, and nothing has changed, if one of them was."""
+        """From here on these cannot be withdrawn; False, without any change, if one of them was."""
         claimed: list[Item[T]] = []
         said = self.said.items if self.said is not None else ()
         for item in items:
@@ -277,7 +277,7 @@ class LoopState(Generic[T]):
         return True
 
     def give_up(self, opening: Opening[T], division: Division[T] | None) -> None:
-        """It does not come to that turn: everything is as it was before."""
+        """The turn does not happen: restore the state before it."""
         said = self.said.items if self.said is not None else ()
         if division is not None:
             claimed = (*division.consumed, *division.dropped)
@@ -296,7 +296,7 @@ class LoopState(Generic[T]):
         self._close(opening.turn)
 
     def take_back(self, left: Unfinished[T], consumed: Sequence[Item[T]]) -> None:
-        """A turn that was preempted is taken back: those of its items that no plan has consumed wait like any other."""
+        """A preempted turn is taken back: those of its items that no plan has consumed wait like any other."""
         self.said = None
         self._forget(left, left.items)
         taken = set(map(id, consumed))
@@ -310,9 +310,9 @@ class LoopState(Generic[T]):
         left: Unfinished[T],
         replaces: Unfinished[T] | None,
     ) -> None:
-        """The plan is carried out. `left`: what is known of this turn for the case that it does not come to its end.
+        """Carry out the plan. `left`: the data needed if this turn does not reach its end.
 
-        `replaces`: a turn that was not over, and that begins anew as this one.
+        `replaces`: a turn that was not over and begins anew as this one.
         """
         turn.left, turn.items = left, division.consumed
         left.session, left.plan = session_of(plan), left.plan or plan
@@ -340,19 +340,19 @@ class LoopState(Generic[T]):
         self._settle_later(division.dropped, ItemOutcome.DROPPED)
 
     def begin_run(self, left: Unfinished[T], items: Iterable[Item[T]], run_id: str) -> None:
-        """A run is about to begin that a session will know: the record says so first."""
+        """A run that a session will know is about to begin: the record names it first."""
         left.runs = (*left.runs, run_id)
         left.recorded = True
         self._journal.record(TurnBegun(left.key, run_id))
         self._journal.move(items, left.key)
 
     def unmark(self, left: Unfinished[T], items: Iterable[Item[T]]) -> None:
-        """It did not come to that run."""
+        """The run did not begin."""
         if left.recorded and not left.loaded and left.checkpoint is None:
             self._forget(left, items)
 
     def already_over(self, opening: Opening[T], left: Unfinished[T], joined: list[Item[T]]) -> list[Item[T]]:
-        """Its session says that the turn has come to its end; returns the items that it has dealt with."""
+        """The session says that the turn has ended; return the items that it handled."""
         done = [*left.items, *joined]
         self.unfinished.remove(left)
         rest = [item for item in left.joining if item not in joined]
@@ -373,24 +373,24 @@ class LoopState(Generic[T]):
         self._journal.move(items, left.key)
 
     def _forget(self, left: Unfinished[T], items: Iterable[Item[T]]) -> None:
-        """Nothing is to be stored of the turn; these items wait."""
+        """Store nothing of the turn; these items wait."""
         if left.recorded:
             self._journal.move(items, None)
             self._journal.record(TurnOver(left.key))
             left.recorded = False
 
     def _keep(self, left: Unfinished[T]) -> None:
-        """In the order of the items."""
+        """Keep the turn, in the order of the items."""
         self.unfinished.append(left)
         self.unfinished.sort(key=lambda turn: turn.items[0].number if turn.items else 0)
 
     # -- a turn is over ------------------------------------------------------------------------------------------------
 
     def settle(self, turn: Turn[T], error: BaseException | None, retry_at: float | None, *, stops: bool) -> TurnOutcome:
-        """Where the items of a turn go that was begun. `error`: what a callback raised.
+        """Decide where the items of a begun turn go. `error`: the exception of a callback.
 
-        `retry_at` and `stops`: what was decided about a turn that failed. One fixed order: a stop that took part
-        decides, then the cancellation of the task, a callback's error, a preempt, and how the run ended.
+        `retry_at` and `stops`: the decision about a failed turn. The order is fixed: first a stop that took part, then
+        the cancellation of the task, a callback's error, a preempt, and how the run ended.
         """
         left = turn.left
         assert left is not None
@@ -485,7 +485,7 @@ class LoopState(Generic[T]):
         lost = tuple(values(turn.items)) if outcome is TurnOutcome.PREEMPTED else ()
         self.previous = Previous(outcome, messages, lost, result)
         if turn.left in (self.said, *self.unfinished):
-            return  # what it has said is in its checkpoint, and goes on from there
+            return  # its messages are in its checkpoint and continue from there
         self.history = messages
         # A session has the conversation already; otherwise the record keeps it.
         assert turn.left is not None
@@ -497,7 +497,7 @@ class LoopState(Generic[T]):
         self.purge_withdrawn()
 
     def purge_withdrawn(self) -> None:
-        """No plan looks at the queue."""
+        """Remove withdrawn items, now that no plan reads the queue."""
         withdrawn, self._withdrawn = self._withdrawn, []
         for receipt in withdrawn:
             self._remove(receipt)
@@ -510,7 +510,7 @@ class LoopState(Generic[T]):
     # -- what the user decides -----------------------------------------------------------------------------------------
 
     def decide(self, failed: FailedTurn[T] | None, *, requeue: bool) -> None:
-        """What becomes of a failed turn, or of all. It comes too late once the record has got its last changes."""
+        """Decide about a failed turn, or about all. Too late once the record has its last changes."""
         if self._sealed:
             return
         meant = [failure for failure in self.failures if failed is None or failure.told is failed]
@@ -520,7 +520,7 @@ class LoopState(Generic[T]):
             if not requeue:
                 self._journal.remove(left.items)
                 self._forget(left, [])
-            elif not left.key:  # it could not be written, and that is tried once more
+            elif not left.key:  # it could not be written; try once more
                 self.buffer.put_back(left.items)
                 for item in left.items:
                     self._journal.add(item)
@@ -538,20 +538,20 @@ class LoopState(Generic[T]):
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def seal(self) -> None:
-        """No turn begins any more. What waits now is told as unhandled, and can't be withdrawn any longer."""
+        """No turn begins any more. Waiting items are reported as unhandled, and can no longer be withdrawn."""
         self._sealed = True
         for item in [*self.buffer, *self.joining]:
             if item.receipt is not None and not item.receipt.consume() and item.receipt.is_withdrawn:
                 self._remove(item.receipt)
 
     def forget_checkpoints(self) -> None:
-        """Turns that this loop has stopped will begin anew. What was found in the store is kept."""
+        """Turns that this loop has stopped will begin anew. Turns found in the store are kept."""
         for left in (*self.unfinished, *([self.said] if self.said is not None else [])):
             if not left.loaded and left.session is None:
                 self._forget(left, left.items)
 
     def end(self) -> None:
-        """Tell everybody who waits for the result of an item that has none."""
+        """Wake the callers that wait for the result of an item that has none."""
         places = self.places()
         _tell(places.interrupted, ItemOutcome.INTERRUPTED)
         _tell(places.unhandled, ItemOutcome.UNHANDLED)
@@ -570,7 +570,7 @@ def _put_back(items: Iterable[Item[T]]) -> None:
 
 
 def _by_task(result: RunResult[Any] | None) -> bool:  # Any: of any output type
-    """Did the run stop because its own task was cancelled, as all tasks of a program are that simply ends?"""
+    """Whether the run stopped because its own task was cancelled, as when a program simply ends."""
     if result is None or result.stop_reason is not StopReason.CANCELLED or result.checkpoint is None:
         return False
     return result.cancellation is not None and any(
@@ -578,7 +578,7 @@ def _by_task(result: RunResult[Any] | None) -> bool:  # Any: of any output type
     )
 
 
-def _failure(result: RunResult[Any]) -> BaseException:  # Any: as above
+def _failure(result: RunResult[Any]) -> BaseException:
     try:
         unless_failed(result)
     except SafepointError as error:

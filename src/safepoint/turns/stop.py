@@ -1,12 +1,12 @@
-"""The stop controller: whether the loop goes on, and what the stops that were asked for amount to.
+"""The stop controller: whether the loop continues, and what its stops amount to together.
 
     OPEN ──stop(idle_for=s)──▶ UNTIL_IDLE ──idle for s, or any other stop──▶ COMMITTED ──▶ ENDED
      │ └──────────────any other stop───────────────────────────────────────▶ │   ▲          ▲
      │                             │                                         └───┘ stronger │
      └──────the loop ends by itself┴────────────────────────────────────────────────────────┘
 
-COMMITTED is for ever: no turn begins any more. How hard the running turn is asked is not kept here but folded from the
-asks (`_core.asks.fold`), as everywhere; so a bare stop adds nothing and can take nothing back.
+COMMITTED is final: no turn begins any more. How hard the running turn is asked is not kept here but folded from the
+asks (`_core.asks.fold`), as everywhere; so a bare stop adds nothing and can withdraw nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class StopController:
         self._receipts: list[tuple[StopReceipt, bool]] = []
         self._idle_for: float | None = None
         self._asked_at = 0.0
-        # Since when the loop has nothing to do; None while it has.
+        # The time since which the loop has nothing to do; None while it has work.
         self._idle_since: float | None = None
 
     @property
@@ -59,11 +59,11 @@ class StopController:
 
     @property
     def draining(self) -> bool:
-        """Does the loop end as soon as nothing is left to do? Then a turn that waits for a person is not waited for."""
+        """Whether the loop ends as soon as nothing is left to do. Then it does not wait for a person's answer."""
         return self.state is StopState.UNTIL_IDLE and self._idle_for == 0
 
     def take(self, stop: StopAsked, now: float, *, in_turn: bool) -> None:
-        """Somebody asked. `in_turn`: there is a turn that can be asked in its turn."""
+        """A stop was asked for. `in_turn`: a turn is live and can be asked too."""
         self.skip_checkpoint = self.skip_checkpoint or stop.skip_checkpoint
         self.cause = self.cause or stop.cause
         self._receipts.append((stop.receipt, stop.ask is not None and in_turn))
@@ -77,13 +77,13 @@ class StopController:
             self._move(StopState.UNTIL_IDLE)
 
     def caller_cancelled(self, ask: Ask) -> None:
-        """The task of the loop was cancelled: that is a stop as well, and nobody waits for its receipt."""
+        """The task of the loop was cancelled: that is a stop as well, without a receipt."""
         self._asks.append(ask)
         self.request = fold(self._asks)
         self._move(StopState.COMMITTED)
 
     def level(self, now: float) -> Level:
-        """How hard whatever is under way is pushed."""
+        """How hard the work under way is pushed."""
         return self.request.level(now) if self.request is not None else Level.NONE
 
     @property

@@ -1,7 +1,7 @@
 """Stores that keep a loop's record as one value, and the storage in memory.
 
-`TurnStore` is the protocol for a store of the user's own: three methods and bytes. `WholeRecords` makes a `LoopStorage`
-of it by keeping the rows in memory and writing all of them each time, so a store of rows is better for long queues.
+`TurnStore` is the protocol for a user's own store: three methods and bytes. `WholeRecords` makes a `LoopStorage` of it
+by keeping the rows in memory and writing all of them each time, so a store of rows is better for long queues.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ class TurnStore(Protocol):
         ...
 
     async def delete(self, id: str) -> None:
-        """Forget the record. Deleting what is not there is no error."""
+        """Delete the record. Deleting a missing record is no error."""
         ...
 
 
 @runtime_checkable
 class ClaimingStore(Protocol):
-    """What a store also has if it lets one loop at a time use a record. Cancellation of any of them: likewise."""
+    """The extra methods of a store that lets one loop at a time use a record. Cancellation of any of them: likewise."""
 
     async def claim(self, id: str, claimant: str) -> None:
-        """Take the record. Raises `StoreError` while another claimant has it whose process lives."""
+        """Take the record. Raises `StoreError` while another claimant has it and that claimant's process lives."""
         ...
 
     async def release(self, id: str, claimant: str) -> None:
-        """Give it back. Does nothing if another claimant has it."""
+        """Release it. Does nothing if another claimant has it."""
         ...
 
 
 def storage_of(store: TurnStore | LoopStorage) -> LoopStorage:
-    """The storage that a loop uses for what it was given.
+    """The storage for the store that a loop was given.
 
     A subclass of one of our stores that overrides `load`, `save` or `delete` expects these to be called.
     """
@@ -81,7 +81,7 @@ class WholeRecords:
         self._is_stored = False
 
     async def open(self, id: str, claimant: str) -> OpenedLoop:
-        """Cancellation: the record may be claimed, and is as it was."""
+        """Claim and read the record. Cancellation: the record may be claimed; it is unchanged."""
         if isinstance(self._store, ClaimingStore):
             await self._store.claim(id, claimant)
         data = await self._store.load(id)
@@ -91,7 +91,7 @@ class WholeRecords:
         return OpenedLoop(1, stored)
 
     async def apply(self, id: str, epoch: int, changes: Sequence[LoopChange]) -> None:
-        """Cancellation: as of the store. The rows here have the changes already, and so has the next write."""
+        """Write the changes. Cancellation: as for the store. The rows here keep the changes for the next write."""
         for change in changes:
             self._table.apply(change)
         stored = self._table.read()
@@ -104,7 +104,7 @@ class WholeRecords:
             self._is_stored = False
 
     async def release(self, id: str, claimant: str) -> None:
-        """Cancellation: the record is free or it is not."""
+        """Release the record. Cancellation: it is released or it is not."""
         if isinstance(self._store, ClaimingStore):
             await self._store.release(id, claimant)
 
@@ -112,7 +112,7 @@ class WholeRecords:
 class StorageTurnStore:
     """The loops of a storage as a store. `load` and `save` have a loop's whole record as bytes, to carry it elsewhere.
 
-    Cancellation of a write: only the waiting ends, and what was asked for still happens, whole.
+    Cancellation of a write: only the waiting ends, and the write still happens, whole.
     """
 
     def __init__(self, storage: Storage) -> None:

@@ -1,4 +1,4 @@
-"""One turn: the items it was made of, the run that it is, and which requests took part in its end.
+"""One turn: the items it was made of, its run, and the requests that took part in its end.
 
         ┌──────────it continues a run that asks a person──────────────────────────┐
         │                                                                          ▼
@@ -7,8 +7,8 @@
         │ planning failed         │ its run and its callback have ended            │ preempted or stopped
         └───────────▶ OVER ◀──────┴────────────────────────────────────────────────┘
 
-A turn stores no request. It hands each ask to its run, and asks the run's receipts what came of it. So `preempted` and
-`stopped` are true if and only if such a request took part in the end of the run.
+A turn stores no request. It passes each ask to its run, and reads the outcome from the run's receipts. So `preempted`
+and `stopped` are true if and only if such a request took part in the end of the run.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class TurnPhase(StrEnum):
 
 
 class TurnOutcome(StrEnum):
-    """What became of a turn, and with it of its items."""
+    """The outcome of a turn, and with it of its items."""
 
     ENDED = "ended"
-    """Its run ended by itself, or somebody cancelled that run alone."""
+    """Its run ended by itself, or was cancelled alone."""
     FAILED = "failed"
-    """Its run ended with an error. Its items are tried again, or are in `exit.failed`."""
+    """Its run ended with an error. Its items are retried, or are in `exit.failed`."""
     PREEMPTED = "preempted"
-    """A push took the floor. Its items are dropped or put back, as `carry` says."""
+    """A push preempted it. Its items are dropped or put back, as `carry` says."""
     INTERRUPTED = "interrupted"
-    """A stop cut it, or its task was cancelled, or it waits for a person while the loop ends. It can go on."""
+    """A stop cut it, or its task was cancelled, or it waits for a person while the loop ends. It can continue."""
     PUT_BACK = "put_back"
     """A callback failed, and its items wait again."""
 
@@ -64,7 +64,7 @@ _MOVES = {
 
 
 class Turn(Generic[T]):
-    """What `on_events` and push strategies see of a turn."""
+    """A turn as `on_events` and push strategies see it."""
 
     def __init__(self, loop: TurnLoop[T], number: int, why: Callable[[], str | None], since: float) -> None:
         self.loop = loop
@@ -74,14 +74,14 @@ class Turn(Generic[T]):
         self.since = since
         self.metadata: Mapping[str, Any] = {}  # Any: the plan's own
         self.phase = TurnPhase.PLANNING
-        # What the plan consumed, and what joined since. Empty while the turn is planned.
+        # The items that the plan consumed, and the ones that joined since. Empty while the turn is planned.
         self.items: list[Item[T]] = []
-        # What is known of it in case that it does not come to its end; None while it is planned.
+        # The data needed if the turn does not reach its end; None while it is planned.
         self.left: Unfinished[T] | None = None
         self._run: AnyRun | None = None
         self._preempts: list[Receipt] = []
         self._stops: list[Receipt] = []
-        # A request that found no run to ask, because the turn was waiting for a person.
+        # Whether a request found no run to ask, because the turn was waiting for a person.
         self._left_while_paused = False
 
     # -- looking -------------------------------------------------------------------------------------------------------
@@ -93,14 +93,14 @@ class Turn(Generic[T]):
 
     @property
     def run(self) -> AnyRun:
-        """The run that this turn is; the latest one, if a person was asked in between."""
+        """The run of this turn; the latest one, if it asked a person in between."""
         if self._run is None:
             raise NotEnded("the turn is being planned, it has no run yet")
         return self._run
 
     @property
     def attempt(self) -> int:
-        """Which try this is, from 1: a turn that failed may be tried again."""
+        """The number of this try, from 1: a failed turn may be retried."""
         return self.left.attempt if self.left is not None else 1
 
     @property
@@ -109,28 +109,28 @@ class Turn(Generic[T]):
 
     @property
     def result(self) -> RunResult[Any]:  # Any: of any output type
-        """What is left of the run. Raises `NotEnded` before its end."""
+        """The result of the run. Raises `NotEnded` before its end."""
         return self.run.result
 
     @property
     def preempted(self) -> bool:
-        """Did a push's preempt take part in the end of this turn?"""
+        """Whether a push's preempt took part in the end of this turn."""
         return self._left_while_paused or self._took_part(self._preempts)
 
     @property
     def stopped(self) -> bool:
-        """Did a stop of the loop take part in the end of this turn?"""
+        """Whether a stop of the loop took part in the end of this turn."""
         return self._took_part(self._stops)
 
     @property
     def timed_out(self) -> bool:
-        """Did the deadline of a request bring the end about?"""
+        """Whether the deadline of a request brought the end about."""
         stop = self.run.node.stop
         return stop is not None and stop.timed_out
 
     @property
     def cause(self) -> str | None:
-        """Why the loop stops, once that took part in the end of this turn."""
+        """Why the loop stops, once the stop took part in the end of this turn."""
         return self._why() if self.stopped else None
 
     def _took_part(self, receipts: list[Receipt]) -> bool:
@@ -151,18 +151,18 @@ class Turn(Generic[T]):
     # -- living --------------------------------------------------------------------------------------------------------
 
     def begin(self, run: AnyRun) -> None:
-        """Its run has started. One that continues after a pause has not been asked anything yet."""
+        """Its run has started. A run that continues after a pause has no asks yet."""
         self._move(TurnPhase.ACTIVE)
         self._run, self._preempts, self._stops = run, [], []
 
     def pause(self) -> None:
-        """Its run waits for a person. A preempt that the run finished before is due now."""
+        """Its run waits for a person. A preempt that the run finished before takes effect now."""
         self._move(TurnPhase.PAUSED)
         self._left_while_paused = bool(self._preempts)
 
     @property
     def given_up(self) -> bool:
-        """It waits for a person, and a push has taken the floor."""
+        """Whether the turn waits for a person and a push has preempted it."""
         return self._left_while_paused
 
     def end(self) -> None:

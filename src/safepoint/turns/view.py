@@ -1,4 +1,4 @@
-"""A loop as it is at one moment, for any thread: the live turn, what waits, what failed."""
+"""A loop at one moment, for any thread: the live turn, the waiting items, the failed turns."""
 
 from __future__ import annotations
 
