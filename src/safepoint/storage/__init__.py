@@ -1,1 +1,1 @@
-"""Where sessions, runs, shared state and turn loops are kept: one storage, in memory or in a SQLite file."""
+"""Where sessions, runs, shared state and loops are kept: one storage, in memory, in a SQLite file, in PostgreSQL."""

@@ -17,6 +17,8 @@ from safepoint.storage.operations import Operation, Statement
 from safepoint.storage.run_records import RunRecord
 
 Topic: TypeAlias = tuple[str, str]
+# Which worker owns the run that a request is for is not known where the request is stored: all of them look.
+ANY_WORKER = "*"
 # Whatever differs after somebody has written.
 Stamp: TypeAlias = Callable[[], Awaitable[object]]
 
@@ -28,9 +30,14 @@ class Changes:
         self._stamp = stamp
         self._subscriptions: dict[Topic, set[Subscription]] = {}
 
-    def subscribe(self, *, run: str | None = None, session: str | None = None, every: float) -> Subscription:
-        named = [("run", run), ("session", session)]
-        return Subscription(self, [(kind, id) for kind, id in named if id is not None], self._stamp, every)
+    def subscribe(
+        self, *, run: str | None = None, session: str | None = None, worker: str | None = None, every: float
+    ) -> Subscription:
+        named = [("run", run), ("session", session), ("worker", worker and ANY_WORKER)]
+        return self._make([(kind, id) for kind, id in named if id is not None], every)
+
+    def _make(self, topics: list[Topic], every: float) -> Subscription:
+        return Subscription(self, topics, self._stamp, every)
 
     def publish(self, statements: Iterable[Statement[Any]], results: Iterable[Any]) -> None:  # Any: of every result
         """A unit of work was committed. Call it on the loop of the subscriptions."""
@@ -89,6 +96,10 @@ class Subscription:
             if self._stamp is not None:
                 self._seen = await self._stamp()
             return
+        await self._wait()
+        self._changed.clear()
+
+    async def _wait(self) -> None:
         while not self._changed.is_set():
             if self._stamp is None:
                 await self._changed.wait()
@@ -99,8 +110,7 @@ class Subscription:
                 except TimeoutError:
                     seen, self._seen = self._seen, await self._stamp()
                     if seen != self._seen:
-                        break
-        self._changed.clear()
+                        return
 
 
 def topics_of(statement: Statement[Any], result: object) -> list[Topic]:  # Any: of every result
@@ -109,7 +119,7 @@ def topics_of(statement: Statement[Any], result: object) -> list[Topic]:  # Any:
         return [("run", result.run_id), ("session", result.session)]
     match statement:
         case op.RequestCancel(run_id):
-            return [("run", run_id)]
+            return [("run", run_id), ("worker", ANY_WORKER)]
         case (
             op.AppendChanges(session_id)
             | op.ClaimSession(session_id)

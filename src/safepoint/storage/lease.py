@@ -49,6 +49,10 @@ class Process:
         """Does the other's pid mean the same process here?"""
         return (self.boot, self.namespace) == (other.boot, other.namespace)
 
+    def is_alive(self) -> bool:
+        """Ask only about a process that can be seen from here."""
+        return _is_alive(self.pid, self.born)
+
 
 @dataclass(slots=True)
 class Lease:
@@ -73,7 +77,7 @@ class Lease:
         text, counter = row
         process = Process.parse(text)
         if self.process.can_see(process):
-            return not _is_alive(process.pid, process.born)
+            return not process.is_alive()
         return self._is_unchanged(worker, counter)
 
     def _is_unchanged(self, worker: str, counter: int) -> bool:

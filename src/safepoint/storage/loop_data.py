@@ -13,13 +13,15 @@ a write whose outcome is unknown may be repeated together with what came after i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol, TypeAlias, runtime_checkable
+
+from msgspec.structs import replace
 
 from safepoint.agent.checkpoint import Checkpoint
 from safepoint.errors import StoreError, Superseded
 from safepoint.history.parts import Message
+from safepoint.history.values import Value
 
 
 class StoredState(StrEnum):
@@ -30,8 +32,7 @@ class StoredState(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class StoredItem:
+class StoredItem(Value, frozen=True):
     """One item, in the form that its codec gave it. `joining`: it was about to join the conversation of its turn."""
 
     number: int
@@ -40,8 +41,7 @@ class StoredItem:
     joining: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTurn:
+class StoredTurn(Value, frozen=True):
     """A turn that is not over. `runs`: the ids of its runs so far, by which a session knows it.
 
     `error`: what a failed one has raised.
@@ -54,8 +54,7 @@ class StoredTurn:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoredLoop:
+class StoredLoop(Value, frozen=True):
     """Everything that is stored of a loop. `last`: the highest number that an item ever had."""
 
     items: tuple[StoredItem, ...] = ()
@@ -68,26 +67,22 @@ class StoredLoop:
         return not (self.items or self.turns or self.history)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedLoop:
+class OpenedLoop(Value, frozen=True):
     """What `open` found, and the epoch of this loop's writes."""
 
     epoch: int
     stored: StoredLoop
 
 
-@dataclass(frozen=True, slots=True)
-class ItemsAdded:
+class ItemsAdded(Value, frozen=True):
     items: tuple[StoredItem, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ItemsRemoved:
+class ItemsRemoved(Value, frozen=True):
     numbers: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ItemsMoved:
+class ItemsMoved(Value, frozen=True):
     """These items belong to that turn from now on, or with None to the queue. Unknown numbers are passed over."""
 
     numbers: tuple[int, ...]
@@ -95,16 +90,14 @@ class ItemsMoved:
     joining: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TurnBegun:
+class TurnBegun(Value, frozen=True):
     """A run of that turn is about to begin."""
 
     key: str
     run_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class TurnStopped:
+class TurnStopped(Value, frozen=True):
     """The turn can go on from there."""
 
     key: str
@@ -112,8 +105,7 @@ class TurnStopped:
     checkpoint: Checkpoint
 
 
-@dataclass(frozen=True, slots=True)
-class TurnFailed:
+class TurnFailed(Value, frozen=True):
     """The turn failed, and its items wait for the user's decision."""
 
     key: str
@@ -122,15 +114,13 @@ class TurnFailed:
     checkpoint: Checkpoint | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TurnOver:
+class TurnOver(Value, frozen=True):
     """Nothing is left to be known of that turn. Its items are removed or moved by other changes."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class HistorySet:
+class HistorySet(Value, frozen=True):
     """The conversation from `index` on is this, and nothing else."""
 
     index: int

@@ -5,10 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from itertools import count
 from typing import Any, TypeVar, cast
+
+from msgspec.structs import replace
 
 from safepoint.errors import SessionExists, SessionNotFound, StoreError, Superseded
 from safepoint.storage import operations as op
@@ -49,6 +51,8 @@ class _Tables:
     claims: dict[str, str] = field(default_factory=dict[str, str])
     records: dict[str, RunRecord] = field(default_factory=dict[str, RunRecord])
     of_session: dict[str, dict[str, None]] = field(default_factory=dict[str, dict[str, None]])
+    # The records of a session that have not ended: a run looks at these, however many came before.
+    open: dict[str, dict[str, None]] = field(default_factory=dict[str, dict[str, None]])
     keys: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
     requests: dict[int, StoredCancelRequest] = field(default_factory=dict[int, StoredCancelRequest])
     of_run: dict[str, dict[int, None]] = field(default_factory=dict[str, dict[int, None]])
@@ -116,7 +120,7 @@ class MemoryStorage:
             return (None,) * len(statements)
         unit = _Unit(is_alone=len(statements) == 1)
         try:
-            results = tuple(self._do(statement, unit) for statement in statements)
+            results = tuple([_operation(type(each))(self, each, unit) for each in statements])
         except BaseException:
             unit.roll_back()
             raise
@@ -126,10 +130,12 @@ class MemoryStorage:
     async def read(self, query: Query[T]) -> T:
         """Cancellation: there is nothing to wait for."""
         self._refuse_closed()
-        return cast("T", self._do(query, _Unit(is_alone=True)))
+        return cast("T", _operation(type(query))(self, query, _Unit(is_alone=True)))
 
-    def changes(self, *, run: str | None = None, session: str | None = None, every: float = 0.05) -> Subscription:
-        return self._changes.subscribe(run=run, session=session, every=every)
+    def changes(
+        self, *, run: str | None = None, session: str | None = None, worker: str | None = None, every: float = 0.05
+    ) -> Subscription:
+        return self._changes.subscribe(run=run, session=session, worker=worker, every=every)
 
     async def check(self) -> None:
         """Cancellation: there is nothing to wait for."""
@@ -241,12 +247,25 @@ class MemoryStorage:
         return [self._tables.records[id] for id in self._tables.of_session.get(session_id, ())]
 
     def _put(self, record: RunRecord, unit: _Unit) -> RunRecord:
-        unit.put(self._tables.records, record.run_id, record)
+        self._write(record, unit)
         if record.state is RunState.LIVE:
-            for other in self._records(record.session):
+            for other in self._open_of(record.session):
                 if is_left_behind(other, record):
-                    unit.put(self._tables.records, other.run_id, left_behind(other))
+                    self._write(left_behind(other), unit)
         return record
+
+    def _write(self, record: RunRecord, unit: _Unit) -> None:
+        unit.put(self._tables.records, record.run_id, record)
+        if record.session not in self._tables.open:
+            unit.put(self._tables.open, record.session, {})
+        still_open = self._tables.open[record.session]
+        if record.ended:
+            unit.drop(still_open, record.run_id)
+        else:
+            unit.put(still_open, record.run_id, None)
+
+    def _open_of(self, session_id: str) -> list[RunRecord]:
+        return [self._tables.records[id] for id in self._tables.open.get(session_id, ())]
 
     @_do.register
     def _(self, accept: op.AcceptRun, unit: _Unit) -> RunRecord:
@@ -257,7 +276,7 @@ class MemoryStorage:
                 raise AlreadyAccepted(same_request(known, record.digest))
             unit.put(self._tables.keys, (record.session, record.key), record.run_id)
         if accept.only_first:
-            for other in self._records(record.session):
+            for other in self._open_of(record.session):
                 if is_in_line(other):
                     raise must_wait(record, other)
         if record.session not in self._tables.of_session:
@@ -282,7 +301,7 @@ class MemoryStorage:
     @_do.register
     def _(self, take: op.TakeRun, unit: _Unit) -> RunRecord:
         record = taken(self._record(take.run_id), take.owner, take.epoch)
-        unit.put(self._tables.records, record.run_id, record)
+        self._write(record, unit)
         return record
 
     @_do.register
@@ -330,6 +349,7 @@ class MemoryStorage:
             if record.key is not None:
                 unit.drop(tables.keys, (id, record.key))
         unit.drop(tables.of_session, id)
+        unit.drop(tables.open, id)
 
     @_do.register
     def _(self, get: op.GetRun, unit: _Unit) -> RunRecord | None:
@@ -458,3 +478,7 @@ class MemoryStorage:
     def _(self, read: op.ReadLoop, unit: _Unit) -> StoredLoop:
         table = self._tables.loops.get(read.id)
         return StoredLoop() if table is None else table.read()
+
+
+# By the type of the operation. `_do` itself would make a wrapper, with a copy of its attributes, for each call.
+_operation = MemoryStorage.__dict__["_do"].dispatcher.dispatch

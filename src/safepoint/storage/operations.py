@@ -12,9 +12,11 @@ epoch, nothing is done. So a writer that does not know whether its commit happen
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from msgspec import field
+
+from safepoint.history.values import Value
 from safepoint.storage.loop_data import LoopChange, OpenedLoop, StoredLoop
 from safepoint.storage.run_records import Cursor, RunRecord, RunState, StoredCancelRequest
 from safepoint.storage.session_data import Change, LateResult, Stored, Version
@@ -25,37 +27,29 @@ T_co = TypeVar("T_co", covariant=True)
 Json = Mapping[str, Any]  # Any: JSON values
 
 
-class Statement(Generic[T_co]):
+class Statement(Value, Generic[T_co], frozen=True):
     """An operation or a query. `T_co` is the type of its result."""
 
-    __slots__ = ()
 
-
-class Operation(Statement[T_co]):
+class Operation(Statement[T_co], Generic[T_co], frozen=True):
     """Changes something."""
 
-    __slots__ = ()
 
-
-class Query(Statement[T_co]):
+class Query(Statement[T_co], Generic[T_co], frozen=True):
     """Changes nothing. A unit of work may contain queries: they see what its earlier operations have written."""
-
-    __slots__ = ()
 
 
 # -- sessions --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class CreateSession(Operation[Version]):
+class CreateSession(Operation[Version], frozen=True):
     """How far the new, empty session was written. Raises `SessionExists`."""
 
     session_id: str
     state: Json
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimSession(Operation[int]):
+class ClaimSession(Operation[int], frozen=True):
     """Take the session; the result is the epoch of its writes. Raises `SessionBusy` while another claimant has it.
 
     `expected`: what the claimant knows of the session. Raises `SessionOutdated` if more was written since.
@@ -66,8 +60,7 @@ class ClaimSession(Operation[int]):
     expected: Version | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AppendChanges(Operation[None]):
+class AppendChanges(Operation[None], frozen=True):
     """Raises `Superseded` for an old epoch, `SessionNotFound` after a delete.
 
     `epoch`: None stands for the epoch of the claim in the same unit of work. `number`: of this write under its epoch,
@@ -80,45 +73,39 @@ class AppendChanges(Operation[None]):
     number: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseSession(Operation[None]):
+class ReleaseSession(Operation[None], frozen=True):
     """Does nothing if another claimant has it."""
 
     session_id: str
     claimant: str
 
 
-@dataclass(frozen=True, slots=True)
-class AddLateResult(Operation[None]):
+class AddLateResult(Operation[None], frozen=True):
     """From outside any run, so it needs no claim."""
 
     session_id: str
     late: LateResult
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteSession(Operation[None]):
+class DeleteSession(Operation[None], frozen=True):
     """Deleting a session that does not exist is no error."""
 
     session_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class LoadSession(Query[Stored]):
+class LoadSession(Query[Stored], frozen=True):
     """Raises `SessionNotFound`, or `StoreCorrupt`."""
 
     session_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ListSessions(Query[list[str]]):
+class ListSessions(Query[list[str]], frozen=True):
     """The ids that begin so, sorted."""
 
     prefix: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionStates(Query[dict[str, Json]]):
+class SessionStates(Query[dict[str, Json]], frozen=True):
     """The states of the sessions of `ListSessions`, in the same order."""
 
     prefix: str = ""
@@ -127,8 +114,7 @@ class SessionStates(Query[dict[str, Json]]):
 # -- runs ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptRun(Operation[RunRecord]):
+class AcceptRun(Operation[RunRecord], frozen=True):
     """Write the record of a new run.
 
     Raises `AlreadyAccepted` if its idempotency key belongs to a record that is newer than `since`, and `KeyTaken` if
@@ -141,8 +127,7 @@ class AcceptRun(Operation[RunRecord]):
     only_first: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MoveRun(Operation[RunRecord]):
+class MoveRun(Operation[RunRecord], frozen=True):
     """The record after the move. Raises `RecordMoved`. `changes`: other fields of the record."""
 
     run_id: str
@@ -151,8 +136,7 @@ class MoveRun(Operation[RunRecord]):
     changes: Json = field(default_factory=dict[str, Any])
 
 
-@dataclass(frozen=True, slots=True)
-class TakeRun(Operation[RunRecord]):
+class TakeRun(Operation[RunRecord], frozen=True):
     """The record under its new owner, with a new epoch. Raises `RecordMoved` if another process was faster."""
 
     run_id: str
@@ -160,8 +144,7 @@ class TakeRun(Operation[RunRecord]):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestCancel(Operation[int]):
+class RequestCancel(Operation[int], frozen=True):
     """The number of the stored request. `acknowledged`: the process that has the run knows of it already."""
 
     run_id: str
@@ -169,51 +152,44 @@ class RequestCancel(Operation[int]):
     acknowledged: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AcknowledgeCancel(Operation[None]):
+class AcknowledgeCancel(Operation[None], frozen=True):
     """The owner of the run has taken the request up."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerCancel(Operation[None]):
+class AnswerCancel(Operation[None], frozen=True):
     """What came of the request; does nothing if it was withdrawn."""
 
     number: int
     answer: Json
 
 
-@dataclass(frozen=True, slots=True)
-class WithdrawCancel(Operation[None]):
+class WithdrawCancel(Operation[None], frozen=True):
     """The request whose ask has that id is deleted; does nothing if there is none."""
 
     run_id: str
     ask_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class TouchSession(Operation[None]):
+class TouchSession(Operation[None], frozen=True):
     """Something about the session changed at that time."""
 
     session_id: str
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetRuns(Operation[None]):
+class ForgetRuns(Operation[None], frozen=True):
     """Delete all records of the session, with their cancel requests."""
 
     session_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class GetRun(Query[RunRecord | None]):
+class GetRun(Query[RunRecord | None], frozen=True):
     run_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class RunByKey(Query[RunRecord | None]):
+class RunByKey(Query[RunRecord | None], frozen=True):
     """The record with that idempotency key that is newer than `since`."""
 
     session_id: str
@@ -221,8 +197,7 @@ class RunByKey(Query[RunRecord | None]):
     since: float
 
 
-@dataclass(frozen=True, slots=True)
-class FindRuns(Query[list[RunRecord]]):
+class FindRuns(Query[list[RunRecord]], frozen=True):
     """Newest first: of one session, or of all sessions whose id begins so."""
 
     session_id: str | None = None
@@ -230,8 +205,7 @@ class FindRuns(Query[list[RunRecord]]):
     limit: int = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class EndedRuns(Query[list[RunRecord]]):
+class EndedRuns(Query[list[RunRecord]], frozen=True):
     """Newest first, below a cursor: of all sessions whose id begins so."""
 
     limit: int
@@ -239,8 +213,7 @@ class EndedRuns(Query[list[RunRecord]]):
     after: Cursor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRuns(Query[list[RunRecord]]):
+class OpenRuns(Query[list[RunRecord]], frozen=True):
     """In the order in which they were accepted. `waiting`: also those that wait for a person."""
 
     session_id: str | None = None
@@ -248,35 +221,30 @@ class OpenRuns(Query[list[RunRecord]]):
     owner: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OrphanedRuns(Query[list[RunRecord]]):
+class OrphanedRuns(Query[list[RunRecord]], frozen=True):
     """Open runs whose owner is dead, in the order in which they were accepted; or that run, if it is one of them."""
 
     waiting: bool = True
     run_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CancelRequests(Query[list[StoredCancelRequest]]):
+class CancelRequests(Query[list[StoredCancelRequest]], frozen=True):
     """All requests of one run, in the order in which they were stored."""
 
     run_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class UnheardCancels(Query[list[StoredCancelRequest]]):
+class UnheardCancels(Query[list[StoredCancelRequest]], frozen=True):
     """Requests that the owner of their open run has not acknowledged."""
 
     owner: str
 
 
-@dataclass(frozen=True, slots=True)
-class CancelAnswer(Query[Json | None]):
+class CancelAnswer(Query[Json | None], frozen=True):
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class TouchedSessions(Query[dict[str, float]]):
+class TouchedSessions(Query[dict[str, float]], frozen=True):
     """When the sessions whose id begins so were last changed, by a run or otherwise."""
 
     prefix: str
@@ -285,49 +253,42 @@ class TouchedSessions(Query[dict[str, float]]):
 # -- shared state, notes, loops --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Share(Operation[None]):
+class Share(Operation[None], frozen=True):
     """Set these values of the place; None deletes one."""
 
     place: str
     delta: Json
 
 
-@dataclass(frozen=True, slots=True)
-class AddNote(Operation[None]):
+class AddNote(Operation[None], frozen=True):
     session_id: str
     note: Note
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetNotes(Operation[None]):
+class ForgetNotes(Operation[None], frozen=True):
     session_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReadShared(Query[dict[str, Any]]):  # Any: JSON values
+class ReadShared(Query[dict[str, Any]], frozen=True):  # Any: JSON values
     """All values of these places, by name."""
 
     places: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadNotes(Query[list[Note]]):
+class ReadNotes(Query[list[Note]], frozen=True):
     """Oldest first."""
 
     session_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class OpenLoop(Operation[OpenedLoop]):
+class OpenLoop(Operation[OpenedLoop], frozen=True):
     """Take the record and read it. Raises `StoreError` while another claimant has it whose process lives."""
 
     id: str
     claimant: str
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeLoop(Operation[None]):
+class ChangeLoop(Operation[None], frozen=True):
     """Raises `Superseded` if another loop has taken the record since that epoch."""
 
     id: str
@@ -335,22 +296,19 @@ class ChangeLoop(Operation[None]):
     changes: Sequence[LoopChange]
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseLoop(Operation[None]):
+class ReleaseLoop(Operation[None], frozen=True):
     id: str
     claimant: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaceLoop(Operation[None]):
+class ReplaceLoop(Operation[None], frozen=True):
     """The record is this and nothing else, whichever loop has it. An empty one is deleted."""
 
     id: str
     stored: StoredLoop
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLoop(Query[StoredLoop]):
+class ReadLoop(Query[StoredLoop], frozen=True):
     """An empty record if there is none. Raises `StoreCorrupt`."""
 
     id: str

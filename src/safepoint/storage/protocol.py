@@ -106,11 +106,12 @@ class Storage(SessionCommits, Protocol):
     def loops(self) -> LoopRecords: ...
 
     def changes(
-        self, *, run: str | None = None, session: str | None = None, every: float = 0.05
+        self, *, run: str | None = None, session: str | None = None, worker: str | None = None, every: float = 0.05
     ) -> AbstractAsyncContextManager[AsyncIterator[None]]:
         """Yields once at once, and then whenever something about that run or session may have changed.
 
-        It never says what: read it. `every`: how often a storage looks that is not told by others.
+        `worker`: also when a request for a run of that worker, which is this storage's own, may have come. It never
+        says what: read it. `every`: how often a storage looks that is not told by others.
         """
         ...
 

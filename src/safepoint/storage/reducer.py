@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import islice, zip_longest
+
+from msgspec.structs import replace
 
 from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.journal import Called, Counted, Ended, Fact, Inside, Opened, Said

@@ -19,11 +19,14 @@ cannot spoil what its successor has recorded.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
+from msgspec import field
+from msgspec.structs import replace
+
 from safepoint.errors import SessionBusy, StoreError
+from safepoint.history.values import Value
 
 
 class RunState(StrEnum):
@@ -59,16 +62,14 @@ class AlreadyAccepted(StoreError):
         self.record = record
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Cursor:
+class Cursor(Value, frozen=True, order=True):
     """Where a record is among all others, which are in the order in which they were accepted."""
 
     created_at: float
     run_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class RunRecord:
+class RunRecord(Value, frozen=True):
     """One accepted run. `session` is the id of its session in the storage; `owner` the worker that runs it.
 
     `request`: what was asked for, so that a successor can start it; `digest`: of that, to tell a repeat from another
@@ -101,8 +102,7 @@ class RunRecord:
         return self.state is RunState.ENDED
 
 
-@dataclass(frozen=True, slots=True)
-class StoredCancelRequest:
+class StoredCancelRequest(Value, frozen=True):
     """The durable row of an ask to stop a run. Every later request has a higher number.
 
     `acknowledged`: the owner of the run has taken it up. `answer`: what it said came of it.

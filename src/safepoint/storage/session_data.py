@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from msgspec import field
 
 from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.journal import Counted, Fact
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import SessionBusy, StoreError
 from safepoint.history.parts import Message
+from safepoint.history.values import Value
 from safepoint.tools.call_state import CallState
 
 # How the name of a claimant begins that is no run, and has the session for a moment.
@@ -40,8 +42,7 @@ def taken_by(claimant: str | None, message: str) -> SessionBusy:
     return (SessionChanging if (claimant or "").startswith(CHANGE) else SessionBusy)(message)
 
 
-@dataclass(frozen=True, slots=True)
-class LateResult:
+class LateResult(Value, frozen=True):
     """A call that was cut and came back after its run had ended."""
 
     call_id: str
@@ -49,8 +50,7 @@ class LateResult:
     content: str
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRun:
+class StoredRun(Value, frozen=True):
     """The last run of a session. `ended` is false for one that is live, or whose process died.
 
     `index`: where its part of the conversation begins. `state_before`: the session's state at that time. `origin`:
@@ -74,8 +74,7 @@ class StoredRun:
     inside: Mapping[str, Stored] = field(default_factory=dict[str, "Stored"])
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Value, frozen=True):
     """A session as it is stored. `runs`: all turns that can be rewound, oldest first. `epoch`: of its last claim.
 
     `times`: when each message was said. One that is written again as it was keeps its time. `number`: of the last write
@@ -99,29 +98,25 @@ class Stored:
         return Stored(self.messages, self.state, self.runs, self.late, epoch, self.times, number)
 
 
-@dataclass(frozen=True, slots=True)
-class Truncated:
+class Truncated(Value, frozen=True):
     """The conversation ends at `index`; the runs from there on are forgotten, with the late results that were told."""
 
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class StateSet:
+class StateSet(Value, frozen=True):
     """The session's state is this."""
 
     state: Mapping[str, Any]  # Any: JSON values
 
 
-@dataclass(frozen=True, slots=True)
-class LateSet:
+class LateSet(Value, frozen=True):
     """These late results wait to be told."""
 
     late: tuple[LateResult, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(Value, frozen=True):
     """The claimant gives the session back, with the write that this is part of, as `release` does."""
 
     claimant: str

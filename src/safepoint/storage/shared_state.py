@@ -7,12 +7,12 @@ own user and app, and gives back what it has changed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from safepoint.history.values import Value
 
-@dataclass(frozen=True, slots=True)
-class Note:
+
+class Note(Value, frozen=True):
     """Something that happened to a session outside its runs, and when."""
 
     at: float

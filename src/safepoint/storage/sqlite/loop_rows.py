@@ -13,7 +13,7 @@ from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.codec import decode as decode_checkpoint
 from safepoint.agent.codec import encode as encode_checkpoint
 from safepoint.errors import CheckpointError, StoreCorrupt
-from safepoint.history.encoding import decode_message, encode_message
+from safepoint.history.json_codec import MESSAGE
 from safepoint.history.parts import Message
 from safepoint.storage import operations as op
 from safepoint.storage.loop_codec import decode as decode_record
@@ -99,7 +99,7 @@ def _read_turns(db: sqlite3.Connection, id: str) -> Iterable[StoredTurn]:
 
 def _read_messages(db: sqlite3.Connection, id: str, turn: str) -> tuple[Message, ...]:
     query = "SELECT message FROM loop_messages WHERE loop = ? AND turn = ? ORDER BY place"
-    return tuple(decode_message(json.loads(row[0])) for row in db.execute(query, (id, turn)))
+    return tuple(MESSAGE.decode(row[0]) for row in db.execute(query, (id, turn)))
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def _set_turn(db: sqlite3.Connection, id: str, turn: StoredTurn) -> None:
 
 def _set_messages(db: sqlite3.Connection, id: str, turn: str, index: int, messages: Sequence[Message]) -> None:
     db.execute("DELETE FROM loop_messages WHERE loop = ? AND turn = ? AND place >= ?", (id, turn, index))
-    rows = ((id, turn, place, json.dumps(encode_message(message))) for place, message in enumerate(messages, index))
+    rows = ((id, turn, place, MESSAGE.encode(message).decode()) for place, message in enumerate(messages, index))
     db.executemany("INSERT INTO loop_messages VALUES (?, ?, ?, ?)", rows)
 
 

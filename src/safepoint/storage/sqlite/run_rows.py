@@ -6,8 +6,9 @@ import json
 import logging
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import astuple
 from typing import Any
+
+from msgspec.structs import astuple
 
 from safepoint.errors import StoreCorrupt
 from safepoint.storage import operations as op
@@ -35,7 +36,7 @@ _NAMES = (
     *("started_at", "ended_at", "outcome", "reason", "epoch", "by", "usage"),
 )
 _COLUMNS = ", ".join(_NAMES)
-# An update keeps the row where it is: rows are in the order in which runs were accepted.
+# A record that is accepted again keeps its row: rows are in the order in which runs were accepted.
 _WRITE = (
     f"INSERT INTO run_records ({_COLUMNS}) VALUES ({', '.join('?' * len(_NAMES))}) "
     f"ON CONFLICT (run_id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _NAMES)}"
@@ -50,23 +51,33 @@ def _accept(unit: Unit, accept: op.AcceptRun) -> RunRecord:
         known = _select(db, _BY_KEY, (record.session, record.key, accept.since))
         if known:
             raise AlreadyAccepted(same_request(known[0], record.digest))
+    others = _open_beside(db, record) if accept.only_first or record.state is RunState.LIVE else []
     if accept.only_first:
-        for other in _select(db, f"session = ? AND {_OPEN}", (record.session,)):
+        for other in others:
             if is_in_line(other):
                 raise must_wait(record, other)
     if record.owner == unit.lease.worker:
         unit.register()
-    return _put(db, record)
+    _insert(db, record)
+    _leave_behind(db, others, record)
+    return record
 
 
 def _move(unit: Unit, move: op.MoveRun) -> RunRecord:
-    return _put(unit.db, moved(_known(unit.db, move.run_id), move.state, move.epoch, move.changes))
+    before = _known(unit.db, move.run_id)
+    record = moved(before, move.state, move.epoch, move.changes)
+    _update(unit.db, before, record)
+    _leave_behind(unit.db, _open_beside(unit.db, record) if record.state is RunState.LIVE else [], record)
+    return record
 
 
 def _take(unit: Unit, take: op.TakeRun) -> RunRecord:
     if take.owner == unit.lease.worker:
         unit.register()
-    return _write(unit.db, taken(_known(unit.db, take.run_id), take.owner, take.epoch))
+    before = _known(unit.db, take.run_id)
+    record = taken(before, take.owner, take.epoch)
+    _update(unit.db, before, record)
+    return record
 
 
 def _get(unit: Unit, get: op.GetRun) -> RunRecord | None:
@@ -230,22 +241,35 @@ def _stored_requests(db: sqlite3.Connection, where: str, given: tuple[object, ..
     ]
 
 
-def _put(db: sqlite3.Connection, record: RunRecord) -> RunRecord:
-    _write(db, record)
-    if record.state is RunState.LIVE:
-        for other in _select(db, f"session = ? AND {_OPEN}", (record.session,)):
-            if is_left_behind(other, record):
-                _write(db, left_behind(other))
-    return record
+def _open_beside(db: sqlite3.Connection, record: RunRecord) -> list[RunRecord]:
+    """The records of its session that have not ended; itself, if it is stored."""
+    return _select(db, f"session = ? AND {_OPEN}", (record.session,))
 
 
-def _write(db: sqlite3.Connection, record: RunRecord) -> RunRecord:
-    fields: dict[str, Any] = {name: getattr(record, name) for name in _NAMES}  # Any: as the record has them
-    fields["request"] = json.dumps(dict(record.request))
-    for name in ("reason", "usage"):
-        fields[name] = dump_optional(fields[name])
-    db.execute(_WRITE, list(fields.values()))
-    return record
+def _leave_behind(db: sqlite3.Connection, others: list[RunRecord], record: RunRecord) -> None:
+    """End those that end because it is live."""
+    for other in others:
+        if record.state is RunState.LIVE and is_left_behind(other, record):
+            _update(db, other, left_behind(other))
+
+
+def _insert(db: sqlite3.Connection, record: RunRecord) -> None:
+    db.execute(_WRITE, [_column(name, getattr(record, name)) for name in _NAMES])
+
+
+def _update(db: sqlite3.Connection, before: RunRecord, record: RunRecord) -> None:
+    """Only what has changed: SQLite writes every index anew that has one of the columns, also if its value stays."""
+    changed = [name for name in _NAMES if getattr(record, name) != getattr(before, name)]
+    if changed:
+        row = [_column(name, getattr(record, name)) for name in changed]
+        columns = ", ".join(f"{name} = ?" for name in changed)
+        db.execute(f"UPDATE run_records SET {columns} WHERE run_id = ?", (*row, record.run_id))
+
+
+def _column(name: str, value: Any) -> Any:  # Any: as the record has it, and as the row has it
+    if name == "request":
+        return json.dumps(dict(value))
+    return dump_optional(value) if name in ("reason", "usage") else value
 
 
 def _read(row: tuple[Any, ...]) -> RunRecord:  # Any: a row

@@ -7,39 +7,28 @@ conversation.
 
 from __future__ import annotations
 
-import json
 import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any
 
-from safepoint.agent.codec import (
-    decode,
-    decode_dropped,
-    decode_entry,
-    decode_memory,
-    encode,
-    encode_entry,
-    encode_memory,
-)
-from safepoint.agent.fact_codec import decode_counted, decode_fact, encode_counted, encode_fact
+from safepoint.agent.codec import ENTRY, decode, decode_dropped, decode_memory, encode, encode_memory
+from safepoint.agent.fact_codec import COUNTED, decode_fact, encode_fact
 from safepoint.agent.journal import Called, Counted, Ended, Inside, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import (
     CheckpointError,
     SessionExists,
-    SessionNotFound,
     StoreCorrupt,
     Superseded,
 )
-from safepoint.history.encoding import decode_message, encode_message
+from safepoint.history.json_codec import MESSAGE
 from safepoint.history.parts import Message
 from safepoint.storage import operations as op
-from safepoint.storage.codec import UNREADABLE, dump_json, dump_state, load_state
+from safepoint.storage.codec import UNREADABLE, dump_state, load_state
 from safepoint.storage.reducer import apply
 from safepoint.storage.session_data import (
-    Lasting,
     LateResult,
     LateSet,
     Released,
@@ -51,32 +40,14 @@ from safepoint.storage.session_data import (
     Version,
     taken_by,
 )
-from safepoint.storage.sqlite.unit import Statements, Unit
+from safepoint.storage.sqlite.unit import SessionRow, Statements, Unit
 from safepoint.tools.call_state import CallState
 
 
-class Row(NamedTuple):
-    """A session, without what was said in it."""
-
-    state: str
-    epoch: int
-    number: int
-    owner: str | None
-    claimant: str | None
-
-
-def session_row(db: sqlite3.Connection, session_id: str) -> Row:
-    query = "SELECT state, epoch, number, owner, claimant FROM sessions WHERE id = ?"
-    found = db.execute(query, (session_id,)).fetchone()
-    if found is None:
-        raise SessionNotFound(f"there is no session {session_id!r}: create it first")
-    return Row(*found)
-
-
-def was_written(db: sqlite3.Connection, append: op.AppendChanges) -> bool:
-    """Was this very write made before?"""
-    query = "SELECT 1 FROM sessions WHERE id = ? AND epoch = ? AND number >= ?"
-    return db.execute(query, (append.session_id, append.epoch, append.number)).fetchone() is not None
+def was_written(unit: Unit, append: op.AppendChanges) -> bool:
+    """Was this very write made before? One that comes with its claim has no epoch yet, and finds out by that."""
+    row = unit.find_session(append.session_id) if append.number and append.epoch is not None else None
+    return row is not None and row.epoch == append.epoch and row.number >= append.number
 
 
 # -- statements ------------------------------------------------------------------------------------------------------
@@ -95,62 +66,72 @@ def _create(unit: Unit, create: op.CreateSession) -> Version:
 
 def _claim(unit: Unit, claim: op.ClaimSession) -> int:
     id = claim.session_id
-    row = session_row(unit.db, id)
+    row = unit.session(id)
     owner = row.owner if row.claimant != claim.claimant else None
     if owner is not None and not unit.is_dead(owner, f"the session {id!r}"):
         raise taken_by(row.claimant, f"a run of the session {id!r} is live {unit.where(owner)}")
     if claim.expected is not None and claim.expected != Version(row.epoch, row.number):
         raise SessionOutdated(f"the session {id!r} was changed since it was loaded")
     unit.register()
-    change = (unit.lease.worker, claim.claimant, row.epoch + 1, id)
-    unit.db.execute("UPDATE sessions SET owner = ?, claimant = ?, epoch = ?, number = 0 WHERE id = ?", change)
-    unit.epochs[id] = row.epoch + 1
-    return row.epoch + 1
+    row.owner, row.claimant, row.epoch, row.number = unit.lease.worker, claim.claimant, row.epoch + 1, 0
+    row.changed = True
+    unit.epochs[id] = row.epoch
+    return row.epoch
 
 
 def _append(unit: Unit, append: op.AppendChanges) -> None:
-    db, id = unit.db, append.session_id
-    row = session_row(db, id)
+    id = append.session_id
+    row = unit.session(id)
     if row.epoch != (unit.epochs[id] if append.epoch is None else append.epoch):
         raise Superseded(f"the session {id!r} was taken over by another run")
     for change in append.changes:
-        if isinstance(change, Released):
-            release_session(db, id, change.claimant)
-        else:
-            apply_to_rows(db, id, change)
-    db.execute("UPDATE sessions SET number = ? WHERE id = ?", (append.number or row.number + 1, id))
+        match change:
+            case Released(claimant):
+                _release_row(row, claimant)
+            case StateSet(state):
+                row.state = dump_state(state)
+            case Opened():
+                _open(unit.db, id, row.state, change)
+            case _:
+                apply_to_rows(unit.db, id, change)
+    row.number = append.number or row.number + 1
+    row.changed = True
 
 
 def _release(unit: Unit, release: op.ReleaseSession) -> None:
-    release_session(unit.db, release.session_id, release.claimant)
+    row = unit.find_session(release.session_id)
+    if row is not None:
+        _release_row(row, release.claimant)
 
 
-def release_session(db: sqlite3.Connection, session_id: str, claimant: str) -> None:
-    db.execute("UPDATE sessions SET owner = NULL WHERE id = ? AND claimant = ?", (session_id, claimant))
+def _release_row(row: SessionRow, claimant: str) -> None:
+    if row.claimant == claimant and row.owner is not None:
+        row.owner, row.changed = None, True
 
 
 def _add_late(unit: Unit, add: op.AddLateResult) -> None:
-    session_row(unit.db, add.session_id)
+    unit.session(add.session_id)
     insert_late(unit.db, add.session_id, add.late)
 
 
 def _delete(unit: Unit, delete: op.DeleteSession) -> None:
+    unit.forget_session(delete.session_id)
     unit.db.execute("DELETE FROM sessions WHERE id = ?", (delete.session_id,))
     for table in ("messages", "runs", "calls", "inside", "late"):
         unit.db.execute(f"DELETE FROM {table} WHERE session = ?", (delete.session_id,))
 
 
 def _load(unit: Unit, load: op.LoadSession) -> Stored:
-    return load_rows(unit.db, load.session_id)
+    return load_rows(unit, load.session_id)
 
 
 def _list(unit: Unit, listed: op.ListSessions) -> list[str]:
-    return [str(id) for id, _ in _listed(unit.db, listed.prefix)]
+    return [str(id) for id, _ in _listed(unit, listed.prefix)]
 
 
 def _states(unit: Unit, states: op.SessionStates) -> dict[str, Mapping[str, Any]]:  # Any: JSON values
     found: dict[str, Mapping[str, Any]] = {}
-    for id, state in _listed(unit.db, states.prefix):
+    for id, state in _listed(unit, states.prefix):
         try:
             found[id] = load_state(state)
         except UNREADABLE as error:
@@ -158,9 +139,10 @@ def _states(unit: Unit, states: op.SessionStates) -> dict[str, Mapping[str, Any]
     return found
 
 
-def _listed(db: sqlite3.Connection, prefix: str) -> list[tuple[str, str]]:
+def _listed(unit: Unit, prefix: str) -> list[tuple[str, str]]:
+    unit.flush()
     query = "SELECT id, state FROM sessions WHERE id >= ? AND substr(id, 1, ?) = ? ORDER BY id"
-    return db.execute(query, (prefix, len(prefix), prefix)).fetchall()
+    return unit.db.execute(query, (prefix, len(prefix), prefix)).fetchall()
 
 
 STATEMENTS: Statements = {
@@ -178,21 +160,21 @@ STATEMENTS: Statements = {
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-def apply_to_rows(db: sqlite3.Connection, session_id: str, change: Lasting) -> None:
-    """What `reducer.apply` says, in rows."""
+def apply_to_rows(
+    db: sqlite3.Connection, session_id: str, change: Said | Called | Counted | Inside | Ended | Truncated | LateSet
+) -> None:
+    """What `reducer.apply` says, in the rows beside that of the session."""
     match change:
-        case Opened():
-            _open(db, session_id, change)
         case Said(index, message, at):
             _insert_messages(db, session_id, index, [message], at)
         case Called(entry, memory):
             _insert_call(db, session_id, _last_run(db, session_id)[1], entry, memory)
         case Counted():
-            counted = dump_json(encode_counted(change))
+            counted = COUNTED.encode(change).decode()
             run_id = _last_run(db, session_id)[1]
             db.execute("UPDATE runs SET counted = ? WHERE session = ? AND run_id = ?", (counted, session_id, run_id))
         case Inside():
-            row = (session_id, _last_run(db, session_id)[1], dump_json(encode_fact(change)))
+            row = (session_id, _last_run(db, session_id)[1], encode_fact(change).decode())
             db.execute("INSERT INTO inside (session, run_id, fact) VALUES (?, ?, ?)", row)
         case Ended():
             _end(db, session_id, change)
@@ -200,16 +182,15 @@ def apply_to_rows(db: sqlite3.Connection, session_id: str, change: Lasting) -> N
             _truncate(db, session_id, index)
             for (run_id,) in _runs_from(db, session_id, index):
                 _forget_run(db, session_id, run_id)
-        case StateSet(state):
-            db.execute("UPDATE sessions SET state = ? WHERE id = ?", (dump_state(state), session_id))
         case LateSet(late):
             db.execute("DELETE FROM late WHERE session = ?", (session_id,))
             for result in late:
                 insert_late(db, session_id, result)
 
 
-def _open(db: sqlite3.Connection, session_id: str, opened: Opened) -> None:
-    state, origin = session_row(db, session_id).state, opened.run_id
+def _open(db: sqlite3.Connection, session_id: str, state: str, opened: Opened) -> None:
+    """`state`: of the session, as the run finds it."""
+    origin = opened.run_id
     last = _last_run(db, session_id)
     number = (last[0] if last is not None else 0) + 1
     if opened.continues is not None:
@@ -279,7 +260,7 @@ def _insert_messages(
     db: sqlite3.Connection, session_id: str, index: int, messages: Sequence[Message], at: float
 ) -> None:
     """A message that stands there already keeps its time."""
-    bodies = [dump_json(encode_message(message)) for message in messages]
+    bodies = [MESSAGE.encode(message).decode() for message in messages]
     rows = [(session_id, place, body, at) for place, body in enumerate(bodies, index)]
     db.executemany(
         "INSERT INTO messages (session, place, body, at) VALUES (?, ?, ?, ?) ON CONFLICT (session, place) "
@@ -291,12 +272,12 @@ def _insert_messages(
 def _insert_call(
     db: sqlite3.Connection, session_id: str, run_id: str, entry: LedgerEntry, memory: CallState | None
 ) -> None:
-    remembered = None if memory is None else dump_json(encode_memory(memory))
+    remembered = None if memory is None else encode_memory(memory).decode()
     db.execute(
         "INSERT INTO calls (session, run_id, call_id, entry, memory) VALUES (?, ?, ?, ?, ?) "
         "ON CONFLICT (session, run_id, call_id) DO UPDATE SET entry = excluded.entry, "
         "memory = coalesce(excluded.memory, memory)",
-        (session_id, run_id, entry.call_id, dump_json(encode_entry(entry)), remembered),
+        (session_id, run_id, entry.call_id, ENTRY.encode(entry).decode(), remembered),
     )
 
 
@@ -321,8 +302,8 @@ def insert_late(db: sqlite3.Connection, session_id: str, late: LateResult) -> No
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def load_rows(db: sqlite3.Connection, session_id: str) -> Stored:
-    found = session_row(db, session_id)
+def load_rows(unit: Unit, session_id: str) -> Stored:
+    db, found = unit.db, unit.session(session_id)
     rows = db.execute("SELECT place, body, at FROM messages WHERE session = ? ORDER BY place", (session_id,)).fetchall()
     columns = "run_id, agent, place, ended, stop_reason, checkpoint, state_before, origin, counted"
     runs = db.execute(f"SELECT {columns} FROM runs WHERE session = ? ORDER BY number", (session_id,)).fetchall()
@@ -330,7 +311,7 @@ def load_rows(db: sqlite3.Connection, session_id: str) -> Stored:
     try:
         if [place for place, _, _ in rows] != list(range(len(rows))):
             raise ValueError("a message is missing")
-        messages = tuple(decode_message(json.loads(body)) for _, body, _ in rows)
+        messages = tuple(MESSAGE.decode(body) for _, body, _ in rows)
         stored = Stored(
             messages,
             load_state(found.state),
@@ -350,7 +331,7 @@ def _facts_inside(db: sqlite3.Connection, session_id: str, stored: Stored) -> li
     if not stored.runs or stored.runs[-1].ended:
         return []
     query = "SELECT fact FROM inside WHERE session = ? AND run_id = ? ORDER BY number"
-    facts = [decode_fact(json.loads(fact)) for (fact,) in db.execute(query, (session_id, stored.runs[-1].run_id))]
+    facts = [decode_fact(fact) for (fact,) in db.execute(query, (session_id, stored.runs[-1].run_id))]
     return [fact for fact in facts if isinstance(fact, Inside)]
 
 
@@ -364,7 +345,7 @@ def _read_run(
     calls = db.execute(
         "SELECT entry, memory FROM calls WHERE session = ? AND run_id = ? ORDER BY number", (session_id, run_id)
     ).fetchall()
-    entries = [(decode_entry(json.loads(entry)), memory) for entry, memory in calls]
+    entries = [(ENTRY.decode(entry), memory) for entry, memory in calls]
     kept = None if checkpoint is None else decode(checkpoint, messages)
     return StoredRun(
         run_id,
@@ -374,9 +355,9 @@ def _read_run(
         stop_reason,
         kept if ended else None,
         tuple(entry for entry, _ in entries),
-        {entry.call_id: decode_memory(json.loads(memory)) for entry, memory in entries if memory is not None},
+        {entry.call_id: decode_memory(memory) for entry, memory in entries if memory is not None},
         load_state(state_before),
         origin,
         None if ended else kept,
-        None if counted is None else decode_counted(json.loads(counted)),
+        None if counted is None else COUNTED.decode(counted),
     )

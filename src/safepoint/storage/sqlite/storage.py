@@ -24,6 +24,7 @@ from safepoint.storage.operations import Query, Statement
 from safepoint.storage.parts import Loops, Runs, Sessions, Shared
 from safepoint.storage.sqlite import loop_rows, run_rows, session_rows, shared_rows
 from safepoint.storage.sqlite.database_file import DatabaseFile
+from safepoint.storage.sqlite.jobs import Job
 from safepoint.storage.sqlite.reader import Reader
 from safepoint.storage.sqlite.schema import VERSION, prepare, read_version
 from safepoint.storage.sqlite.unit import Statements, Unit, forget_workers, renew
@@ -97,27 +98,29 @@ class SqliteStorage:
     async def commit(self, *statements: Statement[Any]) -> tuple[Any, ...]:  # Any: a result for each
         """Cancellation: only the waiting ends; the unit of work still happens, whole."""
         self._refuse_closed()
-        future = self._writer.submit(partial(_run, statements, self._lease))
+        job = self._writer.submit(partial(_run, statements, self._lease))
         try:
-            results = await asyncio.shield(future)
+            results = await job.future
         except asyncio.CancelledError:
-            self._leave(future, statements)
+            self._leave(job, statements)
             raise
         self._changes.publish(statements, results)
         return results
 
-    def _leave(self, future: asyncio.Future[Any], statements: Iterable[Statement[Any]]) -> None:  # Any: results
-        """Its caller waits no more: whoever reads those sessions next does."""
-        ids = {each.session_id for each in statements if isinstance(each, _OF_SESSION)}
-        if not future.done():
-            self._left[future] = ids
+    def _leave(self, job: Job[Any], statements: Iterable[Statement[Any]]) -> None:  # Any: results
+        """The caller waits no more: the next reader of those sessions does."""
+        if job.is_told:
+            return
+        # The caller's future ended with the caller. A shield would spare it, for a pass of the loop in every commit.
+        future = job.ask_again()
+        self._left[future] = {each.session_id for each in statements if isinstance(each, _OF_SESSION)}
 
-            def done(future: asyncio.Future[Any]) -> None:  # Any: of every result
-                del self._left[future]
-                if not future.cancelled():
-                    future.exception()  # nobody is there to hear of it
+        def done(future: asyncio.Future[Any]) -> None:  # Any: of every result
+            del self._left[future]
+            if not future.cancelled():
+                future.exception()  # no caller is there to hear of it
 
-            future.add_done_callback(done)
+        future.add_done_callback(done)
 
     async def read(self, query: Query[T]) -> T:
         """Cancellation: nothing has changed."""
@@ -139,8 +142,10 @@ class SqliteStorage:
         if before:
             await asyncio.wait(before)
 
-    def changes(self, *, run: str | None = None, session: str | None = None, every: float = 0.05) -> Subscription:
-        return self._changes.subscribe(run=run, session=session, every=every)
+    def changes(
+        self, *, run: str | None = None, session: str | None = None, worker: str | None = None, every: float = 0.05
+    ) -> Subscription:
+        return self._changes.subscribe(run=run, session=session, worker=worker, every=every)
 
     async def _stamp(self) -> object:
         """What differs after any connection but the reader's has committed."""
@@ -208,11 +213,13 @@ _OF_SESSION = (
 
 
 def _run(statements: tuple[Statement[Any], ...], lease: Lease, db: sqlite3.Connection) -> tuple[Any, ...]:
-    for each in statements:
-        if isinstance(each, op.AppendChanges) and each.number and session_rows.was_written(db, each):
-            return (None,) * len(statements)
     unit = Unit(db, lease)
-    return tuple([_STATEMENTS[type(each)](unit, each) for each in statements])
+    for each in statements:
+        if isinstance(each, op.AppendChanges) and session_rows.was_written(unit, each):
+            return (None,) * len(statements)
+    results = tuple([_STATEMENTS[type(each)](unit, each) for each in statements])
+    unit.flush()
+    return results
 
 
 def _read(query: Query[T], lease: Lease, db: sqlite3.Connection) -> T:

@@ -7,22 +7,69 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from safepoint.errors import StoreCorrupt
+from safepoint.errors import SessionNotFound, StoreCorrupt
 from safepoint.storage.lease import Lease
 
 
 @dataclass(slots=True)
+class SessionRow:
+    """A session, without what was said in it. `changed`: it differs from what the file has."""
+
+    state: str
+    epoch: int
+    number: int
+    owner: str | None
+    claimant: str | None
+    changed: bool = False
+
+
+@dataclass(slots=True)
 class Unit:
-    """`epochs`: of the claims that it has made."""
+    """`epochs`: of the claims that it has made.
+
+    The row of a session is read once and written once, by `flush`, however many statements change it.
+    """
 
     db: sqlite3.Connection
     lease: Lease
     epochs: dict[str, int] = field(default_factory=dict[str, int])
+    _sessions: dict[str, SessionRow] = field(default_factory=dict[str, SessionRow])
+    _registered: bool = False
+
+    def session(self, session_id: str) -> SessionRow:
+        """Set `changed` after a change. Raises `SessionNotFound`."""
+        found = self.find_session(session_id)
+        if found is None:
+            raise SessionNotFound(f"there is no session {session_id!r}: create it first")
+        return found
+
+    def find_session(self, session_id: str) -> SessionRow | None:
+        known = self._sessions.get(session_id)
+        if known is None:
+            query = "SELECT state, epoch, number, owner, claimant FROM sessions WHERE id = ?"
+            row = self.db.execute(query, (session_id,)).fetchone()
+            if row is not None:
+                known = self._sessions[session_id] = SessionRow(*row)
+        return known
+
+    def forget_session(self, session_id: str) -> None:
+        """It was deleted."""
+        self._sessions.pop(session_id, None)
+
+    def flush(self) -> None:
+        """Write the rows that were changed: before they are queried, and at the end."""
+        for id, row in self._sessions.items():
+            if row.changed:
+                row.changed = False
+                change = "UPDATE sessions SET state = ?, epoch = ?, number = ?, owner = ?, claimant = ? WHERE id = ?"
+                self.db.execute(change, (row.state, row.epoch, row.number, row.owner, row.claimant, id))
 
     def register(self) -> None:
         """What this worker owns names its row, so the row is there first."""
-        row = (self.lease.worker, str(self.lease.process))
-        self.db.execute("INSERT OR IGNORE INTO workers (id, process, counter) VALUES (?, ?, 0)", row)
+        if not self._registered:
+            row = (self.lease.worker, str(self.lease.process))
+            self.db.execute("INSERT OR IGNORE INTO workers (id, process, counter) VALUES (?, ?, 0)", row)
+            self._registered = True
 
     def is_dead(self, owner: str, what: str) -> bool:
         """Raises `StoreCorrupt` if nobody can read who that is."""

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 from safepoint.errors import StoreError
@@ -37,23 +38,25 @@ class Writer:
         self._renew = renew
         self._every = every
         self._due = time.monotonic() + every
-        self._changed = threading.Condition()
-        self._queue: deque[AnyJob] = deque()
+        # The hand-over is in C: a `threading.Condition` took longer than some of the statements.
+        self._queue: SimpleQueue[list[AnyJob]] = SimpleQueue()
+        # Of the thread alone: what it has taken from the queue and not done yet, and whether nothing more comes.
+        self._waiting: deque[AnyJob] = deque()
         self._ends = False
         # What the loops have submitted in their present pass.
         self._gathered: dict[asyncio.AbstractEventLoop, list[AnyJob]] = {}
         self.transactions = 0
         threading.Thread(target=self._work, name=f"safepoint:{name}", daemon=True).start()
 
-    def submit(self, function: Work[T]) -> asyncio.Future[T]:
-        """The function's result, once it is committed. Call it on a loop."""
+    def submit(self, function: Work[T]) -> Job[T]:
+        """Its future has the function's result, once that is committed. Call it on a loop."""
         job, loop = Job(function, "sqlite"), asyncio.get_running_loop()
         if loop in self._gathered:
             self._gathered[loop].append(job)
         else:
             self._gathered[loop] = [job]
             loop.call_soon(self._flush, loop)
-        return job.future
+        return job
 
     def open(self) -> asyncio.Future[object]:
         """Open the file, and bring it up to date, without a transaction."""
@@ -69,8 +72,8 @@ class Writer:
                 if self._file.is_open:
                     last(self._file.get())
             self._file.close()
+            self._ends = True
 
-        self._ends = True
         return self._alone(work)
 
     def _alone(self, function: Callable[[], object]) -> asyncio.Future[object]:
@@ -82,9 +85,7 @@ class Writer:
         self._put(self._gathered.pop(loop, []))
 
     def _put(self, jobs: list[AnyJob]) -> None:
-        with self._changed:
-            self._queue.extend(jobs)
-            self._changed.notify()
+        self._queue.put(jobs)
 
     # -- in the thread -------------------------------------------------------------------------------------------------
 
@@ -104,23 +105,29 @@ class Writer:
     def _next(self) -> list[AnyJob]:
         """What is to be done together; nothing once the writer has ended."""
         while True:
-            with self._changed:
-                left = self._due - time.monotonic()
-                if not self._queue and not self._ends and left > 0:
-                    self._changed.wait(left)
-                if self._queue:
-                    return self._take()
-                if self._ends:
-                    return []
-                if self._due > time.monotonic():
-                    continue
+            left = self._due - time.monotonic()
+            self._collect(left if not self._waiting and not self._ends else 0.0)
+            if self._waiting:
+                return self._take()
+            if self._ends:
+                return []
+            if self._due <= time.monotonic():
                 self._due = time.monotonic() + self._every
-            self._renew_lease()
+                self._renew_lease()
+
+    def _collect(self, seconds: float) -> None:
+        """Take all there is; if that is nothing, wait so long for some."""
+        with suppress(Empty):
+            if seconds > 0:
+                self._waiting.extend(self._queue.get(timeout=seconds))
+            while True:
+                self._waiting.extend(self._queue.get_nowait())
 
     def _take(self) -> list[AnyJob]:
-        taken = [self._queue.popleft()]
-        while taken[0].in_transaction and len(taken) < _TOGETHER and self._queue and self._queue[0].in_transaction:
-            taken.append(self._queue.popleft())
+        waiting = self._waiting
+        taken = [waiting.popleft()]
+        while taken[0].in_transaction and len(taken) < _TOGETHER and waiting and waiting[0].in_transaction:
+            taken.append(waiting.popleft())
         return taken
 
     def _renew_lease(self) -> None:

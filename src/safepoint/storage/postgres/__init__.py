@@ -1,0 +1,1 @@
+"""A storage in PostgreSQL, for many processes on many machines."""

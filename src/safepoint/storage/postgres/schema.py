@@ -1,0 +1,147 @@
+"""The tables and functions in the database: how they are made, brought up to date, and found to fit.
+
+A server never changes the schema by itself: `safepoint db upgrade` does, once, before a deploy. It takes a lock, so of
+several at once one does it and the others find it done. Functions are replaced whole; a later version of the tables is
+a script of its own in `_VERSIONS`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import psycopg
+
+from safepoint.errors import StoreError
+from safepoint.storage.postgres.connections import Connection, connect
+
+VERSION = 1
+OLDEST_SERVER = 140000
+SCHEMA = "safepoint"
+
+_VERSIONS = {1: "tables.sql"}
+_FUNCTIONS = ("session_functions.sql", "run_functions.sql", "unit_functions.sql")
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """`version`: None for a database that has no tables of ours."""
+
+    version: int | None
+    server: str
+
+    @property
+    def is_current(self) -> bool:
+        return self.version == VERSION
+
+
+def check_name(schema: str) -> str:
+    if not _NAME.fullmatch(schema):
+        raise ValueError(f"schema={schema!r}: write a name of small letters, digits and _")
+    return schema
+
+
+def qualify(sql: str, schema: str) -> str:
+    return sql if schema == SCHEMA else sql.replace("safepoint.", f"{schema}.")
+
+
+@cache
+def _script(name: str) -> str:
+    return files("safepoint.storage.postgres").joinpath(name).read_text("utf-8")
+
+
+def upgrade_sql(version: int | None = None, schema: str = SCHEMA) -> str:
+    """What `upgrade` would run in a database of that version, for those who run SQL themselves."""
+    found = 0 if version is None else version
+    parts = [f"CREATE SCHEMA IF NOT EXISTS {check_name(schema)};"]
+    parts += [qualify(_script(name), schema) for number, name in _VERSIONS.items() if number > found]
+    parts += [qualify(_script(name), schema) for name in _FUNCTIONS]
+    parts.append(f"DELETE FROM {schema}.schema_version;")
+    parts.append(f"INSERT INTO {schema}.schema_version VALUES ({VERSION});")
+    return "\n".join(parts)
+
+
+async def read_version(connection: Connection, schema: str) -> int | None:
+    cursor = await connection.execute("SELECT to_regclass(%s) IS NOT NULL", (f"{schema}.schema_version",))
+    if not (await cursor.fetchone() or (False,))[0]:
+        return None
+    cursor = await connection.execute(f"SELECT max(version) FROM {schema}.schema_version".encode())
+    found: int | None = (await cursor.fetchone() or (None,))[0]
+    return found
+
+
+async def check_schema(connection: Connection, schema: str) -> None:
+    """Raises `StoreError` with one line that says what to do."""
+    server = connection.info.server_version
+    if server < OLDEST_SERVER:
+        raise StoreError(f"the database is PostgreSQL {server // 10000}: Safepoint needs 14 or newer")
+    version = await read_version(connection, schema)
+    if version is None:
+        raise StoreError("the database has no tables of Safepoint yet: run `safepoint db upgrade`")
+    if version < VERSION:
+        raise StoreError(f"the database has version {version} of the tables, not {VERSION}: run `safepoint db upgrade`")
+    if version > VERSION:
+        raise StoreError(f"the database has version {version} of the tables, this Safepoint has {VERSION}: update it")
+    cursor = await connection.execute("SELECT pg_is_in_recovery(), current_setting('transaction_read_only')")
+    replica, read_only = await cursor.fetchone() or (False, "off")
+    if replica or read_only == "on":
+        raise StoreError("the database is a read-only replica: give the address of its primary")
+
+
+async def upgrade(conninfo: str, *, schema: str = SCHEMA) -> Status:
+    """Bring the database up to date. Raises `StoreError`. Cancellation: it is as it was, or up to date."""
+    check_name(schema)
+    try:
+        connection = await connect(conninfo, "safepoint db upgrade")
+        async with connection, connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('safepoint schema', 0))")
+            version = await read_version(connection, schema)
+            if version is not None and version > VERSION:
+                raise StoreError(f"the database has version {version} of the tables, this Safepoint has {VERSION}")
+            await connection.execute(upgrade_sql(version, schema).encode())
+            return Status(VERSION, str(connection.info.parameter_status("server_version")))
+    except psycopg.Error as error:
+        raise StoreError(f"the database could not be brought up to date: {one_line(error)}") from error
+
+
+async def status(conninfo: str, *, schema: str = SCHEMA) -> Status:
+    """Raises `StoreError`. Cancellation: nothing has changed."""
+    check_name(schema)
+    try:
+        async with await connect(conninfo, "safepoint db status") as connection:
+            version = await read_version(connection, schema)
+            return Status(version, str(connection.info.parameter_status("server_version")))
+    except psycopg.Error as error:
+        raise StoreError(f"the database can't be read: {one_line(error)}") from error
+
+
+async def prune(conninfo: str, *, older_than: float, schema: str = SCHEMA, batch: int = 500) -> int:
+    """Delete sessions that were not changed for so many seconds, and say how many. Open runs keep theirs.
+
+    Each batch is a transaction of its own, and no run waits for it. Cancellation: whole batches are deleted.
+    """
+    check_name(schema)
+    deleted, after = 0, ""
+    count: int
+    sql = qualify("SELECT last_id, deleted FROM safepoint.prune_sessions(%s, %s, %s)", schema).encode()
+    try:
+        async with await connect(conninfo, "safepoint db prune") as connection:
+            await check_schema(connection, schema)
+            while True:
+                cursor = await connection.execute(sql, (older_than, after, batch))
+                last, count = await cursor.fetchone() or (None, 0)
+                deleted += count
+                if last is None:
+                    await connection.execute(qualify("SELECT safepoint.tidy()", schema).encode())
+                    return deleted
+                after = last
+    except psycopg.Error as error:
+        raise StoreError(f"the database could not be pruned: {one_line(error)}") from error
+
+
+def one_line(error: psycopg.Error) -> str:
+    """What the server or libpq said: neither repeats the password, nor, without its context, what was stored."""
+    return " ".join((error.diag.message_primary or str(error)).split()) or type(error).__name__
