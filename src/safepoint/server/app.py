@@ -11,21 +11,21 @@ from importlib.metadata import version
 from itertools import islice
 from typing import Any, cast
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.routing import BaseRoute
 
 from safepoint._core.ladder import Ladder
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.validation import checked_ladder
 from safepoint.errors import HistoryError, SessionBusy, SessionNotFound, StoreError
-from safepoint.server.access_log import AccessLogMiddleware
+from safepoint.protocols.mcp import routes as mcp_routes
 from safepoint.server.auth import check_exposed
 from safepoint.server.config import ServerConfig
 from safepoint.server.keys import KeyFile
-from safepoint.server.lease_sweeper import LeaseSweeper
-from safepoint.server.middleware import AuthMiddleware, DefaultApp
+from safepoint.server.middleware import AccessLogMiddleware, AuthMiddleware, DefaultApp
 from safepoint.server.openapi import describe
 from safepoint.server.readiness import Readiness
 from safepoint.server.routes import (
@@ -40,21 +40,24 @@ from safepoint.server.routes import (
     runs,
     sessions,
 )
-from safepoint.server.run_manager import Draining, NoSuchApp, RunManager, TooMany
-from safepoint.server.run_request import NothingToAnswer
 from safepoint.server.shadowing import check_routes
 from safepoint.serving.apps import Catalog
 from safepoint.serving.ids import BadId, ReservedName
+from safepoint.serving.lease_sweeper import LeaseSweeper
+from safepoint.serving.owner_requests import OwnerSilent
 from safepoint.serving.principal import NotAllowed, NotFound
-from safepoint.sessions.stores import MemoryStore, SqliteStore
+from safepoint.serving.run_manager import Draining, NoSuchApp, RunManager, TooMany
+from safepoint.serving.submission import NothingToAnswer
+from safepoint.sessions.stores import MemoryStore, SqliteStore, replaced_methods
 from safepoint.storage.memory import MemoryStorage
+from safepoint.storage.opening import open_storage
 from safepoint.storage.protocol import Storage, missing_parts
 from safepoint.storage.run_records import KeyTaken
 
 # What a client is told about a request of the wrong shape: as ADK's server says it, and never at length.
 #
 # A body may be wrong in a hundred thousand places. Each would be an error with a copy of what was sent; telling all of
-# them takes seconds in which nobody else is served.
+# them takes seconds in which no other request is served.
 
 _ERRORS = 20
 _INSIDE = 20
@@ -62,7 +65,6 @@ _TEXT = 500
 
 
 async def answer_invalid(request: Request, error: Exception) -> JSONResponse:
-    """Cancellation: there is nothing to wait for."""
     assert isinstance(error, RequestValidationError)
     return JSONResponse({"detail": jsonable_encoder(told(error.errors()))}, 422)
 
@@ -77,7 +79,7 @@ def glimpse(value: Any, depth: int = 3) -> Any:  # Any: JSON
     if isinstance(value, str):
         return value if len(value) <= _TEXT else f"{value[:_TEXT]}…"
     if isinstance(value, dict):
-        named = cast(dict[str, Any], value)  # Any: as above
+        named = cast(dict[str, Any], value)  # Any: JSON values
         pairs = islice(named.items(), _INSIDE if depth else 0)
         shown = {glimpse(name): glimpse(each, depth - 1) for name, each in pairs}
         return shown if len(shown) == len(named) else {**shown, "…": "…"}
@@ -92,6 +94,9 @@ _log = logging.getLogger("safepoint")
 
 _CLOSING = 2.0
 
+# The routes of each protocol besides ADK's, whose paths are the server's own: they are in `routes`.
+PROTOCOLS: tuple[APIRouter, ...] = (mcp_routes.routes,)
+
 # What a client, or a cancel, can cause, and the status that says so. The first that fits is taken.
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (ReservedName, 403),
@@ -101,6 +106,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (NoSuchApp, 404),
     (SessionNotFound, 404),
     (SessionBusy, 409),
+    (OwnerSilent, 503),
     (KeyTaken, 409),
     (NothingToAnswer, 400),
     (Draining, 503),
@@ -114,19 +120,21 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
 def create_app(
     agents: Mapping[str, BaseAgent[Any, Any]] | Catalog,  # Any: agents of every kind
     *,
-    storage: Storage | None = None,
+    storage: Storage | str | None = None,
     store: Storage | MemoryStore | SqliteStore | None = None,
     config: ServerConfig | None = None,
     keys: KeyFile | None = None,
 ) -> FastAPI:
     """The ASGI app that serves these agents by name. Without a storage everything is kept in memory.
 
+    `storage`: or its address: `memory:`, `sqlite:PATH`, `postgresql://…`; raises `StoreError` for one that is wrong.
     `store`: another name for `storage`, which also takes a `SqliteStore`. Raises TypeError for an object that lacks a
     part of a storage. `keys`: who may call. Without any, it serves this machine only. Raises ValueError for a
     configuration that would let others in unknown, and for a ladder that a tool of an app does not fit.
     """
     catalog = agents if isinstance(agents, Catalog) else Catalog.of(agents)
-    manager = RunManager(catalog, checked_storage(storage, store), config or ServerConfig())
+    config = config or ServerConfig()
+    manager = RunManager(catalog, checked_storage(storage, store), config)
     _check_ladder(catalog, manager.config.ladder)
 
     recovery = LeaseSweeper(manager)
@@ -146,16 +154,20 @@ def create_app(
     app = FastAPI(title="Safepoint", version=version("safepoint"), lifespan=lifespan, docs_url=None, redoc_url=None)
     if manager.config.default_app is not None:
         app.add_middleware(DefaultApp, name=_known_app(catalog, manager.config.default_app))
-    app.add_middleware(AuthMiddleware, config=manager.config, keys=keys)
+    protocols = tuple({_fixed_part(route) for routes in PROTOCOLS for route in routes.routes})
+    app.add_middleware(AuthMiddleware, config=config, keys=keys, protocols=protocols)
     app.add_middleware(AccessLogMiddleware, metrics=manager.operations.metrics)
     app.state.manager = manager
+    app.state.config = config
     app.state.keys = keys
     app.state.readiness = Readiness(manager, time.monotonic)
     # Middleware is made with the first request; what is wrong with it shall be known before.
-    check_exposed("allowed_hosts", manager.config, keys, exposed=bool(manager.config.allowed_hosts))
+    check_exposed("allowed_hosts", config, keys, exposed=bool(config.allowed_hosts))
     app.router.routes.extend(runs.routes.routes)  # the busiest first, and not a router away
     for part in (apps, cancel, resume, sessions, run_status, live, page, metrics, not_implemented):
         app.include_router(part.routes)
+    for routes in PROTOCOLS:
+        app.include_router(routes)
     app.add_exception_handler(RequestValidationError, answer_invalid)
     for kind, status in _STATUS:
         app.add_exception_handler(kind, _answer_with(status))
@@ -164,14 +176,19 @@ def create_app(
     return app
 
 
-def checked_storage(storage: Storage | None, store: Storage | MemoryStore | SqliteStore | None) -> Storage:
+def checked_storage(storage: Storage | str | None, store: Storage | MemoryStore | SqliteStore | None) -> Storage:
     """The one that was given. Raises TypeError if it is not whole: nothing falls back to memory in silence."""
     if storage is not None and store is not None:
         raise TypeError("create_app(storage=…, store=…): write one of them, they are the same")
-    given = storage if storage is not None else store
+    given = open_storage(storage) if isinstance(storage, str) else storage if storage is not None else store
     if given is None:
         return MemoryStorage()
     if isinstance(given, MemoryStore | SqliteStore):
+        if replaced := replaced_methods(given):
+            raise TypeError(
+                f"{type(given).__name__} replaces {', '.join(replaced)}, which a server would not call: it writes to "
+                "the storage behind the store. Write create_app(storage=…) with a storage of your own"
+            )
         return given.storage
     if missing := missing_parts(given):
         raise TypeError(
@@ -179,6 +196,11 @@ def checked_storage(storage: Storage | None, store: Storage | MemoryStore | Sqli
             f"{', '.join(missing)}. Write create_app(storage=SqliteStorage(…))"
         )
     return given
+
+
+def _fixed_part(route: BaseRoute) -> str:
+    """How the paths of a route begin: up to its first parameter."""
+    return str(getattr(route, "path", "/")).partition("{")[0]
 
 
 def _known_app(catalog: Catalog, name: str) -> str:

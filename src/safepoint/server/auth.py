@@ -1,12 +1,13 @@
-"""Who may come in, decided from the head of a request alone. Not a word of ASGI's sending and receiving.
+"""Authentication, decided from the head of a request alone. It sends and receives nothing.
 
-Without keys the server knows nobody, so it serves this machine only: callers from loopback, names that mean loopback,
-no pages but its own, and nothing that came through a proxy. `insecure` says that this is not wanted. With keys every
+Without keys the server cannot tell callers apart, so it serves this machine only: callers from loopback, host names
+that mean loopback, no pages but its own, and nothing that came through a proxy. `insecure` lifts that. With keys every
 request shows one, as a bearer token or as the cookie that the page got for it. Only `/health` and `/ready` are open.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections import OrderedDict
@@ -16,6 +17,7 @@ from urllib.parse import unquote_plus
 
 from starlette.types import Scope
 
+from safepoint.protocols.http import ACCESS
 from safepoint.server.config import ServerConfig
 from safepoint.server.cookies import Logins, cookie_name, read_cookie
 from safepoint.server.keys import SECRET, KeyFile, redact
@@ -24,9 +26,9 @@ from safepoint.serving.principal import LOCAL, NOBODY, Principal
 
 # Wrong keys, counted by the address that they come from.
 #
-# Nobody guesses a key of 256 random bits. What this is for: an operator sees who tries, once and not in every line, and
-# a client with an old key in its settings is told to wait. A right key is let in all the same: behind a proxy everybody
-# has one address, and nobody there may shut the others out, least of all from a cancel.
+# A key of 256 random bits cannot be guessed. The count serves two others: an operator sees the address, once, and
+# a client with an old key in its settings is told to wait. A right key is let in all the same: behind a proxy all
+# clients share one address, and none of them may shut the others out, least of all from a cancel.
 
 _log = logging.getLogger("safepoint.server")
 
@@ -163,7 +165,7 @@ class Authenticator:
         )
 
     def still(self, head: Head, who: Principal) -> Refusal | None:
-        """Why somebody who was let in, and has stayed, would not be let in now."""
+        """Why a caller whose connection is still open would be refused now."""
         has_keys = self.has_keys
         found = self._identified(head) if has_keys else LOCAL
         if found == who:
@@ -171,7 +173,7 @@ class Authenticator:
         return found if isinstance(found, Refusal) else self.unknown("this key has another owner now")
 
     def screen(self, head: Head, *, has_keys: bool) -> Refusal | None:
-        """Why nobody may come like this, whoever it is."""
+        """Why a request like this is refused, from any caller."""
         refusal = self._malformed(head)
         if refusal is not None or (has_keys and head.is_open):
             return refusal
@@ -195,7 +197,7 @@ class Authenticator:
         return _key_in_address(head.scope)
 
     def _foreign(self, head: Head, *, has_keys: bool) -> Refusal | None:
-        """Names, pages and ways by which nobody may come."""
+        """Host names, pages and proxies that are refused."""
         open_to_others = has_keys or self._config.insecure
         if not self._is_known_host(head, open_to_others=open_to_others):
             return Refusal(403, "Forbidden: host not allowed", plain=True)
@@ -233,7 +235,7 @@ class Authenticator:
         return Refusal(401, text, _CHALLENGE)
 
     def _wrong_key(self, head: Head, refusal: Refusal) -> Refusal:
-        """Counted, so that nobody can try many."""
+        """Count a wrong key, so that a client cannot try many."""
         wait = self._wrong_keys.count((head.scope.get("client") or ("", 0))[0])
         if not wait:
             return refusal
@@ -268,7 +270,7 @@ class Authenticator:
 
 
 def check_exposed(what: str, config: ServerConfig, keys: KeyFile | None, *, exposed: bool) -> None:
-    """Raises ValueError if others than this machine could reach a server that knows nobody, or a name is none."""
+    """Raises ValueError if others than this machine could reach a server without keys, or a host name is malformed."""
     Origins.of(config.allowed_hosts, config.allowed_origins)
     if keys is not None:
         keys.refresh()
@@ -302,3 +304,72 @@ def _key_in_address(scope: Scope) -> Refusal | None:
     return Refusal(
         400, "a key in the address: send it as `Authorization: Bearer KEY`, and revoke the one that you sent"
     )
+
+
+# A request is judged once, before its route. A stream or a socket stays for hours, and meanwhile a key can be revoked,
+# and a login closed or expire. So each connection that stays open has an `Authorization`, which is asked with every
+# frame. All of them are also checked every half second, for silent connections: that costs one look at the key file,
+# however many connections there are.
+
+_LOOK = 0.5
+
+
+class Authorization:
+    """Of one connection. `refusal`: why its caller may not be there any more; once set, it stays.
+
+    valid ──the key is revoked, the login is over──▶ refused
+    """
+
+    def __init__(self, door: Authenticator, head: Head, who: Principal) -> None:
+        self.refusal: Refusal | None = None
+        self._door = door
+        self._head = head
+        self._who = who
+        self._version = door.version
+        self._told: list[Callable[[], object]] = []
+
+    def check(self) -> Refusal | None:
+        """Judge the caller anew. Keys are compared only if their file has changed, so it may be asked all the time."""
+        if self.refusal is None:
+            version = self._door.version
+            if version != self._version or self._door.has_login(self._head):
+                self._version = version
+                self.refusal = self._door.still(self._head, self._who)
+                if self.refusal is not None:
+                    told, self._told = self._told, []
+                    for tell in told:
+                        tell()
+        return self.refusal
+
+    def when_refused(self, tell: Callable[[], object]) -> None:
+        """Called on the loop, once, also if it is refused already."""
+        if self.refusal is None:
+            self._told.append(tell)
+        else:
+            tell()
+
+
+class Authorizations:
+    """Those of all connections that stay open."""
+
+    def __init__(self, door: Authenticator) -> None:
+        self._door = door
+        self._open: set[Authorization] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def open(self, head: Head, who: Principal) -> Authorization:
+        """From now on it is looked at, until `close`; routes find it by `access_of`."""
+        made = head.scope[ACCESS] = Authorization(self._door, head, who)
+        if self._door.may_change:
+            self._open.add(made)
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(_LOOK, self._look)
+        return made
+
+    def close(self, authorization: Authorization) -> None:
+        self._open.discard(authorization)
+
+    def _look(self) -> None:
+        for each in list(self._open):
+            each.check()
+        self._timer = asyncio.get_running_loop().call_later(_LOOK, self._look) if self._open else None

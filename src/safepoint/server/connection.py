@@ -99,7 +99,7 @@ class Connection(H11Protocol):
                 self.transport.write(self.conn.send(event) or b"")
         cycle: RequestResponseCycle | None = getattr(self, "cycle", None)  # None before the first request
         if cycle is not None and not cycle.response_complete:
-            # Whoever serves the request must not try to answer it any more.
+            # The app must not try to answer the request any more.
             cycle.disconnected = True
             cycle.message_event.set()
         self.transport.close()
@@ -198,7 +198,7 @@ def _is_text(data: bytes) -> bool:
 
 
 def wire_options(limits: Limits) -> dict[str, Any]:  # Any: as uvicorn declares its options
-    """What uvicorn is told about sockets. Headers say nothing about who calls: whoever calls can write them."""
+    """What uvicorn is told about sockets. Forwarding headers are ignored: any client can write them."""
     return {
         "http": type("BoundedConnection", (Connection,), {"request_seconds": limits.request_seconds}),
         "ws": Socket,

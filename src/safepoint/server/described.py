@@ -257,17 +257,18 @@ class Holding(_Answer):
 
 
 class Why(_Answer):
-    """`asked`: where it is to stop, empty if nobody wants that; absent for a run that this process does not have."""
+    """`asked`: where it is to stop, empty if no stop was requested. `reason`: why its owner could not be asked."""
 
     run_id: str
     state: RunState
     outcome: str | Absent = None
     asked: list[str] | Absent = None
-    holding: list[Holding]
+    holding: list[Holding] | Absent = None
+    reason: str | Absent = None
 
 
 class Steered(_Answer):
-    """`waiting`: no model call has come yet, so nobody knows whether it will join; it may still."""
+    """`waiting`: no model call has followed yet; the message joins the next one, if there is one."""
 
     run_id: str
     outcome: Literal["joined", "too_late", "waiting"]
@@ -307,6 +308,7 @@ class Details(_Answer):
     ready: bool
     draining: bool
     store: Literal["ok", "out of reach"]
+    changes: Literal["pushed", "polled"]
 
 
 class Health(_Answer):

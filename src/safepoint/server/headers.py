@@ -13,7 +13,7 @@ def page_headers(page: str = "") -> dict[str, str]:
     """For an answer that a browser shows.
 
     Scripts, styles and connections are the server's own. Those written into `page` itself are named by their hashes,
-    so that what somebody smuggles in does not run. It can't be framed, and nothing of it is kept.
+    so that injected code does not run. It can't be framed, and nothing of it is kept.
     """
     allowed = {"script": ["'self'"], "style": ["'self'"]}
     for kind, text in _INLINE.findall(page):

@@ -72,7 +72,7 @@ class KeyFile:
         return list(_read(self.path).values())
 
     def add(self, name: str, *, user: str | None = None, admin: bool = False) -> str:
-        """The new key: it is not stored, and nobody can show it again. Raises `KeyProblem`, `BadId`."""
+        """The new key. Only its hash is stored, so it cannot be shown again. Raises `KeyProblem`, `BadId`."""
         if admin == (user is not None):
             raise KeyProblem("a key is either somebody's or an admin's: write --user U or --admin")
         if check_id("key", name) == LOCAL.name:
@@ -131,7 +131,7 @@ class KeyFile:
 
     @contextmanager
     def _changing(self) -> Generator[dict[str, Key]]:
-        """One at a time; the file is replaced whole, so nobody reads half of it."""
+        """One at a time; the file is replaced whole, so no reader sees half of it."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with open(self.path.with_suffix(".lock"), "w", opener=_private) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -182,7 +182,7 @@ def _read(path: Path) -> dict[str, Key]:
 
 
 def _checked(key: Key) -> Key:
-    """A key with a user of the wrong type would be nobody's, or worse: everybody's."""
+    """A key with a user of the wrong type would belong to no user, or worse, to every user."""
     if key.user is not None:
         check_id("user", key.user)
     if re.fullmatch("[0-9a-f]{64}", key.digest) is None:

@@ -11,7 +11,7 @@ import logging
 import sys
 import time
 
-# What a plain record has; the rest was given by whoever logged it.
+# What a plain record has; the rest was given by the caller that logged it.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 

@@ -1,8 +1,8 @@
-"""The door in front of every route, as plain ASGI, so that streams stay streams.
+"""Middleware in front of every route, as plain ASGI, so that streams stay streams.
 
-Whoever is let in is known: `scope["safepoint.principal"]` is set before any route. A body is read here, whole and
-bounded, and looked at before anything parses it; routes get it as if it had just come. Whatever goes wrong behind the
-door is logged, and the client is told that it did, and nothing else.
+The caller is known: `scope["safepoint.principal"]` is set before any route. A body is read here, whole and
+bounded, and looked at before anything parses it; routes get it as if it had just come. A failure behind it
+is logged; the client learns that there was one, and nothing else.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
-from safepoint.server.auth import Authenticator, Head, Refusal
-from safepoint.server.authorization import Authorizations
+from safepoint.agent.telemetry import remote_parent
+from safepoint.protocols.json_limits import JsonProblem, find_problem
+from safepoint.server.auth import Authenticator, Authorizations, Head, Refusal
 from safepoint.server.config import Limits, ServerConfig
 from safepoint.server.cookies import set_cookie
 from safepoint.server.headers import page_headers
-from safepoint.server.json_limits import JsonProblem, find_problem
 from safepoint.server.keys import KeyFile
+from safepoint.serving.metrics import Metrics
 from safepoint.serving.principal import Principal
 
 # How the page gets its cookie: a form that sends the key once, and never in an address.
@@ -67,7 +68,8 @@ async def preflight(send: Send) -> None:
     """A browser asks what a page of another server may do here. Cancellation: told or not."""
     allowed = {
         "Access-Control-Allow-Methods": "GET, POST, PATCH, DELETE",
-        "Access-Control-Allow-Headers": "Authorization, Content-Type, Last-Event-ID",
+        "Access-Control-Allow-Headers": "Authorization, Content-Type, Last-Event-ID, Mcp-Session-Id, "
+        "Mcp-Protocol-Version, Mcp-Method, Mcp-Name",
         "Access-Control-Max-Age": "600",
     }
     await _send(send, "http.response", 204, "", None, allowed)
@@ -77,7 +79,7 @@ def cors_headers(page: str) -> tuple[tuple[bytes, bytes], ...]:
     """Cookies are left out: they count for the server's own page only. Of our headers it may read what it needs."""
     return (
         (b"access-control-allow-origin", page.encode("latin-1")),
-        (b"access-control-expose-headers", b"Safepoint-Run, Retry-After, Link"),
+        (b"access-control-expose-headers", b"Safepoint-Run, Retry-After, Link, Mcp-Session-Id"),
         (b"vary", b"Origin"),
     )
 
@@ -172,13 +174,18 @@ class DefaultApp:
 # How many requests may stay open at once: those that wait for a run, and, counted apart, those that stop one.
 
 VIEWERS = "viewers"
+_VIEWED = ("/run", "/run_sse", "/run_live")
 
 
 class ConcurrencyLimits:
-    """Counts open requests. A cancel has a bucket of its own for each key, so nothing else can crowd it out."""
+    """Counts open requests. A cancel has a bucket of its own for each key, so nothing else can crowd it out.
 
-    def __init__(self, limits: Limits) -> None:
+    `protocols`: how the paths of mounted protocols begin. Each of their requests may wait for a run.
+    """
+
+    def __init__(self, limits: Limits, protocols: tuple[str, ...] = ()) -> None:
         self._limits = limits
+        self._protocols = protocols
         self._taken: Counter[str] = Counter()
 
     def kind(self, head: Head, who: Principal) -> str | None:
@@ -186,9 +193,9 @@ class ConcurrencyLimits:
         path = head.path
         if path.endswith(":cancel"):
             return f"cancel/{who.name}"
-        if path in ("/run", "/run_sse", "/run_live") or (path.startswith("/runs/") and path.endswith("/events")):
+        if path in _VIEWED or (path.startswith("/runs/") and path.endswith("/events")):
             return VIEWERS
-        return None
+        return VIEWERS if self._protocols and path.startswith(self._protocols) else None
 
     def take(self, kind: str) -> Refusal | None:
         """None, or why there is no seat left."""
@@ -212,12 +219,19 @@ _log = logging.getLogger("safepoint.server")
 class AuthMiddleware:
     """ASGI middleware around the whole app. Raises ValueError for a configuration that would expose it."""
 
-    def __init__(self, app: ASGIApp, *, config: ServerConfig | None = None, keys: KeyFile | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        config: ServerConfig | None = None,
+        keys: KeyFile | None = None,
+        protocols: tuple[str, ...] = (),
+    ) -> None:
         config = config or ServerConfig()
         self._app = app
         self._limits = config.limits
         self._door = Authenticator(config, keys, time.monotonic)
-        self._seats = ConcurrencyLimits(config.limits)
+        self._seats = ConcurrencyLimits(config.limits, protocols)
         self._authorizations = Authorizations(self._door)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -262,10 +276,14 @@ class AuthMiddleware:
         if refusal is not None:
             await self._refuse(head, refusal, receive, told)
             return
-        # Whoever may stay for long is judged again and again.
+        # A caller that may stay for long is checked again and again.
         staying = self._authorizations.open(head, who) if seat == VIEWERS else None
         try:
-            await self._serve(head, receive, told)
+            if trace := head.get(b"traceparent"):
+                with remote_parent({"traceparent": trace, "tracestate": head.get(b"tracestate")}):
+                    await self._serve(head, receive, told)
+            else:
+                await self._serve(head, receive, told)
         finally:
             if staying is not None:
                 self._authorizations.close(staying)
@@ -280,7 +298,7 @@ class AuthMiddleware:
             else:
                 await self._app(head.scope, receive, told)
         except WebSocketDisconnect:
-            pass  # it left while it was being answered; there is nobody to tell
+            pass  # the client left while it was being answered
         except Exception:
             if told.begun:
                 raise  # the server below logs it, and ends the answer where it is
@@ -363,10 +381,9 @@ async def _answer(head: Head, refusal: Refusal, send: Send) -> None:
 
 async def read_body(head: Head, receive: Receive, limit: int) -> bytes | Refusal | None:
     """The whole body, or why it is refused; None if the client has gone. Cancellation: what came is lost."""
-    refusal = Refusal(413, f"a body may have {limit} bytes", {"Connection": "close"})
     length = head.headers.get(b"content-length", b"")
     if length.isdigit() and int(length[:20]) > limit:
-        return refusal
+        return _too_large(limit)
     pieces: list[bytes] = []
     size, more = 0, True
     while more:
@@ -378,8 +395,12 @@ async def read_body(head: Head, receive: Receive, limit: int) -> bytes | Refusal
         size += len(piece)
         more = message.get("more_body", False)
         if size > limit:
-            return refusal
+            return _too_large(limit)
     return b"".join(pieces)
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal(413, f"a body may have {limit} bytes", {"Connection": "close"})
 
 
 async def drain(receive: Receive, limit: int) -> None:
@@ -399,3 +420,56 @@ def invalid_json(flaw: JsonProblem) -> Mapping[str, object]:
     where, nothing = ["body", flaw.at], dict[str, object]()
     error = {"type": "json_invalid", "loc": where, "msg": "JSON decode error", "input": nothing}
     return {"detail": [{**error, "ctx": {"error": flaw.text}}]}
+
+
+_access_log = logging.getLogger("safepoint.access")
+_LEFT = 499  # the client went away before it was answered
+
+
+class AccessLogMiddleware:
+    """One log line and one count for each request, around everything else.
+
+    The line has the path without its query, and no header and no body: nothing that could be a secret.
+    """
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Cancellation: that of the request."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), _LEFT
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif message["type"] == "websocket.accept":
+                status = 101
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except Exception:
+            status = status if status != _LEFT else 500
+            raise
+        finally:
+            self._note(scope, status, time.perf_counter() - began)
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        method = scope.get("method", "WEBSOCKET")
+        route = getattr(scope.get("route"), "path", None) or "none"
+        self._metrics.requests[method if method in _METHODS else "other", route, status] += 1
+        if _access_log.isEnabledFor(logging.INFO):
+            path, by = quote(scope["path"]), getattr(scope.get("safepoint.principal"), "name", None)
+            fields = {"method": method, "path": path, "status": status, "seconds": round(seconds, 6), "by": by}
+            extra = {"event": "request", **fields}
+            _access_log.info(
+                "%s %s %d %.1f ms by %s", method, path, status, seconds * 1000, by or "nobody", extra=extra
+            )
+
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "WEBSOCKET"})

@@ -1,6 +1,6 @@
 """Runs, newest first and a page at a time.
 
-A page ends at a place: when its last run was accepted, and its id. The next page is what is older, so nobody is shown
+A page ends at a place: when its last run was accepted, and its id. The next page is what is older, so no run is shown
 twice or left out, however many runs begin or are deleted meanwhile. The body is a plain list; where more follows, the
 answer has a `Link` header with the query of the next page.
 """
@@ -15,8 +15,9 @@ from urllib.parse import urlencode
 
 from fastapi import Depends, Query
 
-from safepoint.server.wire_events import Json
+from safepoint.protocols.adk.events import Json
 from safepoint.serving.ids import BadId, check_id, check_ids
+from safepoint.serving.run_lookup import RunQuery
 from safepoint.storage.run_records import Cursor, RunState
 
 USUAL = 100
@@ -37,14 +38,8 @@ def parse_cursor(text: str) -> Cursor:
 
 
 @dataclass(frozen=True)
-class PageQuery:
+class PageQuery(RunQuery):
     """Which runs, as a query says it: all that fit, after a place, and how many of them."""
-
-    app: str | None = None
-    user: str | None = None
-    states: frozenset[RunState] = frozenset(RunState)
-    after: Cursor | None = None
-    limit: int = USUAL
 
     def page(self, found: Iterable[tuple[Cursor, Json]]) -> tuple[list[Json], str | None]:
         """The page, and the query of the next one if there is one."""
@@ -59,7 +54,7 @@ class PageQuery:
         return named and run["state"] in self.states and (self.after is None or place < self.after)
 
     def _query(self, last: Cursor) -> str:
-        states = sorted(self.states) if self.states < frozenset(RunState) else []
+        states = sorted(self.states) if set(self.states) < set(RunState) else []
         named = [(name, value) for name, value in (("app", self.app), ("user", self.user)) if value is not None]
         wanted = [*named, *(("state", str(state)) for state in states), ("limit", str(self.limit))]
         return urlencode([*wanted, ("after", f"{last.created_at!r},{last.run_id}")])
@@ -72,7 +67,7 @@ async def _wanted(
     after: Annotated[str | None, Query(description="As the Link header of the page before says.")] = None,
     limit: Annotated[int, Query(ge=1, le=MOST)] = USUAL,
 ) -> PageQuery:
-    """Raises `BadId`. Cancellation: there is nothing to wait for."""
+    """Raises `BadId`."""
     check_ids(app=app, user=user)
     place = None if after is None else parse_cursor(after)
     return PageQuery(app, user, frozenset(state or RunState), place, limit)

@@ -34,8 +34,8 @@ from fastapi import FastAPI
 from safepoint.server.auth import check_exposed
 from safepoint.server.connection import wire_options
 from safepoint.server.origins import is_loopback
-from safepoint.server.run_manager import RunManager
 from safepoint.server.shadowing import check_routes
+from safepoint.serving.run_manager import RunManager
 
 _log = logging.getLogger("safepoint.server")
 

@@ -1,7 +1,7 @@
 """Whether the server can do its work now, for those who send it requests: not while it drains or its store is gone.
 
-The store is asked by reading from it, at most once at a time and not again for a moment: whoever asks, and however
-often, costs no more than that.
+The store is asked by reading from it, at most once at a time and not again for a moment: any number of checks
+costs no more than that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from safepoint.server.run_manager import RunManager
+from safepoint.serving.run_manager import RunManager
 
 _log = logging.getLogger("safepoint.server")
 
@@ -23,10 +23,11 @@ _NOTHING = " ready?"
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """`draining`: it shuts down. `store`: whether that answers."""
+    """`draining`: it shuts down. `store`: whether that answers. `is_pushed`: whether that pushes changes."""
 
     draining: bool
     store: bool
+    is_pushed: bool
 
     @property
     def ready(self) -> bool:
@@ -45,7 +46,7 @@ class Readiness:
     async def look(self, within: float = _PATIENCE) -> State:
         """A store that has not answered within that time is out of reach. Cancellation: only the waiting ends."""
         store = await self._reached(within)
-        return State(self._manager.draining, store)
+        return State(self._manager.draining, store, self._manager.is_pushed)
 
     async def _reached(self, within: float) -> bool:
         if self._last is not None and self._clock() - self._last[0] < _KEPT:

@@ -6,9 +6,10 @@ An app that can't be loaded is listed with its error and refused; the others are
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -22,11 +23,12 @@ _log = logging.getLogger("safepoint")
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """One app: its agent, or why there is none."""
+    """One app: its agent, or why there is none. `description`: the first paragraph of its module's docstring."""
 
     name: str
     agent: BaseAgent[Any, Any] | None  # Any: agents of every kind
     error: str | None = None
+    description: str | None = None
 
 
 class Catalog:
@@ -36,7 +38,7 @@ class Catalog:
         self._apps = dict(apps)
 
     @staticmethod
-    def of(agents: Mapping[str, BaseAgent[Any, Any]]) -> Catalog:  # Any: as above
+    def of(agents: Mapping[str, BaseAgent[Any, Any]]) -> Catalog:  # Any: JSON values
         return Catalog({check_id("app", name): App(name, agent) for name, agent in agents.items()})
 
     @staticmethod
@@ -44,6 +46,12 @@ class Catalog:
         """Raises `OSError` for a folder that can't be read; whatever a single app raises is kept with that app."""
         names = sorted(entry.name for entry in folder.iterdir())
         found = [_load(path) for name in names if (path := folder / name / "agent.py").is_file()]
+        return Catalog({app.name: app for app in found})
+
+    @staticmethod
+    def of_paths(paths: Iterable[Path]) -> Catalog:
+        """Apps one by one: each the folder of an `agent.py`, or that file. What an app raises is kept with it."""
+        found = [_load((path if path.name == "agent.py" else path / "agent.py").resolve()) for path in paths]
         return Catalog({app.name: app for app in found})
 
     def __iter__(self) -> Iterator[App]:
@@ -66,7 +74,8 @@ def _load(path: Path) -> App:
     except (Exception, SystemExit) as error:
         _log.exception("the app %s can't be served", name)
         return App(name, None, f"{type(error).__name__}: {error}")
-    return App(name, agent)  # pyright: ignore[reportUnknownArgumentType]  # an agent of any kind
+    told = inspect.cleandoc(module.__doc__ or "").partition("\n\n")[0]
+    return App(name, agent, description=told or None)  # pyright: ignore[reportUnknownArgumentType]  # of any kind
 
 
 def _import(name: str, path: Path) -> ModuleType:

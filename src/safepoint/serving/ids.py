@@ -1,9 +1,10 @@
-"""Names that come from outside: one pattern for apps, users, sessions and runs, on every route, body and query."""
+"""Ids that come from clients: one pattern for apps, users, sessions and runs, on every route, body and query."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from safepoint.history.values import Value
 
 _ID = re.compile(r"[A-Za-z0-9._@~+-]{1,128}")
 
@@ -27,6 +28,11 @@ def check_id(kind: str, value: str) -> str:
     return value
 
 
+def is_id(value: str) -> bool:
+    """Could any kind of thing have that name?"""
+    return _ID.fullmatch(value) is not None and value not in (".", "..") and not value.startswith("__")
+
+
 def check_ids(**wanted: str | None) -> None:
     """What is looked for, by its kind, where it was named. Raises `BadId`."""
     for kind, value in wanted.items():
@@ -34,8 +40,7 @@ def check_ids(**wanted: str | None) -> None:
             check_id(kind, value)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class SessionKey:
+class SessionKey(Value, frozen=True, order=True):
     """Whose session it is. No id has a slash in it, so no two keys share a place in the store."""
 
     app: str

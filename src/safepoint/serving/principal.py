@@ -1,8 +1,8 @@
-"""Who calls, and what is theirs.
+"""The authenticated caller, and what it may touch.
 
 Routes get ids from outside only through a `Principal`: `who.session(app, user, session)` is the one way to a
-`SessionKey`, so a route that forgets to ask whose it is can't be written. What belongs to somebody else does not
-exist, and is answered like everything that does not exist.
+`SessionKey`, so a route that forgets to check the owner can't be written. What belongs to another user is
+answered as if it did not exist.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class Principal:
     def reason(self, text: str | None, *, user: str) -> Reason:
         """Why a run is to stop, with who said so as the server knows it. A client can't claim another source.
 
-        An operator acts for the house, so the source is a policy; whoever owns the run is its user.
+        An operator acts for the house, so the source is a policy; the owner of the run is its user.
         """
         by_owner = self.user is not None or self.name == LOCAL.name
         return Reason(text or "", Source.USER if by_owner else Source.POLICY, by=user if by_owner else self.name)
 
 
-# A server on loopback without keys: whoever reaches it may do everything.
+# A server on loopback without keys: any local caller may do everything.
 LOCAL = Principal("local", admin=True)
-# Whoever asks whether the server is alive. No user has an empty name, so nothing is theirs.
+# The caller of a liveness probe. No user has an empty name, so nothing is theirs.
 NOBODY = Principal("", user="")

@@ -1,28 +1,36 @@
-"""Is it there, what is it, and which apps does it serve."""
+"""Health, readiness, version, and the apps that are served."""
 
 from __future__ import annotations
 
 import platform
 from importlib.metadata import version
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse
 
 from safepoint.agent.agent import Agent
 from safepoint.agent.base import BaseAgent
 from safepoint.compose.composite import Composite
+from safepoint.protocols.adk.events import Json
+from safepoint.protocols.http import Manager, Who
 from safepoint.server import described
-from safepoint.server.dependencies import Manager, Ready, Who
 from safepoint.server.openapi import Responses, answers, by_name
-from safepoint.server.readiness import State
-from safepoint.server.wire_events import Json
+from safepoint.server.readiness import Readiness, State
 from safepoint.serving.ids import check_id
 
-_A_MOMENT = 0.2  # whoever asks whether it is alive may not have much more
+_A_MOMENT = 0.2  # a liveness probe may not wait much longer
 
 _NOT_READY: Responses = {503: {"model": described.Readiness, "description": "Send it nothing now."}}
 
+
+async def _readiness_of(request: Request) -> Readiness:
+    found = request.app.state.readiness
+    assert isinstance(found, Readiness)
+    return found
+
+
+Ready = Annotated[Readiness, Depends(_readiness_of)]
 routes = APIRouter(generate_unique_id_function=by_name)
 
 AnyAgent: TypeAlias = BaseAgent[Any, Any]  # Any: agents of every kind
@@ -46,7 +54,12 @@ async def ready(readiness: Ready) -> JSONResponse:
 
 
 def _details(state: State) -> Json:
-    return {"ready": state.ready, "draining": state.draining, "store": "ok" if state.store else "out of reach"}
+    return {
+        "ready": state.ready,
+        "draining": state.draining,
+        "store": "ok" if state.store else "out of reach",
+        "changes": "pushed" if state.is_pushed else "polled",
+    }
 
 
 @routes.get("/version", response_model=None, responses=answers(described.Version))

@@ -8,20 +8,20 @@ from collections.abc import Awaitable
 from fastapi import APIRouter, HTTPException
 from fastapi.responses import JSONResponse
 
+from safepoint.protocols.adk.events import Json
+from safepoint.protocols.http import Manager, Who
 from safepoint.server import described
-from safepoint.server.cancel_service import Cancelled, cancel_all
-from safepoint.server.dependencies import Manager, Who
-from safepoint.server.managed_run import ManagedRun
 from safepoint.server.openapi import answers, by_name
-from safepoint.server.remote_cancel import cancel_records
 from safepoint.server.requests import CancelMany, CancelRequest
 from safepoint.server.routes.sessions import BASE
-from safepoint.server.run_lookup import RunLookup
-from safepoint.server.run_manager import RunManager
 from safepoint.server.serializers import cancelled_json, record_json, without_nulls
-from safepoint.server.wire_events import Json
+from safepoint.serving.cancel_service import Cancelled, cancel_all
 from safepoint.serving.ids import SessionKey, check_ids
+from safepoint.serving.managed_run import ManagedRun
 from safepoint.serving.principal import Principal
+from safepoint.serving.remote_cancel import cancel_records
+from safepoint.serving.run_lookup import RunLookup
+from safepoint.serving.run_manager import RunManager
 
 routes = APIRouter(generate_unique_id_function=by_name)
 
@@ -30,14 +30,14 @@ routes = APIRouter(generate_unique_id_function=by_name)
 async def cancel_session(
     manager: Manager, who: Who, app: str, user: str, session: str, body: CancelRequest | None = None
 ) -> JSONResponse:
-    key, request = who.session(app, user, session), body or CancelRequest()
-    check_ids(run=request.run_id)
-    reason = who.reason(request.reason, user=key.user)
-    runs = [run for run in manager.live_of(key) if request.run_id in (None, run.id)]
+    key, given = who.session(app, user, session), body or CancelRequest()
+    check_ids(run=given.run_id)
+    request, reason = given.request(), who.reason(given.reason, user=key.user)
+    runs = [run for run in manager.live_of(key) if given.run_id in (None, run.id)]
     if runs and (here := await cancel_all(manager, runs, request, reason)):
         return _answer(who, key, here)
     there = [
-        each for each in await manager.storage.runs.still_open(key.stored_as) if request.run_id in (None, each.run_id)
+        each for each in await manager.storage.runs.still_open(key.stored_as) if given.run_id in (None, each.run_id)
     ]
     cancelled = await cancel_records(manager, there, request, reason)
     if cancelled:
@@ -51,15 +51,16 @@ async def cancel_session(
 
 @routes.post("/runs/{run}:cancel", response_model=None, responses=answers(described.Cancelled | described.EndedRun))
 async def cancel_run(manager: Manager, who: Who, run: str, body: CancelRequest | None = None) -> JSONResponse:
-    request, found = body or CancelRequest(), await RunLookup(manager).run(who, run)
-    if request.run_id not in (None, run):
+    given, found = body or CancelRequest(), await RunLookup(manager).run(who, run)
+    if given.run_id not in (None, run):
         raise HTTPException(400, "runId names another run than the address: leave it out")
+    request = given.request()
     if isinstance(found, ManagedRun) and found.live:
-        reason = who.reason(request.reason, user=found.key.user)
+        reason = who.reason(given.reason, user=found.key.user)
         if here := await cancel_all(manager, [found], request, reason):
             return _answer(who, found.key, here)
     key, record = await RunLookup(manager).record(who, run)
-    cancelled = await cancel_records(manager, [record], request, who.reason(request.reason, user=key.user))
+    cancelled = await cancel_records(manager, [record], request, who.reason(given.reason, user=key.user))
     if cancelled:
         return _answer(who, key, cancelled)
     return JSONResponse(without_nulls({"status": "ended", **record_json(record)}))
@@ -72,9 +73,12 @@ async def cancel_many(manager: Manager, who: Who, body: CancelMany) -> Json:
         raise HTTPException(400, "which runs? write appName, userId, sessionId or runId, or all: true")
     if body.node is not None and body.run_id is None:
         raise HTTPException(400, "node is a part of one run: write its runId too")
+    request = body.request()
     mine = [run for run in manager.live() if who.owns(run.key.user) and body.fits(run.key, run.id)]
     here, there = await asyncio.gather(
-        asyncio.gather(*(cancel_all(manager, [run], body, who.reason(body.reason, user=run.key.user)) for run in mine)),
+        asyncio.gather(
+            *(cancel_all(manager, [run], request, who.reason(body.reason, user=run.key.user)) for run in mine)
+        ),
         _cancel_others(manager, who, body, {run.id for run in mine}),
     )
     answers = [cancelled for each in (*here, *there) for cancelled in each]
@@ -86,12 +90,13 @@ async def cancel_many(manager: Manager, who: Who, body: CancelMany) -> Json:
 async def _cancel_others(
     manager: RunManager, who: Principal, body: CancelMany, here: set[str]
 ) -> list[list[Cancelled]]:
-    """Those that wait for a person, or that other processes have. Cancellation: the wishes stand."""
+    """Those that wait for a person, or that other processes have. Cancellation: the requests stand."""
+    request = body.request()
     asked: list[Awaitable[list[Cancelled]]] = []
     for record in await manager.storage.runs.still_open():
         key = SessionKey.parse(record.session)
         if key is not None and record.run_id not in here and who.owns(key.user) and body.fits(key, record.run_id):
-            asked.append(cancel_records(manager, [record], body, who.reason(body.reason, user=key.user)))
+            asked.append(cancel_records(manager, [record], request, who.reason(body.reason, user=key.user)))
     return await asyncio.gather(*asked)
 
 

@@ -22,15 +22,24 @@ from typing import Annotated
 from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
 
 from safepoint.errors import HistoryError, SafepointError, SessionBusy, SessionNotFound, StoreError
-from safepoint.server.authorization import authorization_of
-from safepoint.server.dependencies import Manager, Who
-from safepoint.server.feed import Viewer
-from safepoint.server.live_frames import BadFrame, Intake, LiveQuery, LiveRequest, error_frame, event_frame, read_frame
-from safepoint.server.managed_run import ManagedRun
-from safepoint.server.requests import Content, RunRequest, SaidPart
-from safepoint.server.run_manager import Draining, NoSuchApp, RunManager, TooMany
+from safepoint.protocols.adk.events import encode_live
+from safepoint.protocols.adk.live_frames import (
+    BadFrame,
+    FrameLimits,
+    Intake,
+    LiveQuery,
+    LiveRequest,
+    error_frame,
+    read_frame,
+)
+from safepoint.protocols.adk.requests import Content, RunRequest, SaidPart, refused
+from safepoint.protocols.http import Manager, Who, access_of
+from safepoint.serving.feed import Viewer
 from safepoint.serving.ids import BadId, SessionKey
+from safepoint.serving.managed_run import ManagedRun
 from safepoint.serving.principal import NotFound, Principal
+from safepoint.serving.run_manager import Draining, NoSuchApp, RunManager, TooMany
+from safepoint.serving.submission import NothingToAnswer
 
 _log = logging.getLogger("safepoint.server")
 
@@ -94,6 +103,7 @@ class LiveSocket:
         self._key = key
         self._query = query
         self._woken = asyncio.Event()
+        self._limits: FrameLimits = socket.app.state.config.limits
         self._watched: list[tuple[ManagedRun, Viewer]] = []
         # A message that comes in several frames, and how much of it is there.
         self._parts: list[SaidPart] = []
@@ -101,8 +111,8 @@ class LiveSocket:
         # A message that is being accepted is accepted, whatever becomes of the socket.
         self._accepting: asyncio.Task[None] | None = None
         self._ended: tuple[int, str] | None = None
-        self._intake = Intake(manager.config.limits, time.monotonic)
-        self._authorization = authorization_of(socket.scope)
+        self._intake = Intake(self._limits, time.monotonic)
+        self._access = access_of(socket.scope)
         # How long the client may take to read what it is sent, and the clocks of what it is being sent.
         self._stalled = manager.config.stalled_seconds
         self._sending: set[asyncio.Timeout] = set()
@@ -111,7 +121,7 @@ class LiveSocket:
         """Cancellation: as if the client had left."""
         reading = asyncio.create_task(self._read(), name=f"safepoint: read {self._key.stored_as}")
         reading.add_done_callback(lambda _: self._woken.set())
-        self._authorization.when_refused(self._cut_off)
+        self._access.when_refused(self._cut_off)
         try:
             await self._write(reading)
             if self._ended is not None:
@@ -130,7 +140,7 @@ class LiveSocket:
 
     def _cut_off(self) -> None:
         """Its caller may not be here any more: it is told nothing else, and not waited for long."""
-        refusal = self._authorization.refusal
+        refusal = self._access.refusal
         assert refusal is not None
         self._ended = (_REFUSED, refusal.text)
         self._stalled = _LAST_WORDS
@@ -144,7 +154,7 @@ class LiveSocket:
         """Until it is to be closed, or has been. Cancellation: a frame may not be sent."""
         while True:
             self._woken.clear()
-            self._authorization.check()
+            self._access.check()
             text = None if self._ended is not None and self._ended[0] == _REFUSED else self._next()
             if text is not None:
                 await self._send(text)
@@ -160,7 +170,7 @@ class LiveSocket:
         for managed, viewer in list(self._watched):
             frame = viewer.take()
             if frame is not None:
-                return event_frame(frame)
+                return frame.encoded(encode_live)
             # A message that has joined a run is told there, and once is enough.
             twin = any(other.feed is viewer.feed for _, other in self._watched if other is not viewer)
             if viewer.over or (twin and viewer.feed is not managed.feed):
@@ -190,7 +200,7 @@ class LiveSocket:
         try:
             while True:
                 message = await self._socket.receive()
-                if message["type"] == "websocket.disconnect" or self._authorization.check() is not None:
+                if message["type"] == "websocket.disconnect" or self._access.check() is not None:
                     return
                 if (too_many := self._intake.message()) is not None:
                     self._ended = (_REFUSED, too_many)
@@ -208,7 +218,7 @@ class LiveSocket:
     async def _hear(self, text: str | None) -> None:
         """Cancellation: a message that is being accepted is accepted."""
         try:
-            await self._take(read_frame(text, self._manager.config.limits), size=len(text or ""))
+            await self._take(read_frame(text, self._limits), size=len(text or ""))
         except SessionNotFound:
             self._ended = (1002, "Session not found")
         except (SafepointError, ValueError) as error:
@@ -223,7 +233,7 @@ class LiveSocket:
         if request.content is not None:
             self._parts += request.content.parts
             self._size += size
-            limit = self._manager.config.limits.body_bytes
+            limit = self._limits.body_bytes
             if self._size > limit:
                 self._parts, self._size = [], 0
                 raise BadFrame("BAD_FRAME", f"a message may have {limit} bytes in all its frames: begin it again")
@@ -237,7 +247,7 @@ class LiveSocket:
             self._ended = (1000, "")
 
     async def _start(self, content: Content, request: LiveRequest) -> None:
-        """Cancellation: of nobody's; it is bounded by the store."""
+        """It is never cancelled; the storage bounds how long it takes."""
         run = RunRequest(
             app_name=self._key.app,
             user_id=self._key.user,
@@ -248,7 +258,10 @@ class LiveSocket:
             on_disconnect=self._query.policy,
             if_busy=self._query.if_busy,
         )
-        managed = await self._manager.submit(self._who, self._key, run)
+        try:
+            managed = await self._manager.submit(self._who, self._key, run.submission())
+        except NothingToAnswer as error:
+            raise refused(error, None) from error
         assert isinstance(managed, ManagedRun), "without an idempotency key nothing is repeated"
         viewer = managed.feed.view(several=self._woken)
         self._woken.set()

@@ -1,10 +1,10 @@
-"""What ADK's server has and this one has not, said in so many words: 501, and not a 404 that could mean anything."""
+"""Routes of ADK's server that this one does not implement. They answer 501, because a 404 could mean anything."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, HTTPException
 
-from safepoint.server.dependencies import Who
+from safepoint.protocols.http import Who
 from safepoint.server.routes.sessions import BASE
 from safepoint.serving.ids import check_id
 

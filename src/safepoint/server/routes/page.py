@@ -9,12 +9,12 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 
+from safepoint.protocols.http import Who
 from safepoint.server.api_docs import api_page
-from safepoint.server.dependencies import Who
 from safepoint.server.headers import page_headers
 
 _FOLDER = Path(__file__).parents[1] / "page"
-_USER = 'data-user=""'  # whose page it is; empty: whoever looks may choose
+_USER = 'data-user=""'  # whose page it is; empty: the viewer may choose
 
 routes = APIRouter(include_in_schema=False)
 

@@ -1,4 +1,4 @@
-"""After a stop: go on with a run, take its turn back, or take back the wish to stop it. Safepoint's own routes."""
+"""After a stop: go on with a run, take its turn back, or withdraw the ask to stop it. Safepoint's own routes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from functools import partial
 from fastapi import APIRouter, HTTPException
 
 from safepoint.errors import SessionBusy, SessionNotFound
+from safepoint.protocols.adk.events import Json
+from safepoint.protocols.adk.requests import refused
+from safepoint.protocols.http import Manager, Who
 from safepoint.server import described
-from safepoint.server.cancel_service import cancel_all, withdraw
-from safepoint.server.dependencies import Manager, Who
-from safepoint.server.managed_run import ManagedRun
 from safepoint.server.openapi import answers, by_name, errors
-from safepoint.server.requests import Answer, CancelRequest, Content, ResumeRequest, RewindRequest, RunRequest, SaidPart
-from safepoint.server.run_lookup import RunLookup
-from safepoint.server.run_manager import RunManager
+from safepoint.server.requests import ResumeRequest, RewindRequest
 from safepoint.server.serializers import record_json, rewound_json, run_json, without_nulls
-from safepoint.server.wire_events import EventContext, Json
+from safepoint.serving.cancel_requests import StopRequest
+from safepoint.serving.cancel_service import cancel_all, withdraw
 from safepoint.serving.ids import SessionKey
+from safepoint.serving.managed_run import ManagedRun
+from safepoint.serving.owner_requests import withdraw_elsewhere
 from safepoint.serving.principal import Principal
+from safepoint.serving.run_lookup import RunLookup
+from safepoint.serving.run_manager import RunManager
+from safepoint.serving.submission import Answer, NothingToAnswer, Submission
 from safepoint.sessions.dispatch import SessionDispatcher
 from safepoint.storage.session_data import StoredRun
 
@@ -27,32 +31,30 @@ routes = APIRouter(generate_unique_id_function=by_name)
 
 @routes.post("/runs/{run}:resume", response_model=None, responses=answers(described.Run) | errors(409))
 async def resume(manager: Manager, who: Who, run: str, body: ResumeRequest | None = None) -> Json:
-    """Answers once the run is accepted; nobody has to stay: watch it by the run id in the answer."""
+    """Answers once the run is accepted. The client need not stay: it can watch the run by the id in the answer."""
     key, _, last = await _last_turn(manager, who, run)
     given = body or ResumeRequest()
-    request = RunRequest(
-        app_name=key.app,
-        user_id=key.user,
-        session_id=key.session,
-        new_message=_message(given),
-        invocation_id=EventContext(last.origin, "").invocation,
-        custom_metadata=given.custom_metadata,
+    if given.answers is not None and given.new_message is not None:
+        raise HTTPException(400, "write answers or a newMessage, not both")
+    message = given.new_message
+    answers = [Answer(id, value) for id, value in (given.answers or {}).items()]
+    if message is not None:
+        answers = [Answer(each.id, each.value) for each in message.answers]
+        if not (answers or message.prompt()):
+            raise HTTPException(400, "newMessage: write at least one part with text, inlineData or functionResponse")
+    submission = Submission(
+        tuple(message.prompt()) if message is not None else None,
+        tuple(answers),
+        last.origin,
+        metadata=given.metadata,
         on_disconnect="detach",
     )
-    submitted = await manager.submit(who, key, request)
+    try:
+        submitted = await manager.submit(who, key, submission)
+    except NothingToAnswer as error:
+        raise refused(error, None) from error
     shown = run_json(submitted) if isinstance(submitted, ManagedRun) else record_json(submitted)
     return without_nulls({**shown, "continues": run})
-
-
-def _message(given: ResumeRequest) -> Content | None:
-    if given.answers is None:
-        return given.new_message
-    if given.new_message is not None:
-        raise HTTPException(400, "write answers or a newMessage, not both")
-    parts = [
-        SaidPart(function_response=Answer(id=id, response={"result": value})) for id, value in given.answers.items()
-    ]
-    return Content(parts=parts)
 
 
 @routes.post("/runs/{run}:rewind", response_model=None, responses=answers(described.Rewound) | errors(409))
@@ -62,7 +64,7 @@ async def rewind(manager: Manager, who: Who, run: str, body: RewindRequest | Non
     managed = RunLookup(manager).live(who, run)
     if managed is not None:
         reason = who.reason((body or RewindRequest()).reason or "its turn is taken back", user=key.user)
-        await cancel_all(manager, [managed], CancelRequest(wait_seconds=0), reason)
+        await cancel_all(manager, [managed], StopRequest(wait_seconds=0), reason)
         await managed.over.wait()
     elif dispatcher.busy:
         raise SessionBusy("another run of this session is live: stop that first")
@@ -75,11 +77,14 @@ async def rewind(manager: Manager, who: Who, run: str, body: RewindRequest | Non
 @routes.post("/runs/{run}/asks/{ask}:withdraw", response_model=None, responses=answers(described.Withdrawn))
 async def withdraw_ask(manager: Manager, who: Who, run: str, ask: str) -> Json:
     found = await RunLookup(manager).run(who, run)
-    if not isinstance(found, ManagedRun):
-        raise HTTPException(404, f"Ask not found: {ask[:140]}")
-    if await withdraw(manager, found, ask):
+    if isinstance(found, ManagedRun):
+        is_withdrawn = await withdraw(manager, found, ask)
+    else:
+        is_withdrawn = await withdraw_elsewhere(manager, found, ask)
+    if is_withdrawn:
         return {"runId": run, "askId": ask, "outcome": "withdrawn"}
-    why = "the run is over" if found.over.is_set else "the run has acted on it already"
+    is_over = found.over.is_set if isinstance(found, ManagedRun) else found.ended
+    why = "the run is over" if is_over else "the run has acted on it already"
     return {"runId": run, "askId": ask, "outcome": "too_late", "reason": why}
 
 

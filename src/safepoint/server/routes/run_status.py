@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
-
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from safepoint.agent.steering import SteerOutcome
-from safepoint.errors import SessionBusy
+from safepoint.protocols.adk import WIRE
+from safepoint.protocols.adk.events import Json
+from safepoint.protocols.event_stream import EventStream
+from safepoint.protocols.http import Manager, Who
 from safepoint.server import described
-from safepoint.server.dependencies import Manager, Who
-from safepoint.server.event_stream import EventStream
-from safepoint.server.managed_run import ManagedRun
 from safepoint.server.openapi import answers, by_name, errors, streams
 from safepoint.server.pagination import RunPage
 from safepoint.server.requests import SteerRequest
-from safepoint.server.run_lookup import RunLookup
-from safepoint.server.serializers import holding_json, record_json, run_json, without_nulls
-from safepoint.server.wire_events import Json
+from safepoint.server.serializers import record_json, run_json, without_nulls
+from safepoint.serving.cancel_answers import without_stack
+from safepoint.serving.managed_run import ManagedRun
+from safepoint.serving.owner_requests import OwnerSilent, Question, ask_owner, steer_elsewhere, steer_here, what_holds
+from safepoint.serving.run_lookup import RunLookup
+from safepoint.serving.submission import Submission
 from safepoint.storage.run_records import RunRecord, RunState
+
+_UNDER_WAY = (RunState.QUEUED, RunState.LIVE)
+_STEERED = {
+    "too_late": "no model call followed",
+    "waiting": "it joins before the next model call, if one comes",
+}
 
 routes = APIRouter(generate_unique_id_function=by_name)
 
@@ -48,39 +53,36 @@ async def watch_run(manager: Manager, who: Who, run: str, request: Request, afte
     _, feed = await RunLookup(manager).feed(who, run)
     last = request.headers.get("last-event-id", "")
     after = int(last) if last.isascii() and last.isdecimal() and len(last) < 10 else after
-    return EventStream(feed, manager.config, after=after, partials=True, run_id=run)
+    return EventStream(feed, WIRE, manager.config, run_id=run, after=after)
 
 
 @routes.get("/runs/{run}/why", response_model=None, responses=answers(described.Why))
 async def why(manager: Manager, who: Who, run: str) -> Json:
-    """`asked`: where it is to stop, empty if nobody wants that; not there for a run that this process does not have."""
+    """`asked`: where it is to stop, empty if no stop was requested. Another process that has the run is asked."""
     shown = _shown(await RunLookup(manager).run(who, run))
     answer: Json = {"runId": run, "state": shown["state"], "outcome": shown["outcome"], "holding": []}
     managed = RunLookup(manager).live(who, run)
-    if managed is not None:
-        request, holding = managed.run.node.request(), managed.run.why_not_stopped()
-        answer["asked"] = sorted(request.at.places) if request is not None else []
-        answer["holding"] = [without_nulls(holding_json(each, stacks=who.admin)) for each in holding]
+    try:
+        if managed is not None:
+            answer |= what_holds(managed)
+        elif shown["state"] in _UNDER_WAY:
+            answer |= await ask_owner(manager, run, Question.WHY) or {}
+    except OwnerSilent as silent:
+        answer |= {"holding": None, "reason": str(silent)}
+    if answer["holding"] and not who.admin:
+        answer["holding"] = [without_stack(each) for each in answer["holding"]]
     return without_nulls(answer)
 
 
 @routes.post("/runs/{run}:steer", response_model=None, responses=answers(described.Steered) | errors(409))
 async def steer(manager: Manager, who: Who, run: str, body: SteerRequest) -> Json:
-    """`waiting`: no model call has come yet, so nobody knows whether it will join; it may still."""
+    """`waiting`: no model call has followed yet; the message joins the next one, if there is one."""
     found = await RunLookup(manager).run(who, run)
-    managed = RunLookup(manager).live(who, run)
-    if managed is None and found.state in (RunState.QUEUED, RunState.LIVE) and not isinstance(found, ManagedRun):
-        raise SessionBusy("another process has this run: steer it there, or send a message with ifBusy to its session")
-    if managed is None:
+    managed, prompt = RunLookup(manager).live(who, run), body.new_message.prompt()
+    if managed is not None:
+        outcome = await steer_here(managed, prompt, body.wait_seconds)
+    elif found.state in _UNDER_WAY and not isinstance(found, ManagedRun):
+        outcome = await steer_elsewhere(manager, run, Submission(tuple(prompt)), body.wait_seconds)
+    else:
         return {"runId": run, "outcome": "too_late", "reason": "the run is over"}
-    receipt = managed.run.steer(body.new_message.prompt())
-    with suppress(TimeoutError):
-        async with asyncio.timeout(body.wait_seconds):
-            await receipt.wait()
-    match receipt.outcome:
-        case SteerOutcome.JOINED:
-            return {"runId": run, "outcome": "joined"}
-        case SteerOutcome.TOO_LATE | SteerOutcome.WITHDRAWN:  # nobody else has the receipt, to take it back
-            return {"runId": run, "outcome": "too_late", "reason": "no model call followed"}
-        case None:
-            return {"runId": run, "outcome": "waiting", "reason": "it joins before the next model call, if one comes"}
+    return without_nulls({"runId": run, "outcome": outcome, "reason": _STEERED.get(outcome)})

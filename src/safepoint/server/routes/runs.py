@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from safepoint.protocols.adk import WIRE
+from safepoint.protocols.adk.events import encode
+from safepoint.protocols.adk.requests import RunRequest, refused
+from safepoint.protocols.event_stream import EventStream
+from safepoint.protocols.http import PRINCIPAL, Access, Manager, Who, access_of
 from safepoint.server import described
-from safepoint.server.authorization import Authorization, authorization_of
-from safepoint.server.dependencies import Manager, Who
-from safepoint.server.event_stream import EventStream
-from safepoint.server.feed import Feed
-from safepoint.server.managed_run import ManagedRun
 from safepoint.server.openapi import answers, by_name, errors, streams
-from safepoint.server.requests import RunRequest
-from safepoint.server.run_lookup import RunLookup
-from safepoint.server.run_manager import RunManager
-from safepoint.server.wire_events import latest
+from safepoint.serving.feed import Feed, Frame
+from safepoint.serving.managed_run import ManagedRun
 from safepoint.serving.principal import Principal
+from safepoint.serving.run_lookup import RunLookup
+from safepoint.serving.run_manager import RunManager
+from safepoint.serving.submission import NothingToAnswer
 from safepoint.storage.run_records import RunRecord
 
 # A route that is called at once, for the two that are called all day.
@@ -48,10 +50,26 @@ class FastRoute(APIRoute):
         if scope["method"] not in (self.methods or ()):
             await super().handle(scope, receive, send)  # which refuses it
             return
+        body = checked(await _whole_body(receive), _content_type(scope))
         request = Request(scope, receive, send)
-        body = checked(await request.body(), request.headers.get("content-type", ""))
-        answer = await self.endpoint(request.app.state.manager, scope["safepoint.principal"], body, request)
+        answer = await self.endpoint(scope["app"].state.manager, scope[PRINCIPAL], body, request)
         await answer(scope, receive, send)
+
+
+async def _whole_body(receive: Receive) -> bytes:
+    """Raises `ClientDisconnect`. Cancellation: that of the request."""
+    pieces, more = list[bytes](), True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        pieces.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return b"".join(pieces)
+
+
+def _content_type(scope: Scope) -> str:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"content-type"), "")
 
 
 def checked(data: bytes, content_type: str) -> RunRequest:
@@ -88,13 +106,14 @@ async def run(manager: Manager, who: Who, body: RunRequest, request: Request) ->
     managed, feed = await _submit(manager, who, body)
     with feed.view() as viewer:
         if managed is None:
-            return JSONResponse(latest(await viewer.all()))
-        authorization = authorization_of(request.scope)
-        await _until_gone(request, managed, authorization)
-        refusal = authorization.check()
+            return _events(await viewer.all())
+        access = access_of(request.scope)
+        await _until_gone(request, managed, access)
+        refusal = access.check()
+        frames = viewer.rest()
     if refusal is not None:
         raise HTTPException(refusal.status, refusal.text, dict(refusal.headers or {}))
-    return JSONResponse(latest(viewer.rest()))
+    return _events(frames)
 
 
 @routes.post(
@@ -102,8 +121,14 @@ async def run(manager: Manager, who: Who, body: RunRequest, request: Request) ->
 )
 async def run_sse(manager: Manager, who: Who, body: RunRequest, request: Request) -> Response:
     managed, feed = await _submit(manager, who, body)
-    run_id = feed.event_context.run_id if managed is None else managed.id
-    return EventStream(feed, manager.config, partials=body.streaming, run_id=run_id)
+    run_id = feed.turn.run_id if managed is None else managed.id
+    return EventStream(feed, WIRE, manager.config, run_id=run_id, partials=body.streaming)
+
+
+def _events(frames: Sequence[Frame]) -> Response:
+    """A JSON list, of events that are encoded once however many clients get them."""
+    text = ",".join([frame.encoded(encode) for frame in frames])
+    return Response(f"[{text}]", media_type="application/json")
 
 
 async def _submit(manager: RunManager, who: Principal, body: RunRequest) -> tuple[ManagedRun | None, Feed]:
@@ -112,7 +137,10 @@ async def _submit(manager: RunManager, who: Principal, body: RunRequest) -> tupl
     if app is None:
         raise HTTPException(400, "app_name is required")
     key = who.session(app, body.user_id, body.session_id)
-    submitted = await manager.submit(who, key, body)
+    try:
+        submitted = await manager.submit(who, key, body.submission())
+    except NothingToAnswer as error:
+        raise refused(error, body.invocation_id) from error
     if isinstance(submitted, RunRecord):
         return None, await RunLookup(manager).replay(submitted)
     await submitted.admitted.wait()
@@ -121,7 +149,7 @@ async def _submit(manager: RunManager, who: Principal, body: RunRequest) -> tupl
     return submitted, submitted.feed
 
 
-async def _until_gone(request: Request, managed: ManagedRun, authorization: Authorization) -> None:
+async def _until_gone(request: Request, managed: ManagedRun, access: Access) -> None:
     """Until the run is over, or its caller has left or may not stay. Cancellation: only the waiting ends."""
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[None] = loop.create_future()
@@ -134,7 +162,7 @@ async def _until_gone(request: Request, managed: ManagedRun, authorization: Auth
         later.cancel()
     if not managed.over.is_set:
         refused = asyncio.Event()
-        authorization.when_refused(refused.set)
+        access.when_refused(refused.set)
         await _until_one(managed.over.wait(), _disconnected(request), _set(refused))
 
 

@@ -10,16 +10,18 @@ from fastapi import APIRouter, Body, HTTPException
 
 from safepoint.errors import SessionExists, SessionNotFound
 from safepoint.history.parts import Message
+from safepoint.protocols.adk.events import Json
+from safepoint.protocols.adk.importer import imported_messages
+from safepoint.protocols.adk.requests import NewSession, State, StatePatch
+from safepoint.protocols.adk.sessions import session_json
+from safepoint.protocols.http import Manager, Who
 from safepoint.server import described
-from safepoint.server.dependencies import Manager, Who
-from safepoint.server.importing import imported_messages
 from safepoint.server.openapi import answers, answers_null, by_name, errors
-from safepoint.server.remote_cancel import cancel_records
-from safepoint.server.requests import CancelRequest, NewSession, State, StatePatch
-from safepoint.server.run_lookup import RunLookup
-from safepoint.server.run_manager import RunManager
-from safepoint.server.wire_events import Json
+from safepoint.serving.cancel_requests import StopRequest
 from safepoint.serving.ids import SessionKey
+from safepoint.serving.remote_cancel import cancel_records
+from safepoint.serving.run_lookup import RunLookup
+from safepoint.serving.run_manager import RunManager
 
 _PATIENCE = 15.0  # for runs of other processes to stop
 BASE = "/apps/{app}/users/{user}/sessions"
@@ -34,12 +36,12 @@ async def _create(manager: RunManager, key: SessionKey, state: State | None, his
         await manager.create(key, state, history)
     except SessionExists:
         raise HTTPException(409, f"Session already exists: {key.session}") from None
-    return await RunLookup(manager).session(key)
+    return session_json(await RunLookup(manager).session(key))
 
 
 @routes.get(BASE, response_model=None, responses=answers(list[described.Session]))
 async def list_sessions(manager: Manager, who: Who, app: str, user: str) -> list[Json]:
-    return await RunLookup(manager).sessions(app, user, who.prefix(app, user))
+    return [session_json(each) for each in await RunLookup(manager).sessions(app, user, who.prefix(app, user))]
 
 
 @routes.post(BASE, response_model=None, responses=_SESSION | errors(409))
@@ -65,14 +67,14 @@ async def create_session_with_id(
 
 @routes.get(BASE + "/{session}", response_model=None, responses=_SESSION)
 async def get_session(manager: Manager, who: Who, app: str, user: str, session: str) -> Json:
-    return await RunLookup(manager).session(who.session(app, user, session))
+    return session_json(await RunLookup(manager).session(who.session(app, user, session)))
 
 
 @routes.patch(BASE + "/{session}", response_model=None, responses=_SESSION | errors(409))
 async def patch_session(manager: Manager, who: Who, app: str, user: str, session: str, body: StatePatch) -> Json:
     key = who.session(app, user, session)
     await manager.patch(key, body.state_delta)
-    return await RunLookup(manager).session(key)
+    return session_json(await RunLookup(manager).session(key))
 
 
 @routes.delete(BASE + "/{session}", response_model=None, responses=answers_null("It is not there any more."))
@@ -82,7 +84,7 @@ async def delete_session(manager: Manager, who: Who, app: str, user: str, sessio
     there = [
         run for run in await manager.storage.runs.still_open(key.stored_as, waiting=False) if run.run_id not in here
     ]
-    wait = CancelRequest(wait_seconds=_PATIENCE)
+    wait = StopRequest(wait_seconds=_PATIENCE)
     await cancel_records(manager, there, wait, who.reason("its session is deleted", user=key.user))
     try:
         await manager.delete(key)

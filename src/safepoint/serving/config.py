@@ -1,0 +1,53 @@
+"""How runs are served, whatever the protocol: decided once, when the process starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+from safepoint._core.asks import is_seconds
+from safepoint._core.ladder import Ladder
+
+
+class OnCrash(StrEnum):
+    """What becomes of a run whose process died: it is resumed, or closed as it is."""
+
+    RESUME = "resume"
+    SEAL = "seal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLimits:
+    """How many runs one key may have live and queued, and how many seconds a run may take."""
+
+    live_runs: int = 16
+    queued_runs: int = 64
+    run_seconds: float = 3600.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value: float = getattr(self, field.name)
+            if not 0 < value < float("inf"):
+                raise ValueError(f"{field.name}={value}: a limit is a number above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingConfig:
+    """How runs begin, are looked after and end. `safepoint.server.ServerConfig` documents the fields."""
+
+    limits: RunLimits = RunLimits()
+    shutdown_seconds: float = 10.0
+    resume_on_start: bool = True
+    on_crash: OnCrash = OnCrash.RESUME
+    heartbeat_seconds: float = 1.0
+    keep_alive_seconds: float = 15.0
+    stalled_seconds: float = 30.0
+    default_app: str | None = None
+    ladder: Ladder | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_crash not in tuple(OnCrash):
+            raise ValueError(f"on_crash={self.on_crash!r}: write 'resume' or 'seal'")
+        for field in fields(self):
+            if field.name.endswith("_seconds") and not is_seconds(getattr(self, field.name)):
+                raise ValueError(f"{field.name}={getattr(self, field.name)!r}: write a number of seconds above 0")

@@ -1,0 +1,262 @@
+"""One process looks after another: requests to cancel its runs, and runs whose owner is dead.
+
+Two tasks. One hears: it takes up the requests that others have stored for the runs of this process, when the storage
+says that one may have come, and otherwise at each beat. The other sweeps at each beat: it looks for open records of
+dead owners and takes them over, the oldest first; the storage lets one process do that and refuses the others. The
+first such look is over before the server answers, so a client that comes back after a restart finds its session as busy
+as it was. That an owner has died is told by time alone, so this is the one place that looks again and again.
+
+A request travels on three legs: its row, which is the truth; the push, which says "look"; the look at each beat. A push
+that is lost costs a beat, and no request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Generator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from safepoint._core.receipts import Receipt
+from safepoint._core.supervisor import Supervisor
+from safepoint.errors import StoreError
+from safepoint.serving.cancel_answers import receipt_json
+from safepoint.serving.cancel_requests import StopRequest, decode_ask, stopping
+from safepoint.serving.cancel_service import ask, clear_pause, outcome_of
+from safepoint.serving.ids import SessionKey
+from safepoint.serving.lease_guard import LeaseGuard
+from safepoint.serving.managed_run import ManagedRun, Phase
+from safepoint.serving.owner_requests import answer_owner_request, question_of
+from safepoint.serving.principal import NotFound
+from safepoint.serving.run_manager import NoSuchApp, RunManager
+from safepoint.serving.takeover import settle, take_over
+from safepoint.storage.operations import AcknowledgeCancel
+from safepoint.storage.postgres.worker_lease import WorkerLease
+from safepoint.storage.run_records import RecordMoved, RunRecord, RunState, StoredCancelRequest, is_in_line
+
+_log = logging.getLogger("safepoint.server")
+
+# After that time a record of our own without a task is picked up: the request that was to start it was cancelled.
+_FORGOTTEN = 60.0
+_LONG_LOOK = 60.0
+_GOODBYE = 1.0
+# How often a storage without pushes looks whether another process has written anything.
+_LOOK = 0.05
+
+
+class LeaseSweeper:
+    """`await start()` before the server answers, `await stop()` when it leaves. Without a durable storage: nothing."""
+
+    def __init__(self, manager: RunManager) -> None:
+        self._manager = manager
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Requests that were delivered, until the storage has it that they were acknowledged.
+        self._heard: set[int] = set()
+        # Those that are being delivered to a run that is not live here, by number.
+        self._deliveries: dict[int, asyncio.Task[None]] = {}
+        # Taken over, and not settled: the session was busy in another process, or the store failed.
+        self._pending: set[str] = set()
+        # What was looked at and is left alone for as long as it does not change, by epoch.
+        self._left_alone: dict[str, int] = {}
+        self._next_long_look = 0.0
+        lease = getattr(manager.storage, "lease", None)
+        self.guard = LeaseGuard(manager, lease) if isinstance(lease, WorkerLease) else None
+
+    async def start(self) -> None:
+        """Cancellation: some runs may be running already."""
+        if self._manager.storage.durable:
+            await self.once()
+            work = {"hearing": self._hear_for_ever(), "recovery": self._sweep_for_ever()}
+            if self.guard is not None:
+                work["lease"] = self.guard.watch()
+            self._tasks = {asyncio.create_task(each, name=f"safepoint: {name}") for name, each in work.items()}
+
+    async def stop(self) -> None:
+        """Cancellation: it may still be looking."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_GOODBYE)
+
+    async def _hear_for_ever(self) -> None:
+        storage, every = self._manager.storage, self._manager.config.heartbeat_seconds
+        while True:
+            with _logged_failures():
+                async with storage.changes(worker=storage.worker, every=min(_LOOK, every)) as changes:
+                    while True:
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(every):
+                                await anext(changes)
+                        await self._beat()
+            await asyncio.sleep(every)  # the store failed
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._manager.config.heartbeat_seconds)
+            with _logged_failures():
+                await self._sweep()
+
+    async def once(self) -> None:
+        """One beat and one look; what fails is tried again at the next. Cancellation: likewise."""
+        with _logged_failures():
+            await self._beat()
+            if self._deliveries:
+                await asyncio.wait(self._deliveries.values())
+            await self._sweep()
+
+    # -- our own runs --------------------------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        """Cancellation: some requests were taken up."""
+        manager = self._manager
+        found = await manager.storage.runs.unheard_cancels(manager.storage.worker)
+        unheard = [stored for stored in found if stored.number not in self._deliveries]
+        self._heard &= {stored.number for stored in unheard}
+        done = [stored.number for stored in unheard if stored.number in self._heard or self._deliver(stored)]
+        self._heard.update(done)
+        if done:
+            await manager.storage.commit(*map(AcknowledgeCancel, done))
+        for managed in [each for each in manager.runs.values() if each.phase is Phase.OWED and each.over.is_set]:
+            await managed.record_end(manager.storage.runs)
+
+    def _deliver(self, stored: StoredCancelRequest) -> bool:
+        """A live run is asked here and now, and no request waits for another. False: a task does it."""
+        managed, number = self._manager.runs.get(stored.run_id), stored.number
+        if managed is None or not managed.live:
+            task = self._deliveries[number] = self._spawn(self._deliver_later(stored), stored)
+            task.add_done_callback(lambda _: self._deliveries.pop(number))
+            return False
+        try:
+            if question_of(stored) is not None:
+                answer = answer_owner_request(self._manager, managed, stored)
+            else:
+                request, reason = decode_ask(stored)
+                answer = self._tell(number, managed, ask(managed, request, reason, stored.ask.get("id")), request)
+        except NotFound:  # that part of the run is over, or never was
+            answer = self._manager.storage.runs.answer_cancel(number, {"outcome": None})
+        except Exception:  # whatever is wrong with one request, the others are heard, and this process goes on
+            _log.exception("the run %s could not be cancelled as requested", stored.run_id)
+            return True
+        self._spawn(answer, stored)
+        return True
+
+    def _spawn(self, work: Coroutine[Any, Any, None], stored: StoredCancelRequest) -> asyncio.Task[None]:  # Any: yields
+        async def logged() -> None:
+            try:
+                await work
+            except Exception:  # as above
+                _log.exception("the run %s could not be cancelled as requested", stored.run_id)
+
+        return Supervisor.current().spawn(logged(), f"request {stored.number}", None)
+
+    async def _deliver_later(self, stored: StoredCancelRequest) -> None:
+        """To a run that waits for a person, or is only just being picked up. Cancellation: delivered, or not."""
+        runs = self._manager.storage.runs
+        record = await runs.get(stored.run_id)
+        if record is not None and is_in_line(record) and stored.run_id not in self._manager.runs:
+            return  # it will be here at the next beat
+        try:
+            if record is not None and record.state is RunState.PAUSED:
+                await self._clear_pause(record, stored)
+        finally:
+            await runs.acknowledge_cancel(stored.number)
+
+    async def _clear_pause(self, record: RunRecord, stored: StoredCancelRequest) -> None:
+        """Cancellation: cleared, or not; the request stays stored."""
+        request, reason = decode_ask(stored)
+        if request.node is None:
+            key = SessionKey.parse(record.session)
+            assert key is not None
+            await clear_pause(self._manager, key, record, reason)
+
+    async def _tell(self, number: int, managed: ManagedRun, receipt: Receipt | None, request: StopRequest) -> None:
+        """Answer the request as a client here would be answered. Cancellation: its asker reads the record."""
+        cancelled = await outcome_of(managed, receipt, request)
+        known = cancelled.receipt
+        told = {} if known is None else receipt_json(known, is_over=cancelled.outcome is not None)
+        with suppress(StoreError):
+            await self._manager.storage.runs.answer_cancel(number, {"outcome": cancelled.outcome, **told})
+
+    # -- runs without an owner -----------------------------------------------------------------------------------------
+
+    async def _sweep(self) -> None:
+        """Cancellation: some were taken over."""
+        # Many may wait for a person, for weeks, and hardly one of them is in need of anything.
+        waiting = time.monotonic() >= self._next_long_look
+        if waiting:
+            self._next_long_look = time.monotonic() + _LONG_LOOK
+        runs, me = self._manager.storage.runs, self._manager.storage.worker
+        found = await runs.orphans(waiting=waiting)
+        if waiting:
+            still = {record.run_id for record in found}
+            self._left_alone = {run_id: epoch for run_id, epoch in self._left_alone.items() if run_id in still}
+        for record in [*found, *await runs.still_open(waiting=waiting, owner=me)]:
+            if self._manager.draining:
+                return
+            if not await self._is_looked_after(record):
+                await self._pick_up(record)
+
+    async def _is_looked_after(self, record: RunRecord) -> bool:
+        """Does a run of this process work on it, or is it to be left alone? Cancellation: nothing has changed."""
+        manager, run_id = self._manager, record.run_id
+        if record.owner == manager.storage.worker:
+            return run_id not in self._pending and not self._is_dropped(record) and not self._was_interrupted(record)
+        if self._left_alone.get(run_id) == record.epoch:
+            return True
+        stays = record.state is RunState.SUSPENDED and not manager.config.resume_on_start
+        if record.state is RunState.PAUSED or stays:
+            wanted = stopping(await manager.storage.runs.cancel_requests(run_id))
+            if wanted is None:
+                self._left_alone[run_id] = record.epoch
+            return wanted is None
+        return False
+
+    def _was_interrupted(self, record: RunRecord) -> bool:
+        """Was it stopped here because the store was out of reach, and is that recorded by now?"""
+        if self.guard is None or record.run_id not in self.guard.stopped or record.state is not RunState.SUSPENDED:
+            return False
+        managed = self._manager.runs.get(record.run_id)
+        if managed is not None and not managed.over.is_set:
+            return False
+        self.guard.stopped.discard(record.run_id)
+        return True
+
+    def _is_dropped(self, record: RunRecord) -> bool:
+        """Is it a record of this process, without a task?"""
+        managed = self._manager.runs.get(record.run_id)
+        if managed is not None:  # picked up while its session was busy elsewhere
+            return managed.over.is_set and managed.refused is not None and managed.epoch == record.epoch
+        waits = record.state in (RunState.PAUSED, RunState.SUSPENDED)
+        return not waits and record.created_at < time.time() - _FORGOTTEN
+
+    async def _pick_up(self, record: RunRecord) -> None:
+        """Cancellation: it was taken over, or not."""
+        manager, run_id = self._manager, record.run_id
+        try:
+            manager.agent(record.session.partition("/")[0])
+            self._pending.add(run_id)
+            done = await (settle if record.owner == manager.storage.worker else take_over)(manager, record)
+        except RecordMoved:
+            done = True  # another process was faster
+        except NoSuchApp as error:
+            _log.error("the run %s waits for its app: %s", run_id, error)
+            self._left_alone[run_id] = record.epoch
+            done = True
+        except Exception:  # whatever is wrong with one of them, the others are looked after
+            _log.exception("the run %s could not be picked up yet", run_id)
+            done = False
+        if done:
+            self._pending.discard(run_id)
+
+
+@contextmanager
+def _logged_failures() -> Generator[None]:
+    """What was to be done is done at the next beat."""
+    try:
+        yield
+    except (StoreError, TimeoutError) as error:
+        _log.error("runs of other processes could not be looked after: %s", error)
+    except Exception:  # a process that hears no cancels any more is worse than whatever this is
+        _log.exception("runs of other processes could not be looked after")
