@@ -17,8 +17,11 @@ from safepoint.models.anthropic import AnthropicModel, BedrockModel
 from safepoint.models.gemini import GeminiModel
 from safepoint.models.llama import LlamaOptions
 from safepoint.models.local import LocalModel
+from safepoint.models.model_choice import ModelChoice
 from safepoint.models.openai import OpenAIModel
 from safepoint.models.registry import choose_model
+from safepoint.models.responses import OpenAIResponsesModel
+from safepoint.models.vertex import VertexClaudeModel, VertexModel
 from safepoint.tools.base import ToolSpec
 
 __all__ = [
@@ -31,11 +34,15 @@ __all__ = [
     "LlamaOptions",
     "LocalModel",
     "Model",
+    "ModelChoice",
     "ModelRequest",
     "ModelSettings",
     "OpenAIModel",
+    "OpenAIResponsesModel",
     "ReasoningDelta",
     "TextDelta",
     "ToolSpec",
+    "VertexClaudeModel",
+    "VertexModel",
     "choose_model",
 ]

@@ -285,6 +285,8 @@ class Reader:
 
     def __init__(self) -> None:
         self._reason: FinishReason | None = None
+        self._id: str | None = None
+        self._model: str | None = None
         self._usage: dict[str, int] = {}
         # The block that is open: its type, and what seals it if it is a thought.
         self._kind = ""
@@ -295,7 +297,9 @@ class Reader:
         message = event_of(event)
         match message.get("type"):
             case "message_start":
-                self._count(mapping(message.get("message")))
+                begun = mapping(message.get("message"))
+                self._id, self._model = text(begun.get("id")) or None, text(begun.get("model")) or None
+                self._count(begun)
             case "content_block_start":
                 return self._start(mapping(message.get("content_block")))
             case "content_block_delta":
@@ -361,4 +365,5 @@ class Reader:
         counts = self._usage
         fresh, cached = counts.get("input_tokens"), counts.get("cache_read_input_tokens")
         spent = None if fresh is None else fresh + (cached or 0) + counts.get("cache_creation_input_tokens", 0)
-        return Finish(self._reason, spent, counts.get("output_tokens"), cached, counts.get("thinking_tokens"))
+        thought = counts.get("thinking_tokens")
+        return Finish(self._reason, spent, counts.get("output_tokens"), cached, thought, self._id, self._model)

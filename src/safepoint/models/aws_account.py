@@ -7,51 +7,18 @@ at once. Signing is plain: it uses what was found last.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-from safepoint._core.clock import current_clock
 from safepoint.errors import ModelNotReady
+from safepoint.models.daemon_call import in_daemon
 from safepoint.models.extras import sdk
 
 if TYPE_CHECKING:
     import httpx2
-
-
-# A blocking call of an SDK in a daemon thread of its own.
-#
-# `asyncio.to_thread` would not block the loop either, but the threads of its pool are joined when the loop is closed: a
-# call that hangs would hold `asyncio.run` and the process, long after the run that made it was stopped.
-
-T = TypeVar("T")
-
-
-async def in_daemon(name: str, call: Callable[[], T]) -> T:
-    """What the call returns or raises. Cancellation: only the waiting ends; the thread holds nobody."""
-    outside = current_clock().outside(name)
-    done: Future[T] = Future()
-    done.set_running_or_notify_cancel()  # from now on it can't be cancelled: whoever waits leaves, and no more
-
-    def body() -> None:
-        try:
-            done.set_result(call())
-        except BaseException as error:  # it belongs to whoever waits
-            done.set_exception(error)
-        finally:
-            outside.done()
-
-    threading.Thread(target=body, name=f"safepoint:{name}", daemon=True).start()
-    try:
-        return await asyncio.wrap_future(done)
-    except asyncio.CancelledError:
-        outside.flagged()
-        raise
 
 
 REGION: Final = "AWS_REGION"
@@ -84,6 +51,10 @@ class AwsAccount:
         """Known once the account was found."""
         assert self._found is not None
         return self._found.region
+
+    @property
+    def known_region(self) -> str | None:
+        return self._found.region if self._found is not None else self._region or os.environ.get(REGION)
 
     async def find(self, *, keys: bool) -> None:
         """The region, and if they are needed the keys. Raises `ModelNotReady`. Cancellation: only the waiting ends."""

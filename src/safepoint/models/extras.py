@@ -1,4 +1,4 @@
-"""SDKs are extras: each is loaded when a model that needs it is made, and what is missing is said in words to type."""
+"""SDKs are extras: each is loaded when a model that needs it is made, and an error says what to install."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ def sdk(module: str, extra: str) -> ModuleType:
     """The module, or an error that says which extra has it."""
     try:
         with warnings.catch_warnings():
-            # A slip in an SDK's source is told when it is compiled; where warnings are errors, that would be one.
+            # Compiling an SDK may emit a SyntaxWarning; in a program where warnings are errors, the import would fail.
             warnings.simplefilter("ignore")
             return import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # it is there, but something that it needs is not
+            raise  # the SDK is installed, but a dependency of it is missing
         raise _missing(module, extra) from error
 
 
 def check_installed(module: str, extra: str) -> None:
-    """The same for a package that another process loads: it is only looked for."""
+    """The same for a package that another process loads: it is found, not imported."""
     if find_spec(module) is None:
         raise _missing(module, extra)
 

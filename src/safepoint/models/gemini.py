@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from safepoint.agent.model import ModelRequest
 from safepoint.errors import ModelNotReady
+from safepoint.models.credentials import ApiKey, current_key
 from safepoint.models.extras import sdk
 from safepoint.models.gemini_wire import Payload, Reader, to_payload
 from safepoint.models.per_loop import PerLoop
@@ -33,9 +34,12 @@ _answered: ContextVar[list[httpx2.Response]] = ContextVar("safepoint_gemini_answ
 
 
 class GeminiModel(Upstream):
-    """A model by its name at Google. The key is `api_key`, or `GEMINI_API_KEY` or `GOOGLE_API_KEY`."""
+    """A model by its name at Google. The key is `api_key`, a str or a function that returns the current one.
 
-    def __init__(self, model: str, *, api_key: str | None = None, base_url: str | None = None) -> None:
+    Without it the key is in `GEMINI_API_KEY` or `GOOGLE_API_KEY`.
+    """
+
+    def __init__(self, model: str, *, api_key: ApiKey | None = None, base_url: str | None = None) -> None:
         self._sdk: Any = sdk("google.genai", "gemini")  # Any: modules, loaded by name
         self._errors: Any = sdk("google.genai.errors", "gemini")
         self._http: Any = sdk("httpx2", "gemini")
@@ -56,13 +60,22 @@ class GeminiModel(Upstream):
     def provider_name(self) -> str:
         return "gcp.gemini"
 
+    @property
+    def server_url(self) -> str:
+        """Where requests go, for spans."""
+        return self._base_url or "https://generativelanguage.googleapis.com"
+
     def _client(self) -> tuple[Client, httpx2.AsyncClient]:
-        key = self._key or next((os.environ[name] for name in KEYS if os.environ.get(name)), None)
-        if not key:
-            raise ModelNotReady(f"{self.name} needs a key: type `export {KEYS[0]}=…`, or write api_key=…")
-        http: httpx2.AsyncClient = self._http.AsyncClient(event_hooks={"response": [_note]})
+        http: httpx2.AsyncClient = self._http.AsyncClient(event_hooks={"response": [note_response]})
         options = {"base_url": self._base_url, "httpx_async_client": http, "timeout": TIMEOUT}
-        return self._sdk.Client(api_key=key, http_options=options), http
+        return self._sdk.Client(api_key="none", vertexai=False, http_options=options), http
+
+    async def _headers(self) -> dict[str, str]:
+        """The headers that say who asks. Raises `ModelNotReady`. Cancellation: cuts the user's function."""
+        given = self._key or next((os.environ[name] for name in KEYS if os.environ.get(name)), None)
+        if not given:
+            raise ModelNotReady(f"{self.name} needs a key: type `export {KEYS[0]}=…`, or write api_key=…")
+        return {"x-goog-api-key": await current_key(self.name, given)}
 
     def payload(self, request: ModelRequest) -> Payload:
         """What the SDK is given for this request."""
@@ -70,6 +83,9 @@ class GeminiModel(Upstream):
 
     async def _open(self, request: ModelRequest) -> tuple[Events, Reader]:
         payload = self.payload(request)
+        if headers := await self._headers():
+            options: dict[str, Any] = dict(payload["config"].get("http_options") or {})  # Any: the SDK's own
+            payload["config"]["http_options"] = {**options, "headers": {**options.get("headers", {}), **headers}}
         client, _ = await self._clients.get()
         answered: list[httpx2.Response] = []
         _answered.set(answered)
@@ -114,7 +130,7 @@ class _Responses:
             await response.aclose()
 
 
-async def _note(response: httpx2.Response) -> None:
+async def note_response(response: httpx2.Response) -> None:
     _answered.get([]).append(response)
 
 

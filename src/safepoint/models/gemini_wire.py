@@ -243,10 +243,13 @@ class Reader:
         self._reason: FinishReason | None = None
         self._usage: Mapping[str, object] = {}
         self._calls = 0
+        self._id = self._model = ""
 
     def read(self, event: object, /) -> list[Chunk]:
         response = event_of(event)
         self._usage = mapping(response.get("usage_metadata")) or self._usage
+        self._id = self._id or text(response.get("response_id"))
+        self._model = self._model or text(response.get("model_version"))
         if text(mapping(response.get("prompt_feedback")).get("block_reason")):
             self._reason = "refused"
         candidates = items(response.get("candidates"))
@@ -294,4 +297,5 @@ class Reader:
         thought = number(self._usage.get("thoughts_token_count"))
         spent = None if said is None and thought is None else (said or 0) + (thought or 0)
         cached = number(self._usage.get("cached_content_token_count"))
-        return Finish(self._reason, number(self._usage.get("prompt_token_count")), spent, cached, thought)
+        asked, id, model = number(self._usage.get("prompt_token_count")), self._id or None, self._model or None
+        return Finish(self._reason, asked, spent, cached, thought, id, model)

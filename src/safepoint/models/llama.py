@@ -1,7 +1,7 @@
 """A llama.cpp server on this machine, in a process of its own.
 
-In a process, so that computing takes nobody's GIL and ends when it should: the server lives as long as the pipe to its
-input, and the pipe as long as we do. `close` ends it at once; so does the end of this process, however it comes.
+The process keeps the computation off this program's GIL and ends when it should: the server lives as long as the pipe
+to its input, and the pipe as long as this process. `close` ends it at once; so does any end of this process.
 
     NEW ──start──▶ STARTING ──its address──▶ READY ──close──▶ CLOSED
                        └────it ends first──▶ FAILED ──start──▶ STARTING
@@ -96,7 +96,7 @@ class LlamaServer:
     def __init__(self, weights: Path, options: LlamaOptions | None = None) -> None:
         self._weights = weights
         self._options = options or LlamaOptions()
-        # Held for a moment only, while it is decided who starts the process.
+        # Held only for the moment of deciding which caller starts the process.
         self._deciding = threading.Lock()
         self._child: _Child | None = None
 
@@ -105,7 +105,7 @@ class LlamaServer:
         return self._child.process.pid if self._child is not None else None
 
     async def address(self) -> str:
-        """Where the server listens, once it does. Cancellation: only this waiter leaves; the start goes on."""
+        """Where the server listens, once it does. Cancellation: only this waiter leaves; the start continues."""
         return (await self.ready()).address
 
     async def ready(self) -> Ready:
@@ -124,7 +124,7 @@ class LlamaServer:
     def _started(self) -> _Child:
         with self._deciding:
             if self._child is not None and self._child.process.poll() is not None:
-                self._child.end()  # it has ended by itself; this is only tidying up
+                self._child.end()  # it has ended by itself; this only releases its resources
                 self._child = None
             if self._child is None:
                 check_installed("xllamacpp", "local")
@@ -138,7 +138,7 @@ class LlamaServer:
             self._end(child)
 
     def _end(self, child: _Child) -> None:
-        """End that process. Another one, which somebody else has started since, is not ours to end."""
+        """End that process, but not another one that another caller has started since."""
         with self._deciding:
             if self._child is not child:
                 return
@@ -147,7 +147,7 @@ class LlamaServer:
 
 
 class _Child:
-    """The process. `told` is set when it has said its address, or has ended without."""
+    """The process. `told` is set when it has printed its address, or has ended without one."""
 
     def __init__(self, weights: Path, options: LlamaOptions) -> None:
         told = {"model": str(weights), **asdict(options), "batch": options.tokens_at_once}

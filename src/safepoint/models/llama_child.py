@@ -1,9 +1,9 @@
-"""llama.cpp's own server, in a process that lives no longer than the one that wants it.
+"""llama.cpp's own server, in a process that ends with its parent.
 
     python llama_child.py '{"model": "/path/to.gguf", …}'
 
-It prints one line, its address and then in JSON what the model can do, and waits for the end of its input. That comes
-when the parent closes it or dies, however it dies. Ctrl-C in the terminal is the parent's business.
+It prints one line, its address and then the model's abilities as JSON, and waits for the end of its input. The input
+ends when the parent closes it or dies. The parent handles Ctrl-C in the terminal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def serve(options: dict[str, Any]) -> Any:  # Any: JSON; the server has no types
     params.hostnames, params.port = ["127.0.0.1"], 0
     params.n_parallel = options["slots"]
     params.n_ctx = options["context"] * options["slots"]
-    # A stop is heard between two batches of a prompt: large ones would make it wait for seconds.
+    # The server checks for a stop between two batches of a prompt: large ones would delay it by seconds.
     params.n_batch = params.n_ubatch = options["batch"]
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options["threads"]
     params.endpoint_metrics = params.endpoint_slots = True
@@ -38,7 +38,7 @@ def serve(options: dict[str, Any]) -> Any:  # Any: JSON; the server has no types
 
 
 def abilities(address: str) -> dict[str, bool]:
-    """What the chat template knows. llama.cpp has found it out by trying the template."""
+    """The abilities of the chat template. llama.cpp detects them by trying the template."""
     connection = http.client.HTTPConnection(address.rpartition("//")[2])
     try:
         connection.request("GET", "/props")
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> None:
     server = serve(json.loads(arguments[0]))
     print(server.listening_address, json.dumps(abilities(server.listening_address)), flush=True)
     sys.stdin.buffer.read()
-    # Nobody wants an answer any more: leave at once, also in the middle of one.
+    # The parent has closed the pipe: exit at once, even in the middle of an answer.
     os._exit(0)
 
 

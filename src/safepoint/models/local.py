@@ -63,9 +63,9 @@ class LocalModel(OpenAIModel):
         return "llama.cpp"
 
     async def prepare(self) -> str:
-        """Fetch the weights, once, and start the server; where it listens.
+        """Fetch the weights, once, and start the server; return its address.
 
-        Cancellation: a download is ended; a start goes on, for whoever wants the server next.
+        Cancellation: a download is ended; a start continues, for the next caller.
         """
         weights = self._weights or await fetch(SMOLLM2, cache_folder(os.environ))
         ready = await shared_server(weights, self._options).ready()
@@ -74,7 +74,7 @@ class LocalModel(OpenAIModel):
         return ready.address
 
     def payload(self, request: ModelRequest) -> Payload:
-        """What is sent for this request. Raises `UsageError` before `prepare()`, if the chat template has to say it."""
+        """The body for this request. Raises `UsageError` before `prepare()` if it depends on the chat template."""
         if self._native is None:
             raise UsageError(
                 "it is not known yet whether these weights know tools: write `await model.prepare()` first, or "
@@ -103,4 +103,4 @@ def shared_server(weights: Path, options: LlamaOptions | None = None) -> LlamaSe
 
 
 _servers: dict[tuple[Path, LlamaOptions], LlamaServer] = {}
-_deciding = threading.Lock()  # held while the dict is looked at, never across a wait
+_deciding = threading.Lock()  # held while the dict is read, never across a wait

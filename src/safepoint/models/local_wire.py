@@ -32,6 +32,9 @@ MAX_TOKENS: Final = 512
 """SmolLM2 may ramble on for ever; so much is enough for an answer."""
 TEMPERATURE: Final = 0.2
 """Its arguments are invented if it is left to chance."""
+SAMPLING: Final[Payload] = {"repeat_penalty": 1.15, "dry_multiplier": 0.8, "dry_allowed_length": 2}
+"""Without these SmolLM2 repeats itself: of the trigrams in two answers of 300 tokens, 42 % and 72 % were distinct; with
+them, 84 % and 100 %. They are left out of calls, whose JSON has to repeat itself."""
 _WORD: Final = re.compile(r"[a-z]{4,}")
 
 
@@ -51,7 +54,10 @@ def to_payload(request: ModelRequest, *, smallest: bool = True) -> Payload:
         payload["temperature"] = temperature
     if settings.stop:
         payload["stop"] = list(settings.stop)
-    if tools := offered(request):
+    tools = offered(request)
+    if smallest and not tools:
+        payload |= SAMPLING
+    if tools:
         schema = {"anyOf": [_call_schema(tool) for tool in tools]}
         payload["response_format"] = {"type": "json_schema", "json_schema": {"name": "call", "schema": schema}}
     return payload | dict(settings.extra)

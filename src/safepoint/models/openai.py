@@ -6,14 +6,16 @@ import os
 from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from safepoint.agent.model import ModelRequest
 from safepoint.errors import ModelNotReady
+from safepoint.models.credentials import ApiKey, current_key
 from safepoint.models.extras import sdk
 from safepoint.models.openai_wire import Payload, Reader, to_payload
 from safepoint.models.per_loop import PerLoop
 from safepoint.models.provider_errors import refusal, unreachable
+from safepoint.models.providers import COMPATIBLE, PLAIN, Provider, provider_at
+from safepoint.models.quirks import OPENAI_QUIRKS
 from safepoint.models.thinking_back import server_of
 from safepoint.models.untrusted_json import mapping, number, text
 from safepoint.models.upstream import Events, Upstream
@@ -23,46 +25,34 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 
-# Who answers at an address, in the words of OpenTelemetry's conventions: what `gen_ai.provider.name` says.
-
-OPENAI: Final = "openai"
-_DOMAINS: Final = {
-    "openai.com": OPENAI,
-    "openai.azure.com": "azure.ai.openai",
-    "deepseek.com": "deepseek",
-    "groq.com": "groq",
-    "mistral.ai": "mistral_ai",
-    "perplexity.ai": "perplexity",
-    "x.ai": "x_ai",
-}
-
-
-def provider_at(base_url: str | None) -> str:
-    """The provider's name in the conventions, or else the host's: they allow it, and nothing untrue is said."""
-    if base_url is None:
-        return OPENAI
-    host = urlsplit(base_url).hostname or base_url
-    return next((name for domain, name in _DOMAINS.items() if host == domain or host.endswith(f".{domain}")), host)
-
-
-KEY = "OPENAI_API_KEY"
+KEY: Final = "OPENAI_API_KEY"
+HANDED_IN: Final = "the model's api_key=…"
 
 
 class OpenAIModel(Upstream):
-    """A model by its name at OpenAI, or at the compatible server whose address is `base_url`.
+    """A model by its name at OpenAI, at another `provider` of the table, or at the compatible server at `base_url`.
 
-    The key is `api_key`, or for OpenAI itself the variable `OPENAI_API_KEY`. A compatible server gets no key that was
-    not handed in.
+    The key is `api_key`, a str or a function that returns the current one, or else the provider's variable. A server at
+    an address gets no key that was not handed in.
     """
 
     def __init__(
-        self, model: str, *, api_key: str | None = None, base_url: str | None = None, name: str | None = None
+        self,
+        model: str,
+        *,
+        api_key: ApiKey | None = None,
+        base_url: str | None = None,
+        name: str | None = None,
+        provider: str | None = None,
     ) -> None:
         self._sdk: Any = sdk("openai", "openai")  # Any: the module, loaded by name
         self._model = model
         self._key = api_key
-        self._base_url = base_url
-        self._name = name or (f"{base_url}#{model}" if base_url is not None else f"openai:{model}")
+        self._row = _known(provider) if provider is not None else None
+        self._base_url = base_url or (self._row.find_address() if self._row is not None else None)
+        prefix = f"{provider or 'openai'}:" if self._row is not None or base_url is None else f"{base_url}#"
+        self._name = name or f"{prefix}{model}"
+        self._quirks = self._row.quirks if self._row is not None else OPENAI_QUIRKS if base_url is None else PLAIN
         self._clients: PerLoop[AsyncOpenAI] = PerLoop(self._client, lambda client: client.close())
 
     @property
@@ -75,33 +65,52 @@ class OpenAIModel(Upstream):
 
     @property
     def provider_name(self) -> str:
-        return provider_at(self._base_url)
+        return self._row.otel if self._row is not None else provider_at(self._base_url)
+
+    @property
+    def server_url(self) -> str:
+        """Where requests go, for spans."""
+        return self._base_url or "https://api.openai.com/v1"
 
     def _client(self) -> AsyncOpenAI:
-        key = self._key or ("none" if self._base_url is not None else os.environ.get(KEY))
-        if not key:
-            raise ModelNotReady(f"{self.name} needs a key: type `export {KEY}=…`, or write api_key=…")
-        client: AsyncOpenAI = self._sdk.AsyncOpenAI(api_key=key, base_url=self._base_url, max_retries=0)
+        # The key goes with each request: it may be another one next time.
+        client: AsyncOpenAI = self._sdk.AsyncOpenAI(api_key="none", base_url=self._base_url, max_retries=0)
         return client
+
+    async def _authorization(self) -> dict[str, str]:
+        """The header that says who asks. Raises `ModelNotReady`. Cancellation: cuts the user's function."""
+        if self._key is not None:
+            key = await current_key(self.name, self._key)
+        elif self._row is not None:
+            key = self._row.find_key(self.name)
+        elif self._base_url is not None:
+            key = "none"
+        elif not (key := os.environ.get(KEY, "")):
+            raise ModelNotReady(f"{self.name} needs a key: type `export {KEY}=…`, or write api_key=…")
+        return {"Authorization": f"Bearer {key}"}
 
     def payload(self, request: ModelRequest) -> Payload:
         """What is sent for this request."""
-        limit = "max_tokens" if self._base_url is not None else "max_completion_tokens"
-        return to_payload(self._model, request, limit=limit, server=server_of(self._base_url))
+        return to_payload(self._model, request, quirks=self._quirks, server=server_of(self._base_url), name=self.name)
 
     async def _open(self, request: ModelRequest) -> tuple[Events, EventReader]:
         return await self._post("/chat/completions", self.payload(request)), Reader(server_of(self._base_url))
 
     async def _post(self, path: str, payload: Payload) -> Events:
         """Send it and wait for the response to begin. Cancellation: nothing stays open."""
+        headers = await self._authorization()
         client = await self._clients.get()
         # Events as they came, not as the SDK's objects, which take what they get without looking at it.
         stream_type = self._sdk.AsyncStream[object]
-        events: Events = await client.post(path, cast_to=object, body=payload, stream=True, stream_cls=stream_type)
+        options: Any = {"headers": headers}  # Any: the SDK's own
+        events: Events = await client.post(
+            path, cast_to=object, body=payload, options=options, stream=True, stream_cls=stream_type
+        )
         return events
 
     def _failure(self, error: Exception) -> Exception:
-        return sdk_failure(self._sdk, self.name, error, KEY if self._base_url is None else "the model's api_key=…")
+        variable = self._row.key if self._row is not None else KEY if self._base_url is None else ""
+        return sdk_failure(self._sdk, self.name, error, variable if self._key is None and variable else HANDED_IN)
 
     async def aclose(self) -> None:
         """Close this loop's connections; calls that are under way fail, and the model stays usable.
@@ -111,6 +120,13 @@ class OpenAIModel(Upstream):
         await self._clients.aclose()
 
 
+def _known(provider: str) -> Provider:
+    row = COMPATIBLE.get(provider)
+    if row is None:
+        raise ValueError(f"provider={provider!r}: write one of {', '.join(COMPATIBLE)}")
+    return row
+
+
 def sdk_failure(sdk: Any, name: str, error: Exception, key: str) -> Exception:  # Any: the openai or anthropic module
     """What an error of the openai or the anthropic SDK means: both are made from one mould."""
     broken: Any = import_module("httpx2").TransportError  # a stream that breaks raises it as it came
@@ -118,9 +134,11 @@ def sdk_failure(sdk: Any, name: str, error: Exception, key: str) -> Exception:  
         return unreachable(name, error)
     if not isinstance(error, sdk.APIError):
         return error
-    body = mapping(getattr(error, "body", None))
+    answered: object = getattr(error, "body", None)  # some providers answer with a bare sentence
+    body = mapping(answered)
     told = mapping(body.get("error")) or body
-    message = text(told.get("message")) or str(error)
+    said = text(told.get("message")) or text(answered) or text(body.get("detail"))
+    message = said or (f"{dict(body)!r:.500}" if body else str(error))
     kind = text(told.get("code")) or text(told.get("type"))
     response = getattr(error, "response", None)
     status = response.status_code if response is not None else number(told.get("code"))

@@ -18,14 +18,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias, assert_never
 
-from safepoint.agent.model import CallDelta, Chunk, Finish, FinishReason, ModelRequest, TextDelta
-from safepoint.errors import HistoryError, ModelError
+from safepoint.agent.model import CallDelta, Chunk, Finish, FinishReason, ModelRequest, ReasoningDelta, TextDelta
+from safepoint.errors import HistoryError, ModelError, ModelUnavailable
 from safepoint.history.parts import Attachment, File, Image, Message, Notice, Text, ToolCall, ToolResult
 from safepoint.models.attached import not_shown, whose
 from safepoint.models.plain_json import plain
+from safepoint.models.quirks import OPENAI_QUIRKS, Quirks, bridged, obeyed
 from safepoint.models.thinking_back import FIELD, OPENAI, ThinkingReader, thinking_for
 from safepoint.models.untrusted_json import event_of, items, mapping, number, text
-from safepoint.models.wire_id import wire_id
 
 Payload: TypeAlias = dict[str, Any]  # Any: JSON
 
@@ -35,23 +35,30 @@ _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _REASONS: Final[dict[str, FinishReason]] = {
     "stop": "end_turn",
     "length": "max_tokens",
+    "model_length": "max_tokens",  # Mistral
+    "model_context_window_exceeded": "max_tokens",  # Z.ai
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
     "content_filter": "refused",
+    "sensitive": "refused",  # Z.ai
 }
+_BROKE_OFF: Final = frozenset({"error", "network_error", "insufficient_system_resource", "abort"})
+"""Reasons that are failures of the server: OpenRouter and Mistral, Z.ai, DeepSeek, vLLM."""
 
 
 def to_payload(
-    model: str, request: ModelRequest, *, limit: str = "max_completion_tokens", server: str = OPENAI
+    model: str, request: ModelRequest, *, quirks: Quirks = OPENAI_QUIRKS, server: str = OPENAI, name: str = "the server"
 ) -> Payload:
-    """The request's body for that server. `limit` names the option for the most tokens: others know the old one."""
+    """The request's body for that server, which is called `name` in errors."""
+    request = obeyed(request, quirks, name)
     settings = request.settings
     payload: Payload = {
         "model": model,
-        "messages": to_messages(request.messages, request.instructions, server=server),
+        "messages": to_messages(request.messages, request.instructions, server=server, quirks=quirks),
         "stream": True,
-        "stream_options": {"include_usage": True},
     }
+    if quirks.usage_option:
+        payload["stream_options"] = {"include_usage": True}
     if request.tools:
         payload["tools"] = [
             {
@@ -65,13 +72,19 @@ def to_payload(
     if settings.temperature is not None:
         payload["temperature"] = settings.temperature
     if settings.max_tokens is not None:
-        payload[limit] = settings.max_tokens
+        payload[quirks.limit] = settings.max_tokens
     if settings.stop:
         payload["stop"] = list(settings.stop)
     return payload | dict(settings.extra)
 
 
-def to_messages(messages: Sequence[Message], instructions: str | None = None, *, server: str = OPENAI) -> list[Payload]:
+def to_messages(
+    messages: Sequence[Message],
+    instructions: str | None = None,
+    *,
+    server: str = OPENAI,
+    quirks: Quirks = OPENAI_QUIRKS,
+) -> list[Payload]:
     """The conversation alone."""
     sent: list[Payload] = [{"role": "system", "content": instructions}] if instructions else []
     attached: list[Payload] = []
@@ -82,13 +95,14 @@ def to_messages(messages: Sequence[Message], instructions: str | None = None, *,
                 sent.append({"role": "user", "content": content})
             case "assistant":
                 sent += _from_tools(attached)
-                sent.append(_assistant(message, thinking))
+                sent.append(_assistant(message, thinking, quirks))
             case "tool":
-                sent += [_result(part) for part in message.parts if isinstance(part, ToolResult)]
+                sent += [_result(part, quirks) for part in message.parts if isinstance(part, ToolResult)]
             case _:
                 assert_never(message.role)
         attached = attached_parts(message)
-    return [*sent, *_from_tools(attached)]
+    sent += _from_tools(attached)
+    return sent if quirks.user_after_tool else bridged(sent)
 
 
 def _from_tools(attached: list[Payload]) -> list[Payload]:
@@ -163,7 +177,7 @@ def data_url(data: bytes | None, media_type: str) -> str:
     return f"data:{media_type};base64,{base64.b64encode(data or b'').decode()}"
 
 
-def _assistant(message: Message, thinking: str | None) -> Payload:
+def _assistant(message: Message, thinking: str | None, quirks: Quirks) -> Payload:
     sent: Payload = {"role": "assistant"}
     if words := assistant_text(message):
         sent["content"] = words
@@ -171,7 +185,7 @@ def _assistant(message: Message, thinking: str | None) -> Payload:
         sent.setdefault("content", "")  # such servers want a str here, where others want nothing
         sent[FIELD] = thinking
     if message.tool_calls:
-        sent["tool_calls"] = [_call(call) for call in message.tool_calls]
+        sent["tool_calls"] = [_call(call, quirks) for call in message.tool_calls]
     return sent
 
 
@@ -181,17 +195,17 @@ def assistant_text(message: Message) -> str:
     return "\n\n".join([*([message.text] if message.text else []), *notices])
 
 
-def _call(call: ToolCall) -> Payload:
+def _call(call: ToolCall, quirks: Quirks) -> Payload:
     arguments = json.dumps(plain(call.args), ensure_ascii=False)
     return {
-        "id": wire_id(call.id, longest=LONGEST_ID),
+        "id": quirks.call_id(call.id),
         "type": "function",
         "function": {"name": call.name, "arguments": arguments},
     }
 
 
-def _result(result: ToolResult) -> Payload:
-    return {"role": "tool", "tool_call_id": wire_id(result.call_id, longest=LONGEST_ID), "content": result.content}
+def _result(result: ToolResult, quirks: Quirks) -> Payload:
+    return {"role": "tool", "tool_call_id": quirks.call_id(result.call_id), "content": result.content}
 
 
 # -- the provider's rules ----------------------------------------------------------------------------------------------
@@ -259,6 +273,7 @@ class Reader:
         self._thinking = ThinkingReader(server)
         self._refused = False
         self._usage: Mapping[str, object] = {}
+        self._id = self._model = ""
         # The ids met so far, by the index under which the call is passed on; and which call the server's index means.
         self._ids: list[str] = []
         self._places: dict[int, int] = {}
@@ -266,21 +281,30 @@ class Reader:
     def read(self, event: object, /) -> list[Chunk]:
         completion = event_of(event)
         self._usage = mapping(completion.get("usage")) or self._usage
+        self._id = self._id or text(completion.get("id"))
+        self._model = self._model or text(completion.get("model"))
         choices = items(completion.get("choices"))
         if not choices:
             return []
         choice = mapping(choices[0])
         chunks = self._delta(mapping(choice.get("delta")))
-        if reason := text(choice.get("finish_reason")):
+        self._usage = self._usage or mapping(choice.get("usage"))  # Moonshot has it here
+        if (reason := text(choice.get("finish_reason"))) in _BROKE_OFF:
+            raise ModelUnavailable(f"the server broke off its answer: {reason}")
+        if reason:
             self._reason = _REASONS.get(reason, "end_turn")
         return chunks
 
     def _delta(self, delta: Mapping[str, object]) -> list[Chunk]:
         chunks: list[Chunk] = list(self._thinking.read(delta))
-        calls = items(delta.get("tool_calls"))
-        if calls or text(delta.get("content")) or text(delta.get("refusal")):
+        calls, words = items(delta.get("tool_calls")), text(delta.get("content"))
+        for piece in items(delta.get("content")):  # a thinking model of Mistral answers in a list of pieces
+            words += text(mapping(piece).get("text"))
+            thoughts = [text(mapping(each).get("text")) for each in items(mapping(piece).get("thinking"))]
+            chunks += [ReasoningDelta(thought) for thought in thoughts if thought]
+        if calls or words or text(delta.get("refusal")):
             chunks += self._thinking.end(calls=bool(calls))
-        if words := text(delta.get("content")):
+        if words:
             chunks.append(TextDelta(words))
         if refusal := text(delta.get("refusal")):
             self._refused = True
@@ -318,6 +342,15 @@ class Reader:
             "refused" if self._refused else self._reason,
             number(usage.get("prompt_tokens")),
             number(usage.get("completion_tokens")),
-            number(mapping(usage.get("prompt_tokens_details")).get("cached_tokens")),
+            _cached(usage),
             number(mapping(usage.get("completion_tokens_details")).get("reasoning_tokens")),
+            self._id or None,
+            self._model or None,
         )
+
+
+def _cached(usage: Mapping[str, object]) -> int | None:
+    """Where OpenAI says it, DeepSeek, or Moonshot."""
+    details = mapping(usage.get("prompt_tokens_details"))
+    counts = (details.get("cached_tokens"), usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens"))
+    return next((count for each in counts if (count := number(each)) is not None), None)

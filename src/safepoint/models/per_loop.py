@@ -1,8 +1,8 @@
 """One client per event loop. Connections belong to the loop that made them; a model may be used on several.
 
 The client is held by an async generator, because that is what a loop ends before it is closed: `asyncio.run`, the
-runner and `run_sync` call `shutdown_asyncgens`. So idle connections are closed with their loop, and nobody has to
-remember it.
+runner and `run_sync` call `shutdown_asyncgens`. So idle connections are closed with their loop, without a call by the
+program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class PerLoop(Generic[T]):
-    """`await get()` gives the running loop's client."""
+    """`await get()` returns the running loop's client."""
 
     def __init__(self, make: Callable[[], T], close: Callable[[T], Awaitable[object]]) -> None:
         self._make = make
@@ -29,8 +29,8 @@ class PerLoop(Generic[T]):
         loop = asyncio.get_running_loop()
         kept = self._kept.get(loop)
         if kept is None:
-            # A client refers to its loop, so an entry of a loop that was closed without ceremony never goes by itself.
-            # Other threads come and go meanwhile: the list is taken at once, and somebody may have been faster.
+            # A client refers to its loop, so the entry of a loop that was closed without shutdown is never collected.
+            # Other threads add and remove entries meanwhile: copy the list, and expect an entry to be gone.
             for reference in self._kept.keyrefs():
                 if (other := reference()) is not None and other.is_closed():
                     self._kept.pop(other, None)
@@ -47,7 +47,7 @@ class PerLoop(Generic[T]):
             await self._close(client)
 
     async def aclose(self) -> None:
-        """Close this loop's client. Cancellation: the closing is cut; the client is forgotten."""
+        """Close this loop's client. Cancellation: the closing is cut; the client is dropped."""
         kept = self._kept.get(asyncio.get_running_loop())
         if kept is not None:
             await kept[1].aclose()

