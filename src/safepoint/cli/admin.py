@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from safepoint._core.points import POINT_NAMES
 from safepoint.cli.client import Answer, ServerClient, Trouble, not_safepoint
 from safepoint.cli.options import NOT_YET, REFUSED, T, fail, takes
 from safepoint.cli.sanitize import sanitize
@@ -34,6 +35,8 @@ from safepoint.cli.server_responses import (
     StopTold,
     WhyTold,
 )
+
+_POINTS = f"{', '.join(POINT_NAMES)}, point:NAME; repeat."
 
 # What the server answered, for a person in a terminal.
 #
@@ -152,7 +155,7 @@ class Stop(Common):
     all: Annotated[bool, typer.Option("--all", help="Every run that this key may stop.")] = False
     at: Annotated[
         list[str],
-        typer.Option(help="now, force, after_model, after_tool, after_tools, before_effect, any, point:NAME; repeat."),
+        typer.Option(help=_POINTS),
     ] = field(default_factory=lambda: ["now"])
     within: Annotated[float | None, typer.Option(help="Seconds after which it becomes now.")] = None
     recursive: Annotated[bool, typer.Option("--recursive", help="A safe point of sub-agents will do too.")] = False
@@ -234,6 +237,8 @@ def why(options: OfRun) -> None:
     if not told.holding:
         typer.echo(sanitize(_not_held(told)))
         return
+    if told.asked and not any(each.rung for each in told.holding):
+        typer.echo(sanitize(f"it has not come to where it is to stop: {', '.join(told.asked)}; it waits for"))
     columns = ("NAME", "PATH", "RUNG", "SECONDS")
     show_table(columns, ([each.name, each.path, each.rung, f"{each.seconds or 0:.1f}"] for each in told.holding))
     for each in told.holding:
@@ -246,7 +251,7 @@ def _not_held(told: WhyTold) -> str:
     if state not in ("queued", "live"):
         return f"nothing holds it: it is {state}" + (f", {told.outcome}" if told.outcome is not None else "")
     if asked is None:
-        return f"it is {state} in another process: ask that one"
+        return f"it is {state} in another process: {told.reason or 'ask that one'}"
     if not asked:
         return f"nobody has asked it to stop: it is {state}"
     if {"now", "force"} & set(asked):

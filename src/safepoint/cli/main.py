@@ -1,4 +1,4 @@
-"""The command line: `safepoint serve`, and what operators ask a server over HTTP."""
+"""The command line: `safepoint chat`, `tour`, `acp` and `serve`, and what operators ask a server over HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import Annotated
 import typer
 
 from safepoint.cli import admin
+from safepoint.cli.acp import AcpOptions, run_acp
+from safepoint.cli.chat.command import ChatOptions, run_chat
+from safepoint.cli.db import commands as db_commands
 from safepoint.cli.keys import commands as keys_commands
+from safepoint.cli.mcp import McpOptions, run_mcp
 from safepoint.cli.options import takes
 from safepoint.cli.serve_options import ServeOptions
 
@@ -37,6 +41,13 @@ def before(
 
 
 @app.command()
+@takes(ChatOptions)
+def chat(options: ChatOptions) -> None:
+    """Talk to an agent in the terminal, stop it, resume it."""
+    run_chat(options)
+
+
+@app.command()
 @takes(ServeOptions)
 def serve(options: ServeOptions) -> None:
     """Serve agents over HTTP, SSE and WebSocket."""
@@ -45,5 +56,32 @@ def serve(options: ServeOptions) -> None:
     run_server(options)
 
 
+@app.command()
+@takes(AcpOptions)
+def acp(options: AcpOptions) -> None:
+    """Serve one agent to an editor, over stdin and stdout (Agent Client Protocol)."""
+    run_acp(options)
+
+
+@app.command()
+@takes(McpOptions)
+def mcp(options: McpOptions) -> None:
+    """Serve agents, or Safepoint's own tools, to an MCP client on stdin and stdout."""
+    run_mcp(options)
+
+
+@app.command()
+def tour(
+    *,
+    auto: Annotated[bool, typer.Option("--auto", help="Press the keys by itself.")] = False,
+    only: Annotated[int | None, typer.Option("--only", min=1, max=6, help="One of the six stops.")] = None,
+) -> None:
+    """Stop an agent six times in two minutes; needs no model."""
+    from safepoint.cli.tour import run_tour
+
+    run_tour(auto=auto, only=only)
+
+
 app.add_typer(keys_commands, name="keys")
+app.add_typer(db_commands, name="db")
 admin.add_to(app)

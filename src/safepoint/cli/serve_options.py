@@ -29,11 +29,6 @@ class Crashed(StrEnum):
     SEAL = "seal"
 
 
-class StoreKind(StrEnum):
-    SQLITE = "sqlite"
-    MEMORY = "memory"
-
-
 @dataclass(frozen=True)
 class ServeOptions:
     """One field for each option, in the order of the help."""
@@ -44,7 +39,18 @@ class ServeOptions:
     ] = None
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 8000
-    store: Annotated[StoreKind, typer.Option(help="Where sessions and runs are kept.")] = StoreKind.SQLITE
+    store: Annotated[
+        str,
+        typer.Option(
+            envvar="SAFEPOINT_STORE",
+            metavar="WHERE",
+            help="Where sessions and runs are kept: sqlite, sqlite:PATH, memory, or postgresql://….",
+        ),
+    ] = "sqlite"
+    listen_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A direct address of PostgreSQL, where --store leads to a pooler."),
+    ] = None
     data: Annotated[Path | None, typer.Option(help=f"The folder of the SQLite file; {DATA} unless named.")] = None
     allowed_host: Annotated[list[str], typer.Option(help="A name clients may call it by, besides loopback.")] = field(
         default_factory=list[str]

@@ -74,12 +74,13 @@ class Held(Told):
 
 
 class WhyTold(Told):
-    """`asked`: None if another process has the run."""
+    """`reason`: why the process that has the run could not be asked; then `asked` is None."""
 
     state: str
-    holding: list[Held]
+    holding: list[Held] = []
     asked: list[str] | None = None
     outcome: str | None = None
+    reason: str | None = None
 
 
 class ResumeTold(Told):

@@ -10,17 +10,18 @@ import logging
 import os
 from collections.abc import Iterable
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from safepoint._core.ladder import Ladder
 from safepoint.agent.agent import Agent
-from safepoint.cli.chat import ready
 from safepoint.cli.demo import NAME, demo_agent
 from safepoint.cli.keys import KEY_FILE
+from safepoint.cli.model_setup import ready
 from safepoint.cli.options import fail
-from safepoint.cli.serve_options import DATA, LogFormat, ServeOptions, StoreKind
+from safepoint.cli.serve_options import DATA, LogFormat, ServeOptions
 from safepoint.errors import ModelNotReady, StoreError
 from safepoint.server.app import create_app
 from safepoint.server.auth import check_exposed
@@ -30,7 +31,7 @@ from safepoint.server.logs import JsonLines, TextLines, configure_logging
 from safepoint.server.origins import is_loopback
 from safepoint.server.process import address_of, listen, serve_on
 from safepoint.serving.apps import Catalog
-from safepoint.storage.memory import MemoryStorage
+from safepoint.storage.opening import open_storage
 from safepoint.storage.protocol import Storage
 from safepoint.storage.sqlite.storage import SqliteStorage
 
@@ -131,11 +132,20 @@ def _demo(model: str | None) -> Agent[Any, Any]:  # Any: as agents are declared
 
 def _storage(options: ServeOptions) -> Storage:
     """The storage, found to be readable."""
-    if options.store is StoreKind.MEMORY:
-        if options.data is not None:
-            fail("--data is for --store sqlite: what is kept in memory needs no folder")
-        return MemoryStorage()
-    folder = options.data or DATA
+    if options.store == "sqlite" and options.listen_url is None:
+        return _storage_in(options.data or DATA)
+    if options.store in ("memory", "memory:") and options.data is not None:
+        fail("--data is for --store sqlite: what is kept in memory needs no folder")
+    address = {"memory": "memory:", "sqlite": "sqlite:"}.get(options.store, options.store)
+    try:
+        storage = open_storage(address, listen_url=options.listen_url)
+        asyncio.run(storage.check())
+    except StoreError as error:
+        fail(f"--store: {error}")
+    return storage
+
+
+def _storage_in(folder: Path) -> Storage:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         storage = SqliteStorage(folder / "safepoint.db")
