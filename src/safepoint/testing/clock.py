@@ -1,22 +1,22 @@
 """A loop whose clock jumps: time-outs, back-offs and ladders take no time and happen in a fixed order.
 
-The loop runs what is ready. When nothing is, it does the first of these that applies:
+The loop runs the callbacks that are ready. When none is, it does the first of these that applies:
 
-1. Work outside the loop is pending: it really waits, and the clock stands still.
+1. Work outside the loop is pending: the loop waits in real time, and the clock stands still.
 2. A timer is set: the clock jumps to exactly that timer. Timers due together run in the order they were set.
 3. Neither: nothing can ever happen again, and `Deadlock` is raised at once, with each task and where it waits.
 
 What counts as outside work:
 
-- What was announced with ``loop.outside(name)``, until ``done()``. Once ``flagged()`` (told to stop), it counts for
+- Work announced with ``loop.outside(name)``, until ``done()``. Once ``flagged()`` (told to stop), it counts for
   another 100 ms of real time and no longer.
 - Jobs of ``run_in_executor``, ``asyncio.to_thread`` and ``anyio.to_thread``, until they end or their waiter gave up.
 - File descriptors that the loop watches (sockets, pipes) and child processes that asyncio waits for. They may stay
   silent for ever, so they only delay: with a timer set, the clock jumps after 50 ms of real silence; without one, the
   loop waits for them.
 
-A real wait in which nothing happens for `patience` seconds (30) ends in `Deadlock` too, naming what did not come. A
-thread or a signal that nobody announced is invisible: announce it with ``loop.outside``.
+A real wait in which nothing happens for `patience` seconds (30) ends in `Deadlock` too, which names the missing work. A
+thread or a signal that was not announced is invisible: announce it with ``loop.outside``.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 START = 1000.0
-"""What ``loop.time()`` says first. Not zero, so that code that takes 0 for "never" is found."""
+"""The first value of ``loop.time()``. Not zero, so that code that takes 0 for "never" is found."""
 EPOCH = 1_767_225_600.0
-"""What ``loop.wall()`` says first: 2026-01-01 00:00 UTC."""
+"""The first value of ``loop.wall()``: 2026-01-01 00:00 UTC."""
 FLAGGED_FOR = 0.1
 SILENCE = 0.05
 PATIENCE = 30.0
@@ -57,17 +57,17 @@ class Stuck(SafepointError):
 
 
 class Deadlock(Stuck):
-    """Nothing is ready, no timer is set and nothing outside the loop can change that."""
+    """No callback is ready, no timer is set, and no work outside the loop can change that."""
 
 
 class Endless(Stuck):
-    """The loop was given a limit, of rounds or of virtual time, and has reached it."""
+    """The loop reached its limit of rounds or of virtual time."""
 
 
 class OutsideWork:
-    """Work that goes on outside the loop, from ``loop.outside(name)``. Both methods may be called from any thread.
+    """Work outside the loop, from ``loop.outside(name)``. Both methods may be called from any thread.
 
-    Hand the result to the loop first (``call_soon_threadsafe``), then call `done`: in between the clock stands still.
+    Pass the result to the loop first (``call_soon_threadsafe``), then call `done`: in between the clock stands still.
     """
 
     __slots__ = ("_counts_until", "_loop", "name")
@@ -79,11 +79,11 @@ class OutsideWork:
         self._counts_until = float("inf")
 
     def done(self) -> None:
-        """It ended. Calling it again, or after the loop was closed, does nothing."""
+        """The work has ended. A second call, or one after the loop was closed, does nothing."""
         self._loop.forget(self)
 
     def flagged(self) -> None:
-        """It was told to stop. It counts for another 100 ms of real time; a second call does not prolong that."""
+        """The work was told to stop. It counts for another 100 ms of real time; a second call does not extend that."""
         self._counts_until = min(self._counts_until, monotonic() + FLAGGED_FOR)
         self._loop.wake()
 
@@ -123,7 +123,7 @@ class _Selector(selectors.BaseSelector):
         self._next_round()
         if timeout is None or timeout > 0:
             return self._idle(self._real)
-        # With nothing but the self-pipe watched there is nothing to find out: what woke us is in the queue already.
+        # With only the self-pipe watched a select finds nothing new: the call that woke the loop is queued already.
         return self._real.select(0) if len(self._real.get_map()) > 1 else []
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:  # Any: as in selectors
@@ -149,11 +149,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     `Endless`. Both are off unless set.
     """
 
-    # Real-time watchers keep away from a loop whose seconds are not theirs.
+    # Real-time watchers ignore a loop with virtual seconds.
     virtual = True
 
     horizon: float = float("inf")
-    # asyncio's own, unchanged from 3.11 to 3.14: the heap of timers, what is to be shut down, the loop's end of its
+    # asyncio's own, unchanged from 3.11 to 3.14: the heap of timers, the generators to shut down, the loop's end of its
     # self-pipe, the checks.
     _scheduled: list[asyncio.TimerHandle]
     _asyncgens: AbstractSet[object]
@@ -169,7 +169,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._rounds = 0
         self.max_rounds = max_rounds
         self._order = itertools.count()
-        # Written by any thread, one atomic operation at a time; that is why there is no lock.
+        # Written by any thread, one atomic operation at a time, so it needs no lock.
         self._outside: dict[OutsideWork, None] = {}
         self._waits = _Selector(self._next_round, self._idle)
         super().__init__(self._waits)
@@ -198,7 +198,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self.wake()
 
     def wake(self) -> None:
-        """Make a loop that waits look again at what it waits for. Any thread may call it."""
+        """Make a waiting loop check again what it waits for. Any thread may call it."""
         try:
             self.call_soon_threadsafe(_look_again)
         except RuntimeError:
@@ -207,11 +207,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @property
     def has_loose_ends(self) -> bool:
-        """Are there generators or an executor to shut down before this loop is closed?"""
+        """Whether there are generators or an executor to shut down before this loop is closed."""
         return bool(self._asyncgens) or self._default_executor is not None
 
     def open_fds(self) -> list[int]:
-        """The file descriptors that somebody watches on this loop."""
+        """The file descriptors that are watched on this loop."""
         own = self._ssock.fileno()
         return sorted(key.fd for key in self._waits.get_map().values() if key.fd != own)
 
@@ -238,7 +238,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return future
 
     async def shutdown_default_executor(self, *args: Any, **kwargs: Any) -> None:  # Any: the signature grew in 3.12
-        """Cancellation: as in asyncio; the executor's threads are then left to end by themselves."""
+        """As in asyncio. Cancellation: the executor's threads are left to end by themselves."""
         work = self.outside("the default executor's threads")
         try:
             await super().shutdown_default_executor(*args, **kwargs)
@@ -246,12 +246,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             work.done()
 
     def _idle(self, real: selectors.BaseSelector) -> _Ready:
-        """Nothing is ready: wait, jump, or give up. Called by the selector, from inside asyncio's own round."""
+        """No callback is ready: wait, jump, or give up. The selector calls it inside asyncio's own round."""
         begun = monotonic()
         while (until := self._waits_until(begun)) > (now := monotonic()):
             if now >= begun + self._patience:
                 raise Deadlock(self._complaint(f"nothing has come from outside for {self._patience:g} s of real time"))
-            # A result and its `done()` may arrive between the look and the wait; both have then written to the
+            # A result and its `done()` may arrive between the check and the wait; both have then written to the
             # self-pipe, so the wait ends at once.
             if ready := real.select(min(until, begun + self._patience) - now):
                 return ready
@@ -266,7 +266,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return []
 
     def _waits_until(self, begun: float) -> float:
-        """The real time until which something outside may still come; in the past if nothing can."""
+        """The real time until which outside work may still report; in the past if there is none."""
         until = max((work.counts_until for work in tuple(self._outside)), default=0.0)
         silent, busy = len(self._waits.get_map()) > 1, False  # one is the loop's own self-pipe
         for thread in threading.enumerate():
@@ -295,17 +295,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def _look_again() -> None:
-    """Nothing to do: being run is the point."""
+    """Does nothing: the callback only makes the loop turn."""
 
 
 def _is_busy_for(loop: VirtualLoop, thread: threading.Thread) -> bool:
-    """AnyIO's worker threads are shared and idle between jobs; one that is not among its idle peers has a job."""
+    """AnyIO's worker threads are shared and idle between jobs; a thread that is not among the idle ones has a job."""
     idle = getattr(thread, "idle_workers", None)
     return idle is not None and getattr(thread, "loop", None) is loop and thread not in idle
 
 
 def run_virtual(main: Callable[[], Coroutine[Any, Any, T]] | Coroutine[Any, Any, T]) -> T:  # Any: what it yields
-    """``asyncio.run`` on a virtual clock: the same end of tasks, generators and threads, and nothing global is left.
+    """``asyncio.run`` on a virtual clock: it ends tasks, generators and threads alike, and leaves no global state.
 
     Raises `Deadlock` as soon as nothing can happen any more.
     """

@@ -1,9 +1,9 @@
 """Where a suspended coroutine stands: the chain of frames from the task's own coroutine to the innermost await.
 
-A suspended coroutine names what it awaits (``cr_await``, ``gi_yieldfrom``, ``ag_await``), so the whole chain can be
-walked from outside. Four objects of the interpreter stand between two frames and name nothing (an async generator's
-``asend`` and ``athrow``, a coroutine's ``__await__``, ``anext`` with a default): the garbage collector knows what they
-hold.
+A suspended coroutine names the object it awaits (``cr_await``, ``gi_yieldfrom``, ``ag_await``), so the whole chain can
+be walked from outside. Four interpreter objects stand between two frames and name nothing (an async generator's
+``asend`` and ``athrow``, a coroutine's ``__await__``, ``anext`` with a default): only the garbage collector knows what
+they refer to.
 
 Each frame has an `Owner`. Reports speak about the innermost frame that is worth reading, which is never
 ``asyncio/tasks.py``.
@@ -54,12 +54,12 @@ class Place:
         return owner_of(self.file)
 
 
-# Line numbers are decoded from a table at each look; a place is fixed by the code and the instruction. The code object
-# is kept with the place, so that its id cannot be given to another one.
+# Decoding a line number from its table is slow; a place is fixed by the code and the instruction. The code object is
+# kept with the place, so that its id cannot be reused.
 _places: dict[tuple[int, int], tuple[CodeType, Place]] = {}
 _owners: dict[str, Owner] = {}
 _SAFEPOINT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_PASS_TIME = os.path.join(os.path.dirname(os.path.abspath(__file__)), "virtual_sleep.py")  # a sleep by another name
+_PASS_TIME = os.path.join(os.path.dirname(os.path.abspath(__file__)), "virtual_sleep.py")  # counts as a sleep
 _ANYIO = os.path.dirname(os.path.abspath(anyio.__file__)) + os.sep
 _STDLIB = tuple(os.path.realpath(sysconfig.get_path(key)) + os.sep for key in ("stdlib", "platstdlib"))
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
@@ -75,8 +75,8 @@ def place_of(frame: FrameType) -> Place:
     return known[1]
 
 
-def chain(awaitable: Any) -> list[Place]:  # Any: whatever a task can be made of
-    """The places where `awaitable` is suspended, outermost first. Empty for one that is running or has ended."""
+def chain(awaitable: Any) -> list[Place]:  # Any: any awaitable of a task
+    """The places where `awaitable` is suspended, outermost first. Empty if it is running or has ended."""
     found: list[Place] = []
     while awaitable is not None:
         for frame_name, next_name in _FRAMED:
@@ -90,7 +90,7 @@ def chain(awaitable: Any) -> list[Place]:  # Any: whatever a task can be made of
     return found
 
 
-def _held_by(awaitable: Any) -> Any:  # Any: as above
+def _held_by(awaitable: Any) -> Any:
     if type(awaitable).__name__ not in _OPAQUE:
         return None
     for held in gc.get_referents(awaitable):
@@ -127,7 +127,7 @@ def timed_by(places: list[Place]) -> Place | None:
 
 
 def landed_at(places: list[Place]) -> Place | None:
-    """The innermost line of the user's; of an installed package if the chain has none; None inside Safepoint alone."""
+    """The user's innermost line; an installed package's if the chain has none; None inside Safepoint alone."""
     for wanted in (Owner.USER, Owner.INSTALLED):
         for place in reversed(places):
             if place.owner is wanted:
@@ -148,7 +148,7 @@ def caller_place() -> Place | None:
 
 
 def describe(task: asyncio.Task[Any]) -> str:  # Any: any task
-    """``name waits at file:line in function``, for a person who asks why nothing moves."""
+    """``name waits at file:line in function``, for error messages."""
     place = timed_by(chain(task.get_coro()))
     return f"{task.get_name()} waits at {place}" if place else f"{task.get_name()} has not started"
 

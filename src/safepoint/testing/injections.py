@@ -1,11 +1,11 @@
-"""What can be done to a scenario at a point: the two cancels, a jump of the clock, faults, and whatever else is wanted.
+"""The injections: the two cancels, a jump of the clock, faults, and any that a test defines.
 
-An `Injection` fires once, from a callback of the loop, and then judges how the scenario ended. Its name is what one
-writes to get it, because a failure's reproduction line repeats it.
+An `Injection` fires once, from a callback of the loop, and then judges how the scenario ended. Its name is the code
+that makes it, because a failure's reproduction line repeats it.
 
-A cancel comes from elsewhere, so any point can time it. A fault belongs to a place: the await of a model, a tool, a
-store or a reader raises there instead of giving what it waits for. Nothing is wrapped and nothing is armed: what cannot
-wait cannot fail, and a fault that did not arrive is not counted.
+A cancel comes from outside, so any point can time it. A fault belongs to a place: the await of a model, a tool, a store
+or a reader raises there instead of returning. Nothing is wrapped or armed in advance: code that cannot wait cannot
+fail, and a fault that did not arrive is not counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Ending: TypeAlias = BaseException | None
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """What an injection can reach when it fires."""
+    """The objects that an injection can reach when it fires."""
 
     loop: WatchedLoop
     task: asyncio.Task[Any]  # Any: a scenario's value is not looked at
@@ -38,18 +38,18 @@ class Shot:
     stepper: Stepper | None = None
 
     def throw(self, error: Exception) -> bool:
-        """Let the wait at this point raise `error`. The run is counted if that is what the task then received."""
+        """Let the wait at this point raise `error`. The run counts if the task then received it."""
         return self.stepper is not None and self.stepper.fail(error)
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """One kind of trouble.
+    """One kind of injection.
 
-    `fire` says whether there was anything to trouble; if not, the run is not counted. `judge` is told how the scenario
-    ended and says what is wrong with that, or None. `seam`: only points where that part of the world outside is waited
-    for. `cancels`: it stops runs and changes nothing else about them, so what they said up to there is compared with
-    the uncancelled run.
+    `fire` returns whether it had a target; if not, the run is not counted. `judge` gets the scenario's ending and
+    returns what is wrong with it, or None. `seam`: fire only at points that wait for that seam. `cancels`: it stops
+    runs and changes nothing else about them, so their messages up to there are compared with those of the uncancelled
+    run.
     """
 
     name: str
@@ -68,7 +68,7 @@ def must_return(ending: Ending) -> str | None:
 
 
 def may_raise(*allowed: type[BaseException]) -> Callable[[Ending], str | None]:
-    """The scenario may return normally or raise one of these, also as a group of nothing else."""
+    """The scenario may return normally or raise one of these, also as a group of only these."""
 
     def is_allowed(error: BaseException) -> bool:
         if isinstance(error, BaseExceptionGroup):
@@ -112,7 +112,7 @@ def _jump(seconds: float) -> Callable[[Shot], bool]:
 def _fault(name: str, error: Exception, seam: Seam, judge: Callable[[Ending], str | None]) -> Injection:
     if not isinstance(error, Exception):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
         raise ValueError(f"{name}({error!r}): pass an exception, as in {name}(ConnectionError('reset'))")
-    # A copy each time: an exception remembers where it was raised.
+    # A copy each time: an exception keeps its traceback.
     return Injection(f"{name}({error!r})", lambda shot: shot.throw(copy(error)), judge, seam)
 
 
@@ -133,7 +133,7 @@ def clock_jump(seconds: float) -> Injection:
 def model_error(error: Exception | None = None) -> Injection:
     """The model fails where it waits, from connecting to closing: `ModelUnavailable`, unless another error is given.
 
-    ``model_error(ConnectionResetError())`` is a connection that drops. The run is tried again or ends with an error.
+    ``model_error(ConnectionResetError())`` is a connection that drops. The run retries or ends with an error.
     """
     return _fault("model_error", error or ModelUnavailable("injected"), Seam.MODEL, may_raise(RunFailed))
 
@@ -144,12 +144,12 @@ def tool_error(error: Exception | None = None) -> Injection:
 
 
 def store_error(error: Exception | None = None) -> Injection:
-    """A store fails while a session waits for it; what was asked of it may have happened all the same."""
+    """A store fails while a session waits for it; the requested write may have happened all the same."""
     error = error or StoreError("injected")
     return _fault("store_error", error, Seam.STORE, may_raise(RunFailed, StoreError, type(error)))
 
 
 def disconnect(error: Exception | None = None) -> Injection:
-    """Whoever reads the events goes away: the wait for the next event fails, or the reader's own wait in between."""
+    """The reader of the events disconnects: its wait for the next event fails, or its own wait in between."""
     error = error or ConnectionResetError("injected")
     return _fault("disconnect", error, Seam.READER, may_raise(type(error)))

@@ -1,10 +1,10 @@
-"""Cancel a scenario at every place where it waits, and see what is left.
+"""Cancel a scenario at every place where it waits, and check what is left.
 
 The scenario runs once to record its points, then once for each point, moment and kind, with one injection there and
-nowhere else. After each it runs once more without any, because what was stopped has to be usable again. A run is
-deterministic up to its injection: the clock is virtual, timers have an order, and the collector is off. What still
-differs between two recordings (random numbers, threads that race) is a failure of its own, since no injection after
-that place can be trusted.
+nowhere else. After each it runs once more without any, because the stopped objects have to be usable again. A run is
+deterministic up to its injection: the clock is virtual, timers have an order, and the garbage collector is off. A
+remaining difference between two recordings (random numbers, threads that race) is a failure of its own, because no
+injection after that place can be trusted.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def check_cancellable(
 
     `scenario` is an async function without arguments that makes everything it needs, each time. It must not assert
     what only an uncancelled run can give. `oracles` are plain functions that raise AssertionError; they are called
-    after each run. `kinds` are what is injected: `OWN` and `CALLER` unless given; a fault is injected only where what
-    is to fail is waited for. `only` is the id of one injection, from a failure's last line. `within` is how many
-    virtual seconds an injected run may take longer than the recorded one.
+    after each run. `kinds` are the injections, by default `OWN` and `CALLER`; a fault is injected only where a task
+    waits for the part that is to fail. `only` is the id of one injection, from a failure's last line. `within` is how
+    many virtual seconds an injected run may take longer than the recorded one.
     """
     _check_arguments(scenario, within)
     subject = default_subject() if subject is None else subject
     if kinds is None:
-        # With nothing but asyncio under test there is no cancel of our own to inject.
+        # With plain asyncio under test there is no cancel of Safepoint's own to inject.
         kinds = (CALLER,) if isinstance(subject, NullSubject) else (OWN, CALLER)
     moments = [Moment(moment) for moment in moments]
     if not kinds or not moments:
@@ -102,8 +102,8 @@ class _Check:
         self._seconds = 0.0
 
     def record(self) -> list[Point] | None:
-        """The scenario's points; None if it is not right even without an injection."""
-        # The first run may load modules and fill caches; it is compared with but not judged.
+        """The scenario's points; None if it fails even without an injection."""
+        # The first run may load modules and fill caches; it is compared with, but not judged.
         previous, trial = self._run_uncancelled(), self._run_uncancelled()
         for _ in range(_RECORDINGS - 2):
             if trial.watch.points == previous.watch.points:
@@ -130,7 +130,7 @@ class _Check:
             self.report.tried[target.kind.name, target.moment] += 1
             place = target.point.place
             self.report.cases.add(Case(self.report.entry, place.file, place.line, target.moment, target.kind.name))
-        afterwards = self._scenario.run(watched=False)  # it has been seen; what counts is that it works again
+        afterwards = self._scenario.run(watched=False)  # its points are known; it only has to work again
         problems = trial.problems + [f"afterwards, uncancelled: {problem}" for problem in afterwards.problems]
         if problems:
             self._fail(target, target.kind.name, problems, trial)

@@ -1,10 +1,10 @@
 """What a scenario left behind: tasks, AnyIO scopes, watched connections, threads and child processes.
 
-Tasks, scopes and connections are looked at when the loop has run everything that was ready and the clock has not
-moved. Threads and processes live outside the loop, so they get `GRACE` seconds of real time to end.
+Tasks, scopes and connections are checked when the loop has run everything that was ready, before the clock moves.
+Threads and processes live outside the loop, so they get `GRACE` seconds of real time to end.
 
-After a fault the clock may move by `RECOVERY` seconds first: what has failed may be tried once more in the background,
-within limits. After a cancel nothing may be.
+After a fault the clock may move by `RECOVERY` seconds first: failed work may be retried in the background, within
+limits. After a cancel, no work may continue.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from safepoint.testing.frames import describe
 GRACE = 0.5
 RECOVERY = 30.0
 _SETTLING = 10
-# How long whatever is left may take to end once it is cancelled: virtual seconds, and rounds of the loop.
+# How long leftover tasks may take to end once they are cancelled: virtual seconds, and rounds of the loop.
 _SECONDS = 60.0
 _ROUNDS = 10_000
 
 
 def settle(loop: VirtualLoop) -> None:
-    """Run what is ready, for a few rounds, while tasks are left. The clock does not move."""
+    """Run ready callbacks for a few rounds, while tasks are left. The clock does not move."""
     for _ in range(_SETTLING):
         if not asyncio.all_tasks(loop):
             return
@@ -40,9 +40,9 @@ def settle(loop: VirtualLoop) -> None:
 
 
 def recover(loop: VirtualLoop) -> None:
-    """Let tasks that are left end by themselves, for as long as a recovery may take."""
+    """Let leftover tasks end by themselves, for as long as a recovery may take."""
     loop.horizon = loop.time() + RECOVERY
-    with suppress(Stuck):  # what is left then is reported as left
+    with suppress(Stuck):  # tasks that are left then are reported
         while left := asyncio.all_tasks(loop):
             task = min(left, key=asyncio.Task[Any].get_name)
             task.add_done_callback(_stop)
@@ -74,7 +74,7 @@ def _tasks_with_open_scope(loop: VirtualLoop) -> list[asyncio.Task[Any]]:  # Any
 
 
 def end(loop: VirtualLoop) -> list[str]:
-    """End whatever is left, so that the next run starts clean, and close the loop. Says what would not end."""
+    """End all leftovers, so that the next run starts clean, and close the loop. Returns what did not end."""
     left = asyncio.all_tasks(loop)
     if not left and not loop.has_loose_ends:
         loop.close()
@@ -97,7 +97,7 @@ def end(loop: VirtualLoop) -> list[str]:
         return []
     except Stuck as stuck:
         for task in asyncio.all_tasks(loop):
-            # It is being reported right here; asyncio need not do it again when it collects the task.
+            # It is reported here; asyncio need not report it again when it collects the task.
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # as for an orphan
         return [f"what is left does not end when cancelled: {stuck}"]
     finally:
@@ -105,7 +105,7 @@ def end(loop: VirtualLoop) -> list[str]:
 
 
 class Outside:
-    """The threads and child processes there are now; `left` says which ones are new and do not end."""
+    """The threads and child processes that exist now; `left` lists new ones that do not end."""
 
     def __init__(self) -> None:
         self._threads = frozenset(threading.enumerate())
@@ -123,7 +123,7 @@ class Outside:
 
 
 def _children() -> frozenset[int]:
-    """The ids of our child processes; beyond Linux, of those that multiprocessing started."""
+    """The ids of this process's children; outside Linux, only those that multiprocessing started."""
     if sys.platform != "linux":
         return frozenset(child.pid for child in multiprocessing.active_children() if child.pid is not None)
     pids: set[int] = set()

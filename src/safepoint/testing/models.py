@@ -1,4 +1,4 @@
-"""Models that play a script. They stream like real ones, count their calls, and can be told to misbehave.
+"""Models that play a script. They stream like real models, count their calls, and can misbehave on request.
 
 A reply is one chunk-maker or a list of them: `say("Hello")`, `[say("One moment"), call("search", q="x")]`,
 `[say("Once upon a"), stall()]`, `fail(ModelUnavailable("busy"))`.
@@ -18,7 +18,7 @@ from safepoint.errors import SafepointError
 
 
 class UnexpectedModelCall(SafepointError):
-    """The script was over and the model was called once more."""
+    """The model was called again after the end of its script."""
 
 
 class UnusedReplies(SafepointError, AssertionError):
@@ -88,7 +88,7 @@ def call(tool: str, args: Mapping[str, Any] | None = None, /, **kwargs: Any) -> 
 
 
 def stall(on_reached: Callable[[], object] | None = None) -> Stall:
-    """Say nothing more, for ever."""
+    """Stay silent for ever."""
     return Stall(on_reached)
 
 
@@ -100,13 +100,13 @@ def fail(error: BaseException) -> Fail:
 
 
 def raw(*chunks: Chunk) -> Raw:
-    """Exactly these chunks, and no `Finish` of our own: for models that misbehave."""
+    """Exactly these chunks, without an added `Finish`: for models that misbehave."""
     return Raw(chunks)
 
 
 @dataclass
 class Player:
-    """What both models share: playing one reply as a stream."""
+    """The shared part of both models: playing one reply as a stream."""
 
     name: str = "scripted"
     calls: int = field(default=0, init=False)
@@ -117,7 +117,7 @@ class Player:
     async def _playing(self, acts: Sequence[Act]) -> AsyncGenerator[AsyncIterator[Chunk]]:
         self.open_streams += 1
         try:
-            await asyncio.sleep(0)  # a real one connects first, which can be cut, and can fail
+            await asyncio.sleep(0)  # a real model connects first, which can be cut and can fail
             async with aclosing(self._chunks(acts)) as chunks:
                 yield chunks
         finally:
@@ -172,9 +172,9 @@ def _acts(reply: Reply) -> Sequence[Act]:
 
 
 class ScriptedModel(Player):
-    """Plays its replies in order. `repeat` starts over at the end; otherwise a call too many is an error.
+    """Plays its replies in order. `repeat` starts over at the end; otherwise one call too many is an error.
 
-    `check_used()` raises if replies are left. `requests` has what the model was asked.
+    `check_used()` raises if replies are left. `requests` lists the requests to the model.
     """
 
     def __init__(self, *replies: Reply, repeat: bool = False, name: str = "scripted") -> None:

@@ -1,19 +1,21 @@
 """Every place where a scenario can be cancelled, found by watching its tasks suspend.
 
-Each task's coroutine is wrapped in a `Stepper`, which passes every step on and looks at what came back. The task does
+Each task's coroutine is wrapped in a `Stepper`, which passes every step on and inspects what came back. The task does
 not notice: the wrapper forwards ``send``, ``throw`` and ``close`` unchanged, and the task still shows the user's own
-coroutine. Tasks made by anybody's task group are seen, because all of them go through ``loop.create_task``.
+coroutine. Tasks of every task group are seen, because all of them go through ``loop.create_task``.
 
 A `Point` is (task, line, nth visit). A task is named by its path: its parent's path, its number among that parent's
 children and its function, all of them the same in each run; a task's own name may not be. Two kinds of point:
 
 - a suspension, with two moments: `blocked`, while the task waits, and `woken`, when what it waits for has come and its
   wake-up is scheduled but has not run: a result that exists and can be lost.
-- a start, with one moment: `unstarted`, when the task exists and its first line has not run.
+- a start, with one moment: `unstarted`, when the task exists and its first line has not run. A task whose first step
+  is part of the step that makes it has one more: `stepped`, when that step is over and its maker goes on. Nothing else
+  runs in between, so what fires there stands for an ask from another thread, or from the code of that very step.
 
-An `Aim` names one point and one moment. Everything before it runs as it was recorded; there, it fires once. What fires
-may only time something (a cancel from elsewhere), or make the wait itself fail: then the task receives a `Fault` in
-place of whatever it waits for.
+An `Aim` names one point and one moment. Everything before it runs as it was recorded; there, it fires once. The
+injection may only time something (a cancel from outside), or make the wait itself fail: then the task receives a
+`Fault` in place of the value it waits for.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias, TypeVar
 
+from safepoint._core.supervisor import start_eagerly
 from safepoint.testing.clock import VirtualLoop
 from safepoint.testing.frames import Place, caller_place, chain, landed_at, timed_by
 
@@ -32,11 +35,12 @@ T = TypeVar("T")
 
 
 class Moment(StrEnum):
-    """When, relative to a wait or to a task's first step."""
+    """The moment, relative to a wait or to a task's first step."""
 
     BLOCKED = "blocked"
     WOKEN = "woken"
     UNSTARTED = "unstarted"
+    STEPPED = "stepped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Point:
     visit: int
     moments: tuple[Moment, ...]
     seams: frozenset[str] = frozenset()
-    """Which parts of the world outside can fail here."""
+    """The seams that can fail here."""
 
     @property
     def id(self) -> str:
@@ -84,14 +88,14 @@ class Aim:
 
 @dataclass(slots=True)
 class Fault:
-    """An exception on its way to the wait where a task stands. `struck`: it has arrived there."""
+    """An exception on its way to the wait of a task. `struck`: it has arrived there."""
 
     error: Exception
     struck: bool = False
 
 
 SeamsOf: TypeAlias = Callable[[str, list[Place]], frozenset[str]]
-"""What can fail where this task waits, outermost place first."""
+"""Returns the seams that can fail where this task waits, outermost place first."""
 
 
 def _no_seams(_task: str, _places: list[Place]) -> frozenset[str]:
@@ -99,7 +103,7 @@ def _no_seams(_task: str, _places: list[Place]) -> frozenset[str]:
 
 
 class Watch:
-    """What is seen of one run: its points in order, the lines that waited, where a cancellation landed."""
+    """The observations of one run: its points in order, the lines that waited, where a cancellation landed."""
 
     def __init__(self, entry: str, aim: Aim | None = None, *, seams_of: SeamsOf = _no_seams) -> None:
         self.points: list[Point] = []
@@ -123,10 +127,10 @@ class Watch:
         return fault is None or fault.struck
 
     def close(self) -> None:
-        """Nothing more is seen; and no task is kept that would otherwise be collected, and complain."""
+        """Stop observing, and keep no task alive that would otherwise be collected and complain."""
         self.closed, self.aimed_at = True, None
 
-    def path_of(self, coro: Any) -> str:  # Any: whatever a task can be made of
+    def path_of(self, coro: Any) -> str:  # Any: any awaitable of a task
         name = getattr(coro, "__name__", type(coro).__name__)
         if self.current is not None:
             self.current.children += 1
@@ -135,12 +139,28 @@ class Watch:
         return self._entry if self._orphans == 1 else f"loop/{self._orphans}.{name}"
 
     def starting(self, stepper: Stepper, loop: asyncio.AbstractEventLoop) -> None:
-        """A child is about to be made; what is scheduled now runs before its first step."""
+        """A child is about to be made; callbacks scheduled now run before its first step."""
         if (self.current is None and stepper.path == self._entry) or not self._looks_at(stepper):
             return
         place = caller_place() or chain(stepper.coro)[-1]
         if self._reached(stepper, Point(stepper.path, place, self._visit(stepper, place), (Moment.UNSTARTED,))):
             loop.call_soon(self._fire)
+
+    def stepping(self, stepper: Stepper) -> bool:
+        """A child is about to take its first step, before its maker continues. True if it fires after that step."""
+        if not self._looks_at(stepper):
+            return False
+        place = caller_place() or chain(stepper.coro)[-1]
+        moments = (Moment.UNSTARTED, Moment.STEPPED)
+        moment = self._reached(stepper, Point(stepper.path, place, self._visit(stepper, place), moments))
+        if moment is Moment.UNSTARTED:
+            self._fire()
+        return moment is Moment.STEPPED
+
+    def stepped(self) -> None:
+        """That step is over."""
+        if not self.closed:
+            self._fire()
 
     def suspended(self, stepper: Stepper, yielded: Any) -> None:  # Any: a future, or None for a bare yield
         if self.closed:
@@ -158,7 +178,7 @@ class Watch:
         if moment is Moment.BLOCKED:
             asyncio.get_running_loop().call_soon(self._fire)
         elif moment is Moment.WOKEN and wakes:
-            # The task adds its own wake-up when this step returns, so this one is ahead of it.
+            # asyncio adds the task's own wake-up when this step returns, so this callback is ahead of it.
             wakes(lambda _: self._fire())
 
     def landing(self, stepper: Stepper) -> None:
@@ -170,7 +190,7 @@ class Watch:
                 self.landings.append(landing)
 
     def _looks_at(self, stepper: Stepper) -> bool:
-        """A recording wants every point. A run with an aim wants one, and knows it by its task and its visits."""
+        """A recording wants every point. A run with an aim wants one, known by its task and its visits."""
         return self._aim is None or (not self.fired and stepper.path == self._aimed_task)
 
     def _visit(self, stepper: Stepper, place: Place) -> int:
@@ -193,7 +213,7 @@ class Watch:
 
 
 class Stepper(Coroutine[Any, Any, Any]):
-    """A task's coroutine with somebody watching. Whatever else is asked of it, the coroutine itself answers."""
+    """A task's coroutine under observation. All other attributes are the coroutine's own."""
 
     def __init__(self, coro: Coroutine[Any, Any, Any], watch: Watch) -> None:  # Any: any task's coroutine
         self.coro = coro
@@ -201,19 +221,19 @@ class Stepper(Coroutine[Any, Any, Any]):
         self.path = watch.path_of(coro)
         self.children = 0
         self.stepped = False
-        self.task: asyncio.Task[Any] | None = None  # Any: as above
+        self.task: asyncio.Task[Any] | None = None
         self.fault: Fault | None = None
         self._pending: Fault | None = None
         self._cancels = 0
 
     def aimed_at(self) -> None:
-        """It is about to suspend at the point; a cancel that comes from now on comes before a fault."""
+        """The task is about to suspend at the point; a cancel from now on precedes a fault."""
         self._cancels = self.task.cancelling() if self.task is not None else 0
 
     def fail(self, error: Exception) -> bool:
-        """Make the wait where the task stands raise `error`. False if it is not ours to step, or is being cancelled.
+        """Make the wait of the task raise `error`. False if the task is not stepped here, or is being cancelled.
 
-        The task is cancelled to wake it, and that cancel is taken back as the exception takes its place.
+        The task is cancelled to wake it, and that cancel is withdrawn as the exception takes its place.
         """
         if self.task is None or self.task.cancelling() > self._cancels:
             return False
@@ -221,7 +241,7 @@ class Stepper(Coroutine[Any, Any, Any]):
         return self.task.cancel()
 
     def _due(self) -> Fault | None:
-        """The fault that the task receives now; none if somebody has really cancelled it since."""
+        """The fault that the task receives now; None if the task was really cancelled since."""
         fault, self._pending = self._pending, None
         if fault is None or self.task is None:
             return None
@@ -229,7 +249,7 @@ class Stepper(Coroutine[Any, Any, Any]):
 
     def send(self, value: Any, /) -> Any:  # Any: as in Coroutine
         if self._pending is not None:
-            self._due()  # what it waited for refused to be cancelled, and came after all
+            self._due()  # the awaited object refused the cancel and returned after all
         outer, self.watch.current = self.watch.current, self
         self.stepped = True
         try:
@@ -276,7 +296,7 @@ class WatchedTask(asyncio.Task[T]):
 
 
 class WatchedLoop(VirtualLoop):
-    """A virtual loop that steps every task under watch and keeps the complaints for which nobody set a handler."""
+    """A virtual loop that steps every task under watch and keeps complaints for which no handler was set."""
 
     def __init__(self, watch: Watch, *, complaints: list[str], max_rounds: int) -> None:
         super().__init__(max_rounds=max_rounds)
@@ -300,11 +320,24 @@ class WatchedLoop(VirtualLoop):
             return super().create_task(stepper, name=name, context=context, **options)
         return WatchedTask(stepper, loop=self, name=name, context=context, **options)
 
+    def start_eagerly(
+        self, coro: Coroutine[Any, Any, T], name: str, context: Context
+    ) -> asyncio.Task[T]:  # Any: as in Coroutine
+        """As `safepoint._core.supervisor.start_eagerly`, under watch."""
+        if self.watch.closed:
+            return start_eagerly(asyncio.Task, self, coro, name, context)
+        stepper = Stepper(coro, self.watch)
+        fires = self.watch.stepping(stepper)
+        task: asyncio.Task[T] = start_eagerly(WatchedTask, self, stepper, name, context)
+        if fires:
+            self.watch.stepped()
+        return task
+
     def call_exception_handler(self, context: dict[str, Any]) -> None:  # Any: as in asyncio
         if self.get_exception_handler() is not None:
             super().call_exception_handler(context)
             return
         error = context.get("exception")
         if isinstance(error, asyncio.CancelledError):
-            return  # asyncio's own wait_for leaves one in a cancelled gather; a cancellation is not an error
+            return  # asyncio's wait_for leaves one in a cancelled gather; a cancellation is not an error
         self.complaints.append(f"{context.get('message')}: {error!r}" if error else str(context.get("message")))

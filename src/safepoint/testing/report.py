@@ -1,4 +1,4 @@
-"""What `check_cancellable` found: how much was tried, and each failure with all that is needed to see it again."""
+"""The findings of `check_cancellable`: how much was tried, and each failure with a line that reproduces it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from safepoint.testing.points import Landing, Moment, Point
 
 
 class Case(NamedTuple):
-    """What makes one injection different from another for a reader of the source."""
+    """What distinguishes one injection from another for a reader of the source."""
 
     entry: str
     file: str
@@ -43,13 +43,13 @@ class Failure:
 
     @property
     def id(self) -> str | None:
-        """What `only=` takes; None if it was the scenario without any injection."""
+        """The value for `only=`; None if it was the scenario without any injection."""
         return None if self.point is None else f"{self.kind}:{self.moment}:{self.point.id}"
 
     def _when(self) -> str:
         if self.point is None or self.moment is None:
             return self.kind
-        what = "the start of" if self.moment is Moment.UNSTARTED else "the wait of"
+        what = "the start of" if self.moment in (Moment.UNSTARTED, Moment.STEPPED) else "the wait of"
         return f"{self.kind}, {self.moment}, timed by {self.point.place} ({what} task {self.point.task})"
 
 
@@ -62,19 +62,19 @@ class Report:
     failures: list[Failure] = field(default_factory=list[Failure])
     """Runs that broke a promise, in the order in which they were tried."""
     injections: int = 0
-    """Runs in which something was injected."""
+    """The number of runs with an injection."""
     idle: int = 0
-    """Runs that reached their point and found nothing to inject into: an own cancel with no run live, a fault that
-    somebody else's cancel came before."""
+    """Runs that reached their point and had no target: an own cancel with no run live, a fault that another cancel
+    preceded."""
     missed: list[str] = field(default_factory=list[str])
-    """Injections whose point was recorded and then not reached."""
+    """Injections whose recorded point was not reached again."""
     placeless: list[str] = field(default_factory=list[str])
-    """Kinds that were wanted and have no place in this scenario: a store error where no store is waited for."""
+    """Kinds that were requested and fit nowhere in this scenario: a store error where no task waits for a store."""
     tried: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """How many injections there were by (kind, moment)."""
     cases: set[Case] = field(default_factory=set[Case])
     sites: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
-    """Each (file, line) that was seen waiting, in any run, anywhere in a chain of awaits."""
+    """Each (file, line) that was suspended, in any run, anywhere in a chain of awaits."""
 
     @property
     def distinct(self) -> int:
@@ -82,7 +82,7 @@ class Report:
         return len(self.cases)
 
     def raise_for_failures(self) -> None:
-        """Raise an AssertionError with the whole report, which pytest would cut short after a plain `assert`."""
+        """Raise an AssertionError with the whole report; pytest shortens it after a plain `assert`."""
         if self.failures:
             raise AssertionError(str(self))
 

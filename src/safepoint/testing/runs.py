@@ -1,8 +1,8 @@
 """The oracles: what must be true of every run that a scenario started, however it was stopped.
 
-A valid conversation; one terminal event, last; every start with its end; no call left `running`; nothing live below
-it; every ask with an outcome; every model stream closed. And a run that was cancelled has, up to its last step, said
-exactly what the same run says when nobody stops it.
+A valid conversation; one terminal event, last; every start with its end; no call left `running`; no live node below
+it; every ask with an outcome; every model stream closed. And up to its last step, a cancelled run has said exactly
+what the same run says when it is not stopped.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from safepoint.sessions.session import Session
 from safepoint.testing.frames import Owner, Place, timed_by
 from safepoint.testing.subject import Seam
 
-# Where the world outside comes in: the waits that a fault can strike.
+# The seams to the outside: the waits that a fault can strike.
 #
 # | seam   | the task waits                                                                             |
 # |--------|--------------------------------------------------------------------------------------------|
 # | model  | in a model's own stream, from connecting to closing                                        |
-# | tool   | in an async tool's own code; a thread is not ours to throw into                            |
+# | tool   | in an async tool's own code; nothing can be thrown into a thread                           |
 # | store  | in a store, on behalf of a session                                                         |
 # | reader | for the next event of a run, or, having read some, in its own code: sending it on, perhaps |
 #
-# A seam is seen in the chain of awaits: right below the runtime's own frame stands a frame of somebody else's. What
-# waits in the runtime itself is no part of the world outside, and is not made to fail.
+# A seam shows in the chain of awaits: directly below the runtime's own frame stands a frame of foreign code. A wait in
+# the runtime itself is no seam and is not made to fail.
 
 
 def _code(function: object) -> CodeType:
@@ -74,7 +74,7 @@ class Seams:
         self._readers: set[str] = set()
 
     def at(self, task: str, places: list[Place]) -> frozenset[str]:
-        """Where this task waits, outermost place first."""
+        """The seams where this task waits, outermost place first."""
         waits_for = timed_by(places)
         if waits_for is None:
             return frozenset()
@@ -104,9 +104,9 @@ AnyRun: TypeAlias = Run[Any, Any]  # Any: runs of every agent
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """What a run says when nothing is injected, and which messages were added to it on the way.
+    """The messages of a run without an injection, and the messages that were added to it on the way.
 
-    `ended`: it came to its own end. Otherwise the scenario has stopped it, and only what it said before that counts.
+    `ended`: it reached its own end. Otherwise the scenario stopped it, and only the messages before that count.
     """
 
     messages: list[Message]
@@ -121,7 +121,7 @@ class SafepointRuns:
         self._watching = ExitStack()
         self._runs: list[AnyRun] = []
         self._remembered: dict[tuple[str, int], Whole] = {}
-        # How many runs had begun when something was injected; those after it may begin from another conversation.
+        # How many runs had begun at the injection; later runs may begin from another conversation.
         self._comparable: int | None = None
         self._seams = Seams()
 
@@ -147,7 +147,7 @@ class SafepointRuns:
         if any(run.ended and run.result.orphans for run in self._runs):
             return []
         models = {id(model): model for run in self._runs if isinstance(run.agent, Agent) for model in run.agent.models}
-        # Any model may count them as those of the kit do; one that is wrapped has to say what the inner one says.
+        # Any model may count its streams as the kit's models do; a wrapper has to report its inner model's count.
         opened = [(model.name, getattr(model, "open_streams", 0)) for model in models.values()]
         return [f"{streams} streams of the model {name!r} are still open" for name, streams in opened if streams]
 
@@ -165,7 +165,7 @@ class SafepointRuns:
         return problems
 
     def _numbered(self) -> list[tuple[tuple[str, int], AnyRun]]:
-        """Runs by agent and number: what one run of the scenario calls the second run of `x`, the next one does too."""
+        """Runs by agent and number: the second run of `x` has the same key in every run of the scenario."""
         seen: Counter[str] = Counter()
         numbered: list[tuple[tuple[str, int], AnyRun]] = []
         for run in self._runs:
@@ -179,7 +179,7 @@ def default_subject() -> SafepointRuns:
 
 
 def check_run(run: AnyRun) -> list[str]:
-    """All that is wrong with a run that should have ended."""
+    """All faults of a run that should have ended."""
     if not run.ended:
         return [f"it has not ended: {run!r}"]
     problems = [*_check_result(run.result), *_check_events(run)]
@@ -239,17 +239,17 @@ def _joined(run: AnyRun) -> list[Message]:
     return run.record.steering.taken() if run.record is not None else []
 
 
-def check_prefix(result: RunResult[Any], joined: list[Message], whole: Whole) -> list[str]:  # Any: as above
-    """H6: whole steps are those of the run that nobody stopped; only the last step is in its closed form.
+def check_prefix(result: RunResult[Any], joined: list[Message], whole: Whole) -> list[str]:
+    """H6: complete steps equal those of the run that was not stopped; only the last step is in its closed form.
 
-    `joined`: the messages that were added while the run was under way.
+    `joined`: the messages that were added while the run was live.
     """
     if result.cancellation is None:
         return []
     said = _said(result)
     for place, message in enumerate(said):
         if place == len(whole.messages) and not whole.ended:
-            return []  # the scenario stops its run by itself, and what it would have said is not known
+            return []  # the scenario stops its own run, so its further messages are unknown
         known = whole.messages[place : place + 1]
         late = known and place == len(said) - 1 and _lacks_late(message, known[0], joined, whole.joined)
         if known != [message] and not late:
@@ -257,8 +257,8 @@ def check_prefix(result: RunResult[Any], joined: list[Message], whole: Whole) ->
     return []
 
 
-def _said(result: RunResult[Any]) -> list[Message]:  # Any: as above
-    """What a stopped run has said to its end: all but its last step, or the results of it."""
+def _said(result: RunResult[Any]) -> list[Message]:
+    """The complete messages of a stopped run: all except its last step, or the results of it."""
     messages = result.messages
     spoken = [place for place, message in enumerate(messages) if message.role == "assistant"]
     if messages[-1].parts[0].kind == "notice" and len(spoken) > 1:
@@ -267,7 +267,7 @@ def _said(result: RunResult[Any]) -> list[Message]:  # Any: as above
 
 
 def _lacks_late(message: Message, known: Message, joined: list[Message], whole: list[Message]) -> bool:
-    """Does it lack nothing but messages that joined the uncancelled run next, and came too late for this one?"""
+    """Whether it lacks only messages that joined the uncancelled run next and were too late for this one."""
     have = len(message.parts)
     if {message.role, known.role} != {"user"} or message.parts != known.parts[:have]:
         return False

@@ -1,8 +1,8 @@
-"""Which awaits no injection has ever seen waiting: the holes in a set of reports.
+"""The awaits at which no injection was ever suspended: the holes in a set of reports.
 
 Sites are found in the source (``await``, ``async for``, ``async with``, asynchronous comprehensions) and compared by
-line with the lines that were seen suspended. An ``await`` that never really waits stays on the list: nothing can be
-cancelled there.
+line with the lines that were seen suspended. An ``await`` that never really waits stays on the list: no cancellation
+can land there.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def never_reached(sources: Iterable[Source], reports: Iterable[Report]) -> list[
 
 def _files(source: Source) -> list[Path]:
     if isinstance(source, ModuleType):
-        file = getattr(source, "__file__", None)  # a namespace package has None, a module made by hand has nothing
+        file = getattr(source, "__file__", None)  # None for a namespace package, absent for a module made by hand
         if file is None:
             raise ValueError(f"{source.__name__} has no file; pass its directory")
         path = Path(file)

@@ -1,4 +1,4 @@
-"""What the injector knows about the runtime it tests: how to cancel it, and how to ask whether all is well.
+"""What the injector needs of the runtime under test: a way to cancel it, and a check of its state afterwards.
 
 The injector itself knows tasks and loops. A `Subject` stands for everything above: it collects the runs that a
 scenario starts, cancels them, and checks what they leave behind.
@@ -13,7 +13,7 @@ from safepoint.testing.frames import Place
 
 
 class Seam(StrEnum):
-    """A part of the world outside that can fail where it is waited for."""
+    """An outside part of the system that can fail while a task waits for it."""
 
     MODEL = "model"
     TOOL = "tool"
@@ -25,40 +25,40 @@ class Subject(Protocol):
     """The runs of one scenario. All methods are called from the thread that runs the scenario's loop."""
 
     def begin(self) -> None:
-        """A new run of the scenario: forget what was collected, collect the runs created from now on."""
+        """Begin a new run of the scenario: drop the collected runs, and collect the runs created from now on."""
         ...
 
     def disturbed(self, *, cancels: bool) -> None:
-        """Something is about to be injected: runs that begin from now on may begin from another state.
+        """An injection is about to fire: runs that begin from now on may begin from another state.
 
-        Unless it only `cancels`, runs that are live may go another way from here, too.
+        Unless it only `cancels`, live runs may take another course from here, too.
         """
         ...
 
     def seams_of(self, task: str, places: list[Place]) -> frozenset[str]:
-        """Which parts of the world outside can fail where this task waits. Places are given outermost first."""
+        """The seams that can fail where this task waits. Places are given outermost first."""
         ...
 
     def cancel_all(self) -> int:
-        """``cancel(NOW)`` every root run that is live, and say how many there were. Called inside the loop."""
+        """``cancel(NOW)`` every live root run, and return how many there were. Called inside the loop."""
         ...
 
     def held(self) -> list[str]:
-        """Right after the scenario: what the runs still hold and should have given back. The loop is still open."""
+        """Right after the scenario: resources that the runs still hold and should have released. The loop is open."""
         ...
 
     def check(self) -> list[str]:
-        """After the scenario: what is wrong with the runs it left, each in one line. The loop is closed by then."""
+        """After the scenario: each fault of its runs in one line. The loop is closed by then."""
         ...
 
     def remember(self) -> None:
-        """The runs collected now are those of the uncancelled scenario; later checks compare with them."""
+        """Keep the collected runs as those of the uncancelled scenario; later checks compare with them."""
         ...
 
 
 @final
 class NullSubject:
-    """Nothing but asyncio is under test."""
+    """For tests of plain asyncio code."""
 
     def begin(self) -> None: ...
 
@@ -80,7 +80,7 @@ class NullSubject:
 
 
 def default_subject() -> Subject:
-    """Safepoint's own runs. Imported late, because the runtime must not be needed to test plain asyncio."""
+    """Safepoint's own runs. Imported late, because tests of plain asyncio must not need the runtime."""
     from safepoint.testing import runs
 
     return runs.default_subject()

@@ -1,11 +1,11 @@
 """One run of a scenario, on a loop of its own, and everything found wrong with it.
 
-A trial is judged in this order: how the scenario ended, what it left in the loop, what it left outside, what was
-complained about meanwhile (warnings, exceptions nobody retrieved, errors in callbacks and in threads), what the
-subject and the user's oracles say. All of them are asked each time, so that one run shows all its problems.
+A trial is judged in this order: how the scenario ended, what it left in the loop, what it left outside, the complaints
+in between (warnings, exceptions that were never retrieved, errors in callbacks and in threads), the subject's checks
+and the user's oracles. All of them run each time, so that one run shows all its problems.
 
 The garbage collector is off while a scenario runs, because a collection at a random moment would close a forgotten
-generator at a random moment; it runs once at the end, so that what is only noticed by collecting is noticed here.
+generator at a random moment; it runs once at the end, so that faults which only a collection reveals are reported here.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ class Target:
 
 @dataclass(slots=True)
 class Trial:
-    """What came of one run."""
+    """The outcome of one run."""
 
     watch: Watch
     problems: list[str] = field(default_factory=list[str])
     ending: Ending = None
     took: bool = False
-    """The injection had something to inject into."""
+    """Whether the injection had a target."""
     seconds: float = 0.0
     """How long it took on the virtual clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What is run again and again, with all that judges it."""
+    """The function that is run again and again, with everything that judges it."""
 
     function: Callable[[], Coroutine[Any, Any, object]]  # Any: what it yields is asyncio's business
     subject: Subject
@@ -70,9 +70,9 @@ class Scenario:
         return name_of(self.function)
 
     def run(self, target: Target | None = None, *, limit: float = float("inf"), watched: bool = True) -> Trial:
-        """Run it once. `limit` is how many virtual seconds it may go on after an injection.
+        """Run it once. `limit` is how many virtual seconds it may continue after an injection.
 
-        Unwatched, it is judged all the same, and its points are not recorded.
+        Without `watched` it is judged too, but its points are not recorded.
         """
         outside = leak_checks.Outside()
         with _listening() as heard:
@@ -84,7 +84,7 @@ class Scenario:
                 oracle()
             except AssertionError as broken:
                 trial.problems.append(f"oracle {name_of(oracle)}: {broken}")
-            except Exception as error:  # what it calls has found it out: a history that is none, a session still taken
+            except Exception as error:  # called code found a fault: a broken history, a session still taken
                 trial.problems.append(f"oracle {name_of(oracle)}: {error!r}")
         return trial
 
@@ -105,13 +105,13 @@ class Scenario:
             self.subject.begin()
             task = loop.create_task(self._coroutine())
             trial.problems += _drive(loop, task, trial, target)
-            trial.watch.close()  # what is cancelled from here on is cancelled by the clean-up
+            trial.watch.close()  # from here on the clean-up cancels
             trial.seconds = loop.time() - begun
             if task.done():
                 leak_checks.settle(loop)
                 if target is not None and not target.kind.cancels:
                     leak_checks.recover(loop)
-                # Before the loop closes what it still knows of: a generator that nobody has closed, for one.
+                # Before the loop closes its leftovers, such as a generator that was never closed.
                 trial.problems += [*leak_checks.in_loop(loop), *self.subject.held()]
         finally:
             trial.problems += leak_checks.end(loop)
@@ -144,7 +144,7 @@ def _drive(loop: WatchedLoop, task: asyncio.Task[object], trial: Trial, target: 
 
 @contextmanager
 def _listening() -> Generator[list[str]]:
-    """Collect what Python only complains about: warnings, and errors where nobody can catch them."""
+    """Collect Python's complaints: warnings, and errors that no caller can catch."""
     heard: list[str] = []
 
     def unraisable(what: sys.UnraisableHookArgs) -> None:
@@ -167,7 +167,7 @@ def _listening() -> Generator[list[str]]:
 
 @contextmanager
 def quiet_collector() -> Generator[None]:
-    """No collection but those asked for, and those cheap: what exists already is not looked at again."""
+    """Only explicit collections, and cheap ones: existing objects are not scanned again."""
     enabled = gc.isenabled()
     gc.disable()
     gc.freeze()

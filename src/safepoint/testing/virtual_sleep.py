@@ -1,4 +1,4 @@
-"""Letting time pass in a test: on a virtual clock, and nowhere else."""
+"""Let time pass in a test, on a virtual clock only."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from safepoint.testing.clock import VirtualLoop
 
 
 async def pass_time(seconds: float) -> None:
-    """Let the virtual clock go on by so much. Refused on a real loop, where a test would only be slow and hopeful.
+    """Move the virtual clock on by this much. Refused on a real loop, where a test would be slow and unreliable.
 
-    Cancellation: as of `asyncio.sleep`.
+    Cancellation: as for `asyncio.sleep`.
     """
     if not isinstance(asyncio.get_running_loop(), VirtualLoop):
         raise UsageError("pass_time() needs a virtual clock: run the test with run_virtual(…), or wait for a state")

@@ -1,1 +1,1 @@
-"""Suites for those who write a store, a model or a tool of their own."""
+"""Conformance suites for authors of a store, a model or a tool."""

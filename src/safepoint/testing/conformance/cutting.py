@@ -1,8 +1,8 @@
-"""One coroutine, cancelled at one of its own waits: the nth, while it is blocked or when its wake-up is on the way.
+"""One coroutine, cancelled at one of its own waits: the nth, while it is blocked or when its wake-up is scheduled.
 
-Nothing is recorded beforehand, so code whose waits differ from time to time (a network, threads) can be cut too: the
-cuts go on, one wait further each time, until the coroutine ends before its cut is reached. After the first fifty the
-steps grow longer, so that a loop of ten thousand waits does not take ten thousand runs.
+Nothing is recorded beforehand, so code whose waits vary (a network, threads) can be cut too: each cut is one wait
+further, until the coroutine ends before its cut is reached. After the first fifty the steps grow longer, so that a loop
+of ten thousand waits does not take ten thousand runs.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Cut:
         self.moment = moment
         self.reached = False
         self.landed = False
-        # What came of the coroutine: the exception it raised, or None if it returned.
+        # The ending of the coroutine: the exception it raised, or None if it returned.
         self.ending: BaseException | None = None
         self._waits = 0
 
     async def watch(self, inner: Awaitable[T], act: Callable[[], object]) -> T:
-        """What the awaitable gives. Cancellation: lands inside it."""
+        """The result of the awaitable. Cancellation: lands inside it."""
         return await _stepped(inner, partial(self._suspended, act), self._thrown)
 
     async def into(self, inner: Coroutine[Any, Any, object]) -> None:  # Any: what a coroutine yields
@@ -60,16 +60,16 @@ class Cut:
         self.reached = True
         wakes = getattr(waits_for, "add_done_callback", None)
         if self.moment is Moment.WOKEN and wakes is not None:
-            wakes(partial(_ignoring, act))  # ahead of the task's own wake-up, which is added when this step returns
+            wakes(partial(_ignoring, act))  # ahead of the task's own wake-up, which asyncio adds when this step returns
         else:
             asyncio.get_running_loop().call_soon(act)
 
 
 async def cut_everywhere(
-    make: Callable[[], Coroutine[Any, Any, object]],  # Any: as above
+    make: Callable[[], Coroutine[Any, Any, object]],
     then: Callable[[Cut], Coroutine[Any, Any, object]],
 ) -> None:
-    """Make and cut it at each of its waits; after each cut comes `then`. Cancellation: goes on into what runs."""
+    """Make it and cut it at each of its waits; call `then` after each cut. Cancellation: passes to the running cut."""
     for cut in cuts():
         await cut.into(make())
         await then(cut)
@@ -78,7 +78,7 @@ async def cut_everywhere(
 
 
 def cuts() -> Iterator[Cut]:
-    """At each wait and in each moment; stop when one was not reached."""
+    """A cut at each wait and in each moment; ends after one that was not reached."""
     wait = 0
     while True:
         wait += 1 + wait // _EACH
@@ -116,5 +116,5 @@ def _sent(steps: Generator[Any, Any, Any], value: object) -> Any:  # Any: as in 
     return steps.send(value) if value is not None else next(steps)
 
 
-def _thrown(steps: Generator[Any, Any, Any], error: BaseException) -> Any:  # Any: as above
+def _thrown(steps: Generator[Any, Any, Any], error: BaseException) -> Any:
     return steps.throw(error)

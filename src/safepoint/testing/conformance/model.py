@@ -1,4 +1,4 @@
-"""`check_model`: what every model has to do, whoever its provider is."""
+"""`check_model`: what every model has to do, for any provider."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from safepoint.testing.conformance.model_setup import (
 )
 from safepoint.testing.conformance.rules import Check, Rules
 
-# Seconds in which a silent stream has become silent, and in which a cancelled one has to be over.
+# Seconds after which a silent stream counts as silent, and within which a cancelled stream has to be over.
 _SILENCE = 1.0
 _PROMPT = 0.5
 _FAILURES = (Situation.BUSY, Situation.BREAKS, Situation.ENDS_EARLY)
@@ -30,14 +30,14 @@ _Rule: TypeAlias = Callable[[ModelSetup], Coroutine[Any, Any, None]]  # Any: wha
 
 
 class _Needs:
-    """The rules, and which situations each of them needs."""
+    """The rules, and the situations that each needs."""
 
     def __init__(self) -> None:
         self.rules: Rules[MakeModel] = Rules()
         self.situations: dict[str, tuple[Situation, ...]] = {}
 
     def rule(self, name: str, advice: str, *situations: Situation) -> Callable[[_Rule], _Rule]:
-        """Makes a rule of a check of one setup; it is checked in each of these situations."""
+        """Make a rule of a check of one setup; it is checked in each of these situations."""
 
         def add(check: _Rule) -> _Rule:
             self.situations[name] = situations
@@ -63,11 +63,11 @@ RULES = _Needs()
 
 
 def check_model(make: MakeModel, *, situations: Sequence[Situation] = tuple(Situation), virtual: bool = True) -> None:
-    """Hold a model to every rule, and raise one AssertionError that lists those that it breaks.
+    """Hold a model to every rule, and raise one AssertionError that lists the rules it breaks.
 
-    `make(situation)` is an async context manager that gives a `ModelSetup`: the model, connected to a provider that
+    `make(situation)` is an async context manager that returns a `ModelSetup`: the model, connected to a provider that
     behaves as the situation says, and a function that counts the open connections. Rules that need a situation which
-    you leave out of `situations` are left out. `virtual=False`: for a provider that is really asked.
+    is not in `situations` are skipped. `virtual=False`: for a real provider.
     """
     wanted = [Situation(situation) for situation in situations]
     rules = RULES.possible(wanted)
@@ -176,7 +176,7 @@ async def _two(setup: ModelSetup) -> None:
 @RULES.rule("nothing is opened before the block is entered", "connect in __aenter__, not in stream()", Situation.ANSWER)
 async def _lazy(setup: ModelSetup) -> None:
     setup.model.stream(REQUEST)
-    assert setup.open_connections() == 0, "stream(…) has opened a connection, and nobody may ever close it"
+    assert setup.open_connections() == 0, "stream(…) has opened a connection, which may never be closed"
 
 
 @RULES.rule(
@@ -304,7 +304,7 @@ async def _closed_by_error(setup: ModelSetup) -> None:
 
 
 class _Leaves(Exception):
-    """The reader has had enough."""
+    """The reader leaves the stream."""
 
 
 async def _failing(setup: ModelSetup) -> tuple[list[Chunk], Exception | None]:

@@ -1,7 +1,7 @@
-"""What the rules for models need: a model whose provider behaves as it is told, and a count of open connections.
+"""What the rules for models need: a model whose provider behaves as told, and a count of open connections.
 
-Whoever wrote the model knows what its provider sends. So the factory gets a `Situation` and brings a model that is
-connected to something that plays it: a canned transport, or a small server.
+The author of the model knows what its provider sends. So the factory gets a `Situation` and returns a model that is
+connected to a stand-in that plays it: a canned transport, or a small server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PLACE = {"type": "object", "properties": {"place": {"type": "string"}}, "requir
 REQUEST = ModelRequest(
     (Message("user", (Text("What is in the attic?"),)),), "Be brief.", (ToolSpec("look", "Look somewhere.", _PLACE),)
 )
-# How often, and how long each time, a connection that should be closed is given another chance: a server has to notice.
+# How often, and how long each time, a connection that should be closed is checked again: a server needs time to notice.
 _LOOKS = 20
 _BETWEEN = 0.05
 
@@ -71,7 +71,7 @@ class ModelSetup:
         return chunks
 
     async def check_closed(self, after: str) -> None:
-        """Cancellation: only the looking ends."""
+        """Check that no connection is open. Cancellation: only the check ends."""
         for _ in range(_LOOKS):
             if self.open_connections() == 0:
                 return

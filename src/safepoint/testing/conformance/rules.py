@@ -1,7 +1,7 @@
-"""Rules that an implementation is held to. Each is checked by itself, so that one report names all that are broken.
+"""Rules for implementations. Each is checked by itself, so that one report names all that are broken.
 
-A rule is a sentence, what to do about it, and a check on a loop of its own, with things that were made for it alone. A
-check complains with an AssertionError; whatever else it raises, and a wait that never ends, is a complaint as well.
+A rule is a sentence, advice, and a check on a loop of its own, with objects made for it alone. A check complains with
+an AssertionError; any other exception, and a wait that never ends, is a complaint as well.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from safepoint.testing.clock import Stuck, VirtualLoop
 
 S = TypeVar("S")
 T = TypeVar("T")
-# What a check returns is called when its loop is closed: some things are known only then.
+# The function that a check returns is called after its loop is closed: some facts are known only then.
 Check: TypeAlias = Callable[[S], Coroutine[Any, Any, Callable[[], object] | None]]  # Any: what a coroutine yields
 
-# For code that never stops being busy on the virtual clock, and for a wait that never ends on the real one.
+# Limits for code that is busy for ever on the virtual clock, and for a wait that never ends on the real one.
 _ROUNDS = 500_000
 _PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[S]):
-    """`name` says what is true of a good implementation, `advice` what to do where it is not."""
+    """`name` states what is true of a good implementation, `advice` what to do where it is not."""
 
     name: str
     advice: str
@@ -42,7 +42,7 @@ class Rules(Generic[S]):
         self.all: tuple[Rule[S], ...] = rules
 
     def rule(self, name: str, advice: str) -> Callable[[Check[S]], Check[S]]:
-        """Makes a rule of the check below it."""
+        """Make a rule of the check below it."""
 
         def add(check: Check[S]) -> Check[S]:
             self.all = (*self.all, Rule(name, advice, check))
@@ -81,13 +81,13 @@ def _complaint(rule: Rule[S], subject: S, *, virtual: bool) -> str | None:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     except asyncio.CancelledError:
-        return "CancelledError came out, and nobody had asked for it"
+        return "CancelledError came out without a cancel"
     return None
 
 
-async def _bounded(check: Coroutine[Any, Any, T], *, virtual: bool) -> T:  # Any: as above
-    """Cancellation: goes on into the check."""
-    # On the virtual clock a timer would jump ahead of a network that takes its time; there, `Deadlock` is the bound.
+async def _bounded(check: Coroutine[Any, Any, T], *, virtual: bool) -> T:
+    """Run a check with a time limit."""
+    # On the virtual clock a timer would jump ahead of a slow network; there, `Deadlock` is the bound.
     async with asyncio.timeout(None if virtual else _PATIENCE):
         return await check
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from safepoint.storage.protocol import Storage
 from safepoint.storage.run_records import RunRecord, RunState
@@ -17,6 +19,7 @@ class StorageMaker:
 
     make: Callable[[], Storage]
     reopen: Callable[[Storage], Storage] | None = None
+    lapse: Callable[[Storage], Awaitable[object]] | None = None
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[Storage]:
@@ -25,6 +28,18 @@ class StorageMaker:
             yield storage
         finally:
             await storage.aclose()
+
+    @asynccontextmanager
+    async def after_death(self) -> AsyncGenerator[tuple[Storage, Storage]]:
+        """A storage with a run, a session and a loop that it owns, whose lease is over; and another that lives."""
+        assert self.lapse is not None
+        async with self.opened() as dead, self.reopened(dead) as other:
+            await dead.sessions.create("s", {})
+            await dead.sessions.claim("s", "me")
+            await dead.runs.accept(record(dead, "run_1", "s"), since=0)
+            await dead.loops.open("loop", "me")
+            await self.lapse(dead)
+            yield dead, other
 
     @asynccontextmanager
     async def reopened(self, storage: Storage) -> AsyncGenerator[Storage]:

@@ -38,7 +38,7 @@ async def _cut(maker: StoreMaker) -> None:
 
 
 async def _cut_claims(store: Store) -> None:
-    """A claim that was cancelled may have happened: its claimant can still give it back."""
+    """A claim that was cancelled may have happened: its claimant can still release it."""
     await store.create("claims", {})
 
     async def free(cut: Cut) -> None:

@@ -121,7 +121,7 @@ async def _epoch(maker: StoreMaker) -> None:
         assert found == epoch, f"claim gave {epoch}, load says {found}"
 
 
-@RULES.rule("a release by somebody else does nothing", "release only what this claimant has")
+@RULES.rule("a release by another claimant does nothing", "release only what this claimant has")
 async def _not_yours(maker: StoreMaker) -> None:
     async with maker.claimed() as (store, _):
         await store.release("s", "another")

@@ -1,6 +1,6 @@
-"""How the rules for stores get their stores, and how they look at them.
+"""How the rules for stores make their stores and inspect them.
 
-What a change means is stated once, by `storage.reducer`; the rules compare what a store loads with that.
+`storage.reducer` alone defines what a change means; the rules compare what a store loads with that.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from msgspec.structs import replace
 
 from safepoint.agent.journal import Said
 from safepoint.sessions.store import Change, LateResult, Store, Stored
@@ -73,7 +75,7 @@ def uses(store: Store, id: str, epoch: int) -> list[tuple[str, Callable[[], Coro
     ]
 
 
-async def refused(kind: type[Exception], what: str, wait: Coroutine[Any, Any, object]) -> None:  # Any: as above
+async def refused(kind: type[Exception], what: str, wait: Coroutine[Any, Any, object]) -> None:
     try:
         await wait
     except kind:
@@ -84,7 +86,7 @@ async def refused(kind: type[Exception], what: str, wait: Coroutine[Any, Any, ob
 
 
 async def compare(maker: StoreMaker, changes: Sequence[Change], *aspects: str) -> None:
-    """Make the changes one by one, and all at once; what is loaded is what they mean."""
+    """Make the changes one by one, and all at once; the store must load what they mean."""
     expected = Stored((), {})
     for change in changes:
         expected = apply(expected, change)
@@ -104,7 +106,7 @@ def same(found: Stored, expected: Stored, *aspects: str) -> None:
 
 
 def plain(stored: Stored) -> Stored:
-    """With the containers of one type: a store may load lists and mappings of its own."""
+    """The same with containers of one type: a store may load lists and mappings of its own."""
     return replace(
         stored,
         messages=tuple(stored.messages),

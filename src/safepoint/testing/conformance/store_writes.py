@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from copy import deepcopy
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from safepoint.agent.journal import Called, Fact, Inside, Said
 from safepoint.agent.ledger import LedgerEntry

@@ -35,7 +35,7 @@ _SETTLING = 10
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen of a run with calls of the tool."""
+    """The observations of a run with calls of the tool."""
 
     result: RunResult[Any]  # Any: of no particular type
     values: list[object] = field(default_factory=list[object])
@@ -51,7 +51,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class ToolCase:
-    """What `check_tool` was given."""
+    """The arguments of `check_tool`."""
 
     make: MakeTool
     args: Args
@@ -60,30 +60,28 @@ class ToolCase:
     oracles: Sequence[Callable[[], object]] = ()
 
     async def call(self, tool: BaseTool, *, times: int = 1, cut: Cut | None = None) -> Seen:
-        """A run that calls it so many times at once, and is stopped NOW where the cut says. Cancellation: stops it."""
+        """A run that calls the tool this many times at once, stopped NOW at the cut. Cancellation: stops the run."""
         values: list[object] = []
         calls = [call(tool.name, self.args) for _ in range(times)]
         watched = _watched(tool, values, cut, lambda: run.cancel(reason="check_tool"))
-        agent: Agent[Any, Any] = Agent(
-            "check_tool", model=ScriptedModel(calls, say("Done.")), tools=[watched]
-        )  # Any: as above
+        agent: Agent[Any, Any] = Agent("check_tool", model=ScriptedModel(calls, say("Done.")), tools=[watched])
         async with agent.start("Go.", deps=self.deps) as run:
             pass
         return Seen(run.result, values)
 
     async def cut_everywhere(self, then: Callable[[BaseTool, Seen, Cut], Coroutine[Any, Any, None]]) -> None:
-        """Cut a call at each wait of the tool, in each moment. Cancellation: stops the run that is under way."""
+        """Cut a call at each wait of the tool, in each moment. Cancellation: stops the current run."""
         for cut in cuts():
             tool = self.make()
             seen = await self.call(tool, cut=cut)
             if not cut.reached:
                 return
-            if cut.landed or seen.was_cut:  # the call may have ended by itself at that very moment
+            if cut.landed or seen.was_cut:  # the call may have ended by itself at the same moment
                 await then(tool, seen, cut)
 
 
 def _watched(tool: BaseTool, values: list[object], cut: Cut | None, act: Callable[[], object]) -> BaseTool:
-    """The same tool, with somebody at its side who sees what it returns, and may act at one of its waits."""
+    """The same tool, wrapped to record what it returns and to act at one of its waits."""
     watched = copy(tool)
 
     async def body(context: CallContext[Any], args: dict[str, Any]) -> object:  # Any: as in BaseTool
@@ -96,7 +94,7 @@ def _watched(tool: BaseTool, values: list[object], cut: Cut | None, act: Callabl
 
 
 async def left_in_loop() -> list[str]:
-    """Tasks and connections that are there besides the one that asks. Cancellation: only the looking ends."""
+    """Tasks and connections besides the calling one. Cancellation: only the check ends."""
     loop, own = asyncio.get_running_loop(), asyncio.current_task()
     for _ in range(_SETTLING):
         if asyncio.all_tasks() == {own}:
@@ -108,7 +106,7 @@ async def left_in_loop() -> list[str]:
 
 
 _NO_NAME = "no_parameter_has_this_name"
-# For each type of JSON, something that it is not.
+# For each JSON type, a value of another type.
 _WRONG: dict[object, object] = {"string": [], "integer": "x", "number": "x", "boolean": [], "array": 7, "object": 7}
 
 RULES: Rules[ToolCase] = Rules()
@@ -123,11 +121,12 @@ def check_tool(
     oracles: Sequence[Callable[[], object]] = (),
     virtual: bool = True,
 ) -> None:
-    """Hold a tool to every rule, and raise one AssertionError that lists those that it breaks.
+    """Hold a tool to every rule, and raise one AssertionError that lists the rules it breaks.
 
-    `make` gives the tool each time, `args` are arguments with which a call succeeds, `bad` are some that must be
-    refused, `deps` is what its context gets. `oracles` are plain functions that raise AssertionError; they are called
-    after each call, finished or cut: has it given back what it took? `virtual=False`: for a tool that needs real time.
+    `make` returns the tool each time, `args` are arguments with which a call succeeds, `bad` are some that must be
+    refused, `deps` goes to its context. `oracles` are plain functions that raise AssertionError; they are called after
+    each call, finished or cut, to check that it released its resources. `virtual=False`: for a tool that needs real
+    time.
     """
     RULES.hold("tool", ToolCase(make, args, bad, deps, oracles), virtual=virtual)
 
@@ -230,7 +229,7 @@ async def _sendable(case: ToolCase) -> None:
 async def _again(case: ToolCase) -> None:
     tool = case.make()
     if not _finished(await case.call(tool)):
-        return  # of that another rule speaks
+        return  # another rule reports that
     _check_finished(await case.call(tool), "a second call")
     _check_finished(await case.call(tool, times=2), "two calls at once")
 
@@ -243,7 +242,7 @@ async def _leaves_nothing(case: ToolCase) -> Callable[[], None]:
 
 
 @RULES.rule(
-    "what it takes comes back", "give back in a `finally`: permits, files, connections, whatever your oracles look at"
+    "what it takes comes back", "give back in a `finally`: permits, files, connections, everything your oracles check"
 )
 async def _gives_back(case: ToolCase) -> None:
     await case.call(case.make())
@@ -272,7 +271,7 @@ async def _cut_leaves_nothing(case: ToolCase) -> Callable[[], None]:
     outside = Outside()
 
     async def check(tool: BaseTool, seen: Seen, cut: Cut) -> None:
-        if not seen.result.orphans:  # of those another rule speaks
+        if not seen.result.orphans:  # another rule reports those
             left.extend(f"{cut}: {what}" for what in await left_in_loop())
 
     await case.cut_everywhere(check)
