@@ -76,6 +76,15 @@ async def one_by_one(run: Run, number: int, at: SafePoint) -> float:
     return thread_time() - before
 
 
+async def elsewhere(run: Run, number: int, at: SafePoint) -> float:
+    """Each for a point of its own, which nothing comes to."""
+    before = thread_time()
+    for each in range(number):
+        run.cancel(SafePoint.named(f"page {each}"), recursive=True)
+    run.cancel(at)
+    return thread_time() - before
+
+
 async def from_a_thread(run: Run, number: int, at: SafePoint) -> float:
     def ask() -> float:
         before = thread_time()
@@ -111,6 +120,7 @@ WAYS: tuple[tuple[str, Way, SafePoint, bool], ...] = (
     ("AFTER_TOOLS, one tool", at_once, SafePoint.AFTER_TOOLS, False),
     ("AFTER_TOOLS, a sub-agent", at_once, SafePoint.AFTER_TOOLS, True),
     ("a turn of the loop after each", one_by_one, SafePoint.AFTER_TOOLS, True),
+    ("each for a point of its own", elsewhere, SafePoint.AFTER_TOOLS, True),
     ("from a thread", from_a_thread, SafePoint.AFTER_TOOLS, True),
     ("through a token", of_a_token, SafePoint.AFTER_TOOLS, True),
     ("and all taken back", taken_back, SafePoint.AFTER_TOOLS, True),
