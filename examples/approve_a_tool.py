@@ -1,4 +1,4 @@
-"""A hook has a person approve every call that cannot be taken back."""
+"""A hook asks a person to approve every irreversible call."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""A tool asks a person: the run ends, and goes on with the answer."""
+"""A tool asks a person: the run ends, and is resumed with the answer."""
 
 import asyncio
 

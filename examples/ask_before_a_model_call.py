@@ -1,4 +1,4 @@
-"""Ask a person before each model call, from a hook; the run pauses, and goes on with the answer."""
+"""Ask a person before each model call, from a hook; the run pauses, and is resumed with the answer."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""A chat assistant: lines come while an answer streams, `!` barges in, SIGTERM saves, and a restart goes on.
+"""A chat assistant: you type while an answer streams, `!` interrupts it, SIGTERM saves, and a restart continues.
 
 `python chat_assistant.py FOLDER` reads lines from its standard input; without a folder it talks to itself.
 """

@@ -1,4 +1,4 @@
-"""Hold a tool and a session store of your own to the rules, and read what they break."""
+"""Check a tool and a session store of your own against the rules, and read which ones they break."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from safepoint.testing import check_store, check_tool
 
 @tool
 async def stubborn(name: str) -> str:
-    """Look a name up, and take no for an answer only from oneself."""
+    """Look a name up, and raise another error when cancelled."""
     try:
         await asyncio.sleep(1)
     except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""Ctrl-C in run_sync stops the run, and the exception carries what is left of it. (This program presses it itself.)"""
+"""Ctrl-C in run_sync stops the run, and the exception carries its result. (This program presses it itself.)"""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A model that is busy is tried again; one that stays busy gives way to the next."""
+"""A busy model is tried again; if it stays busy, the next model takes over."""
 
 import asyncio
 

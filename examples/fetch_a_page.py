@@ -1,4 +1,4 @@
-"""Fetch pages from public addresses, and from those that you allow; a redirect to others is refused."""
+"""Fetch pages from public addresses and from those you allow; a redirect to any other address is refused."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from safepoint.tools import fetch
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A server of our own: one page, and one that leads elsewhere."""
+    """A small server: one page, and one redirect."""
     request = await reader.readuntil(b"\r\n\r\n")
     if request.startswith(b"GET /page "):
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 5\r\n\r\nhello")

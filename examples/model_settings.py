@@ -1,4 +1,4 @@
-"""Say how the model is to answer, and how long it may be silent."""
+"""Set how the model answers, and how long it may be silent."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A sub-agent is part of its caller's tree: a recursive request is judged at the sub-agent's own safe points."""
+"""A sub-agent is part of its caller's tree: a recursive request is checked at the sub-agent's own safe points."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A tool in a process of its own: it never yields, and its time-out stops it all the same."""
+"""A tool in a process of its own: it never yields, and its time-out still stops it."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from safepoint.testing import ScriptedModel, call, say
 
 @tool(run_in="process", effect="pure", timeout=3, ladder=Ladder(term=0.5))
 def add_up(upto: int) -> int:
-    """One long call into C: it lets nobody in, not even a signal handler."""
+    """One long call into C: no other Python code can run, not even a signal handler."""
     return sum(range(upto))
 
 

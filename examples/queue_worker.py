@@ -1,4 +1,4 @@
-"""A queue worker that drains on SIGTERM: the running job stops at a safe point, and the next worker goes on there."""
+"""A queue worker that drains on SIGTERM: the running job stops at a safe point, and the next worker continues it."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A research pipeline with a critic loop: stopped in the middle of a round, it goes on there and not from the start."""
+"""A research pipeline with a critic loop: stopped in the middle of a round, it resumes there and not from the start."""
 
 import asyncio
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Stop a run, keep its checkpoint as bytes, and go on from there: nothing that finished happens again."""
+"""Stop a run, keep its checkpoint as bytes, and resume it: finished work is not repeated."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Take a turn back: its messages and its changes of state are gone, what its tools did is listed."""
+"""Rewind a turn: its messages and state changes are removed, and the effects that remain are listed."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A conversation in a SQLite file: it is there again after the process has ended."""
+"""A conversation in a SQLite file: another process loads it and continues."""
 
 import asyncio
 import tempfile

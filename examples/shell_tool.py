@@ -1,4 +1,4 @@
-"""A shell: its output is told while it runs, and stopping it stops what it has put in the background too."""
+"""A shell: its output streams while it runs, and a stop also ends what it has put in the background."""
 
 import asyncio
 

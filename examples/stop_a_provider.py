@@ -1,6 +1,6 @@
-"""A model behind a connection really stops: the server of this example sees that nobody listens any more.
+"""A stop closes the connection to the model: the server of this example sees that its client has left.
 
-It speaks OpenAI's chat completions, as llama.cpp, Ollama and vLLM do; put the address of a real one in its place.
+The server speaks OpenAI's chat completions, as llama.cpp, Ollama and vLLM do: put the address of a real one here.
 """
 
 import asyncio

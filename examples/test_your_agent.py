@@ -10,7 +10,7 @@ free = 2  # the seats in the waiting room
 
 @tool
 async def careless() -> str:
-    """Take a seat, and forget to give it back if somebody stops us."""
+    """Take a seat, and forget to give it back when cancelled."""
     global free
     free -= 1
     await asyncio.sleep(1)
@@ -20,7 +20,7 @@ async def careless() -> str:
 
 @tool
 async def careful() -> str:
-    """Take a seat, and give it back however we leave."""
+    """Take a seat, and always give it back."""
     global free
     free -= 1
     try:

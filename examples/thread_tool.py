@@ -1,4 +1,4 @@
-"""A plain function runs in a thread; it stops where it looks whether it should."""
+"""A plain function runs in a thread; it stops where it checks for a stop."""
 
 import asyncio
 import time

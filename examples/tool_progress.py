@@ -1,4 +1,4 @@
-"""A tool says how far it is; whoever reads the events sees it, the model does not."""
+"""A tool reports its progress: readers of the events see it, the model does not."""
 
 import asyncio
 

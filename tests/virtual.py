@@ -22,7 +22,8 @@ def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]: 
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         async def body() -> None:
             await test(*args, **kwargs)
-            assert asyncio.all_tasks() == {asyncio.current_task()}, "the test left tasks behind"
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            assert not left, f"the test left tasks behind: {left}"
             assert Supervisor.current().roots == {}, "the test left runs behind"
 
         run_virtual(body)

@@ -53,13 +53,20 @@ def shop(limit: int) -> Agent[None]:
     return Agent("a", model=model, tools=[pay, look, send, check], max_parallel_tools=limit)
 
 
+Told = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...], float | None]
+
+
 def expected(
     *, cut: str = "", finish: str = "", not_started: str = "", in_doubt: str = "", seconds: float | None
-) -> Preview:
+) -> Told:
     def names(words: str) -> tuple[str, ...]:
         return tuple(NAMES[word] for word in words.split())
 
-    return Preview(names(cut), names(finish), names(not_started), names(in_doubt), seconds)
+    return names(cut), names(finish), names(not_started), names(in_doubt), seconds
+
+
+def told(seen: Preview) -> Told:
+    return seen.cut, seen.finish, seen.not_started, seen.in_doubt, seen.seconds
 
 
 PREVIEWS = {
@@ -79,7 +86,7 @@ PREVIEWS = {
 async def test_a_preview_says_what_would_be_cut_what_must_finish_and_what_would_be_in_doubt(at: SafePoint) -> None:
     async with shop(3).start("go") as run:
         await rounds(20)
-        assert run.preview_cancel(at) == PREVIEWS[at]
+        assert told(run.preview_cancel(at)) == PREVIEWS[at]
         assert run.node.request() is None, "looking asks for nothing"
         run.cancel(FORCE)
 
@@ -89,18 +96,18 @@ async def test_queued_effects_are_what_before_effect_is_about() -> None:
     async with shop(1).start("go") as run:
         await rounds(20)
         seen = run.preview_cancel(SafePoint.BEFORE_EFFECT)
-        assert seen == expected(finish="pay look check", not_started="send", seconds=None)
+        assert told(seen) == expected(finish="pay look check", not_started="send", seconds=None)
         run.cancel(FORCE)
 
 
 @virtual
-@pytest.mark.parametrize("at", [NOW, SafePoint.AFTER_TOOLS], ids=repr)
-async def test_where_no_tool_runs_nothing_is_held_up(at: SafePoint) -> None:
+@pytest.mark.parametrize(("at", "seconds"), [(NOW, 1.0), (FORCE, 0.0), (SafePoint.AFTER_TOOLS, None)], ids=repr)
+async def test_where_no_tool_runs_the_model_call_alone_takes_time(at: SafePoint, seconds: float | None) -> None:
     run = Agent("a", model=ScriptedModel([say("hi"), stall()])).start("go")
     assert run.preview_cancel(at) == Preview()
     async with run:
         await rounds(10)
-        assert run.preview_cancel(at) == Preview()
+        assert run.preview_cancel(at) == Preview(seconds=seconds)
         run.cancel()
     assert run.preview_cancel(at) == Preview()
 
@@ -138,10 +145,26 @@ async def test_a_run_that_was_not_asked_or_has_ended_is_held_by_nothing() -> Non
     async with Agent("a", model=ScriptedModel(call("gate")), tools=[gate.tool]).start("go") as run:
         await gate.started.wait()
         assert run.why_not_stopped() == []
-        run.cancel(SafePoint.AFTER_TOOLS)
-        await rounds(3)
-        assert run.why_not_stopped() == [], "it waits for its safe point, it is not stopping yet"
         run.cancel()
+    assert run.why_not_stopped() == []
+
+
+@virtual
+async def test_a_request_that_waits_for_its_safe_point_names_the_call_it_waits_for() -> None:
+    gate = Gate("gate")
+    async with Agent("a", model=ScriptedModel(call("gate")), tools=[gate.tool]).start("go") as run:
+        await gate.started.wait()
+        await passes(3)
+        run.cancel(SafePoint.AFTER_TOOLS)
+        await passes(2)
+        (waited_for,) = run.why_not_stopped()
+        assert (waited_for.name, waited_for.rung, waited_for.kind) == ("gate", None, "task")
+        assert (waited_for.effect, waited_for.pid) == ("effectful", None)
+        assert (waited_for.seconds, waited_for.seconds_left) == (5.0, None)
+        run.cancel(SafePoint.AFTER_TOOLS, within=4)
+        await passes(1)
+        assert held(run) == {"gate": (None, 6.0, 3.0)}, "until the deadline of the request"
+        gate.gate.set()
     assert run.why_not_stopped() == []
 
 
@@ -172,7 +195,7 @@ async def test_a_call_in_flight_after_a_safe_point_holds_its_run_without_a_rung(
         await slow.started.wait()
         run.cancel(SafePoint.AFTER_TOOL)
         await passes(2)
-        assert held(run) == {}, "quick had ended before anybody asked"
+        assert held(run) == {"slow": (None, 2.0, None)}, "quick had ended before anybody asked"
         slow.gate.set()
     first, second = Gate("first"), Gate("second")
     model = ScriptedModel([call("first"), call("second")])

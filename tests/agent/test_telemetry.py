@@ -15,6 +15,7 @@ from opentelemetry.trace import StatusCode, Tracer
 from safepoint import Agent, Hooks, Ladder, Reason, Run, SafePoint, Source, tool
 from safepoint.agent.events import Event, RunEnded, RunStarted, ToolCallStarted
 from safepoint.agent.spans import Spans
+from safepoint.agent.telemetry import follow
 from safepoint.agent.usage import Usage
 from safepoint.errors import ModelError, ModelUnavailable
 from safepoint.history.parts import ToolCall
@@ -45,7 +46,7 @@ class Traces(SpanProcessor):
     def start(self, agent: Agent, prompt: str = "go") -> Run:
         """A run whose spans come here."""
         run = agent.start(prompt)
-        run.hub.listen(Spans(self.tracer))
+        follow(run.hub, Spans(self.tracer))
         return run
 
     def all_ended(self) -> None:

@@ -117,7 +117,7 @@ async def test_a_tool_that_raises_cancelled_error_when_nobody_asked_has_failed()
     assert run.result.stop_reason == "end_turn"
     assert states(run) == {"odd": "failed"}
     assert results(run.result.messages)[0].content == (
-        "The tool raised CancelledError although nobody had asked it to stop."
+        "The tool raised CancelledError although it had not been asked to stop."
     )
     check_left_behind(run)
 

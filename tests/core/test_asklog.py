@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import tracemalloc
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from types import FrameType
 
 import pytest
 from hypothesis import example, given, settings
@@ -246,3 +249,44 @@ def test_asks_of_many_threads_all_stand() -> None:
         thread.join()
     assert len(log.standing().asks) == 400
     assert len(seen) == 400
+
+
+def test_asks_for_thousands_of_points_are_folded_without_copying_the_points_again_and_again() -> None:
+    def size(number: int) -> int:
+        log, kept = AskLog(), list[Request | None]()
+        tracemalloc.start()
+        try:
+            for each in range(number):
+                log.append(Ask(SafePoint.named(f"page {each}"), id=f"{each}"))
+                kept.append(log.standing().request)
+            return tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+
+    assert size(4000) < 14 * size(400)  # copies would make it a hundred times as much
+
+
+def test_which_asks_hit_a_place_is_found_once_also_if_one_is_acted_on() -> None:
+    log, looks = AskLog(), 0
+
+    def look(_frame: FrameType, event: str, _arg: object) -> None:
+        nonlocal looks
+        looks += event == "call"
+
+    for each in range(1000):
+        log.append(Ask(SafePoint.named(f"page {each}"), id=f"{each}"))
+    log.append(Ask(SafePoint.AFTER_TOOLS, id="last"))
+    before = log.standing().request
+    assert before is not None
+    assert before.hitting("after_tools", 0.0) == {"last"}
+    log.append(ActedOn(frozenset({"last"})))
+    after = log.standing().request
+    assert after is not None
+    assert after is not before
+    sys.setprofile(look)
+    try:
+        hitting = after.hitting("after_tools", 0.0)
+    finally:
+        sys.setprofile(None)
+    assert hitting == {"last"}
+    assert looks < 100  # not one for each ask

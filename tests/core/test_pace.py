@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from safepoint._core.pace import LONGEST_AT_ONCE, MOST_AT_ONCE, Pace
+from safepoint._core.pace import LONGEST_AT_ONCE, MOST_AT_ONCE, UNWATCHED, Pace
 
 
 def test_no_more_is_taken_without_a_pause_than_is_promised() -> None:
@@ -30,7 +30,9 @@ def test_a_task_lets_the_loop_turn_after_so_many_pieces_or_so_much_time_without_
 def test_a_pace_that_is_closed_leaves_nothing_on_the_loop() -> None:
     async def main() -> None:
         pace = Pace(asyncio.get_running_loop())
-        pace.is_due(0.0)
+        for _ in range(UNWATCHED + 1):  # a shorter stream never looks whether the loop turns
+            assert pace._turn is None  # pyright: ignore[reportPrivateUsage]  # as below
+            pace.is_due(0.0)
         turn = pace._turn  # pyright: ignore[reportPrivateUsage]  # what it leaves shows nowhere else
         assert turn is not None
         pace.close()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
+import tracemalloc
 from typing import Any, cast
 
 import pytest
@@ -109,3 +112,49 @@ def test_a_named_point_is_no_builtin_place() -> None:
 
 def test_a_point_that_is_one_comes_back_from_the_check() -> None:
     assert check_point(SafePoint.ANY) is SafePoint.ANY
+
+
+def joined_in_turn(number: int) -> list[SafePoint]:
+    """Each with one point more than the one before."""
+    points = [SafePoint.named("page 0")]
+    for at in range(1, number):
+        points.append(points[-1] | SafePoint.named(f"page {at}"))
+    return points
+
+
+def test_thousands_of_points_are_joined_without_copying_them_again_and_again() -> None:
+    def size(number: int) -> int:
+        tracemalloc.start()
+        try:
+            kept = joined_in_turn(number)
+            return tracemalloc.get_traced_memory()[0] if kept else 0
+        finally:
+            tracemalloc.stop()
+
+    assert size(4000) < 12 * size(400)  # copies would make it a hundred times as much
+
+
+def test_however_many_points_are_joined_each_is_covered_and_no_other() -> None:
+    points = joined_in_turn(200)
+    for number, point in reversed(list(enumerate(points))):  # the longest first: the others are parts of it
+        assert point.places == {f"{NAMED}page {at}" for at in range(number + 1)}
+        assert point.covers(f"{NAMED}page {number}")
+        assert not point.covers(f"{NAMED}page {number + 1}")
+    assert points[150] | points[199] == points[199] == points[199] | points[150]
+    assert points[199] != points[198]
+
+
+def test_many_points_and_any_are_any_and_join_with_neither_now_nor_force() -> None:
+    many = joined_in_turn(200)[-1]
+    assert many | SafePoint.ANY is SafePoint.ANY
+    assert SafePoint.ANY | many is SafePoint.ANY
+    for at in (SafePoint.NOW, SafePoint.FORCE):
+        with pytest.raises(ValueError, match="join with nothing"):
+            _ = many | at
+
+
+def test_a_hundred_thousand_points_can_be_copied_stored_and_forgotten() -> None:
+    points = joined_in_turn(100_000)
+    stored = pickle.dumps(points[-1])
+    assert copy.deepcopy(points[-1]) == pickle.loads(stored)
+    assert len(points[-1].places) == 100_000

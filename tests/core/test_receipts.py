@@ -434,7 +434,7 @@ async def test_an_ask_that_is_taken_back_in_the_moment_of_the_stop_does_not_stop
 async def test_a_receipt_that_was_handed_on_says_what_became_of_the_ask_there() -> None:
     node, other = run(), run()
     receipt, heir = node.cancel(SAFE), other.cancel(SafePoint.NOW)
-    node.handed_on[receipt.asked.id] = heir
+    node.hand_on(receipt.asked.id, heir)
     end(node, ending=BY_ITSELF)
     waiting = asyncio.ensure_future(receipt.wait())
     await settled()
@@ -451,7 +451,7 @@ async def test_a_receipt_that_was_handed_on_says_what_became_of_the_ask_there() 
 async def test_a_thread_waits_for_what_the_ask_was_handed_on_to() -> None:
     node, other = run(), run()
     receipt = node.cancel(SAFE)
-    node.handed_on[receipt.asked.id] = other.cancel(SAFE)
+    node.hand_on(receipt.asked.id, other.cancel(SAFE))
     end(node, ending=BY_ITSELF)
     with pytest.raises(UsageError, match="would block the loop"):
         receipt.wait_sync()

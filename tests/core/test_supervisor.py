@@ -260,3 +260,48 @@ async def test_no_task_of_ours_makes_a_step_before_it_is_known_whatever_the_loop
         assert "cut" not in steps
     finally:
         loop.set_task_factory(None)
+
+
+@virtual
+async def test_an_eager_task_has_taken_its_first_step_as_the_current_task_in_its_own_context() -> None:
+    outer, seen = asyncio.current_task(), list[object]()
+    variable: ContextVar[str] = ContextVar("variable", default="outside")
+
+    async def body() -> None:
+        seen.extend([asyncio.current_task(), variable.get()])
+        variable.set("changed")
+        await asyncio.sleep(0)
+        seen.append(variable.get())
+
+    context = copy_context()
+    context.run(variable.set, "inside")
+    task = Supervisor.current().spawn_eagerly(body(), "eager", context)
+    assert seen == [task, "inside"]
+    assert (asyncio.current_task(), variable.get(), task.done()) == (outer, "outside", False)
+    await task
+    assert seen[2] == "changed"
+
+
+@virtual
+async def test_an_eager_task_that_needs_no_turn_of_the_loop_is_done_and_tells_so_at_once() -> None:
+    told: list[asyncio.Task[None]] = []
+
+    async def body() -> None:
+        pass
+
+    task = Supervisor.current().spawn_eagerly(body(), "eager", copy_context(), told.append)
+    assert task.done()
+    assert told == [task]
+
+
+@virtual
+async def test_an_eager_task_that_is_cancelled_in_its_first_step_hears_of_it_at_its_first_wait() -> None:
+    async def body() -> None:
+        current = asyncio.current_task()
+        assert current is not None
+        current.cancel()
+        await asyncio.sleep(0)
+
+    task = Supervisor.current().spawn_eagerly(body(), "eager", copy_context())
+    await asyncio.wait([task])
+    assert task.cancelled()

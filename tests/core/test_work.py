@@ -483,6 +483,8 @@ PROCESS = StopPolicy(WorkKind.PROCESS)
 class Processes:
     """Ends a while after it was asked to, and after it was killed; None is never."""
 
+    pid: int | None = None
+
     def __init__(self, *, polite: float | None, mortal: float | None = 0.0) -> None:
         self.told: list[str] = []
         self._polite, self._mortal = polite, mortal

@@ -5,6 +5,9 @@ Each ```` ```python ```` block is a program of its own, unless
 - its first line is `# continues`: then it is appended to the block before it, or
 - it is marked ```` ```python notest ````: then it is not run, and an HTML comment right above it says why.
 
+A block that shows a provider's model, as in `model="openai:gpt-5-mini"`, is run with a scripted one in its place. The
+comment right above it says which: `<!-- played by: ScriptedModel(say("Hello.")) -->`. All else runs as it is printed.
+
 A program keeps the line numbers of its page, so that a traceback points at the page.
 """
 
@@ -12,10 +15,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 FENCE = re.compile(r"^\s*(?P<mark>`{3,}|~{3,})\s*(?P<info>.*?)\s*$")
 CONTINUES = "# continues"
+PROVIDERS_MODEL = re.compile(r'model="(?:openai|anthropic|gemini|bedrock|ollama):[^"]+"')
+PLAYED_BY = "played by:"
+SCRIPTS = "from safepoint.testing import RuleModel, ScriptedModel, call, say, stall; "
 
 
 class PageError(Exception):
@@ -59,6 +65,8 @@ def programs(page: str) -> list[Program]:
                 raise PageError(f"line {block.line}: {' '.join(words)!r} means nothing here; the one mark is 'notest'")
         if continues and not may_continue:
             raise PageError(f"line {block.line}: it continues nothing; the block before it is missing or not tested")
+        if (script := _reason(block.above)).startswith(PLAYED_BY):
+            block = _played(block, script.removeprefix(PLAYED_BY).strip())
         if continues:
             before = found.pop()
             found.append(Program(before.line, _at_line(block, before.text)))
@@ -87,6 +95,13 @@ def blocks(page: str) -> list[Block]:
     if opened is not None:
         raise PageError(f"line {opened[0]}: this block is never closed")
     return found
+
+
+def _played(block: Block, script: str) -> Block:
+    """The block with a scripted model, on the same lines."""
+    if len(PROVIDERS_MODEL.findall(block.text)) != 1:
+        raise PageError(f'line {block.line}: it is "{PLAYED_BY}" a script, so it has to name one provider\'s model')
+    return replace(block, text=SCRIPTS + PROVIDERS_MODEL.sub(lambda _: f"model={script}", block.text))
 
 
 def _reason(above: str) -> str:

@@ -38,6 +38,16 @@ def test_a_block_marked_notest_with_a_reason_is_left_out() -> None:
     assert programs(page("<!-- needs a key -->", "```python notest", "1 / 0", "```")) == []
 
 
+def test_a_providers_model_is_played_by_the_script_above_it() -> None:
+    text = page(
+        '<!-- played by: ScriptedModel(say("Hi.")) -->', "```python", 'import x; y(model="openai:gpt-5")', "```"
+    )
+    (program,) = programs(text)
+    assert program.text.splitlines()[2].endswith('import x; y(model=ScriptedModel(say("Hi.")))')
+    with pytest.raises(PageError, match="has to name one provider"):
+        programs(page("<!-- played by: ScriptedModel() -->", "```python", "a = 1", "```"))
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [

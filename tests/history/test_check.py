@@ -20,6 +20,7 @@ from safepoint.history import (
     ToolResult,
     check_history,
 )
+from safepoint.history.check import check_continued
 from tests.history.conversations import PATIENT, histories
 from tests.history.tables import BROKEN, VALID, Wrong, as_is, assistant, call, result, tool, user
 
@@ -88,3 +89,24 @@ roles = junk | st.sampled_from(["user", "assistant", "tool"])
 def test_wrong_types_anywhere_are_a_history_error_and_nothing_else(messages: Wrong) -> None:
     with pytest.raises(errors.HistoryError):
         check_history(messages)
+
+
+def test_a_long_conversation_that_goes_on_is_checked_where_it_is_new() -> None:
+    long = [speak() for _ in range(50) for speak in (user, assistant)]
+    for _ in range(2):
+        check_continued([*long, user()])
+        with pytest.raises(errors.HistoryError, match=r"messages\[100\]"):
+            check_continued([*long, assistant()])
+        with pytest.raises(errors.HistoryError, match=r"messages\[51\]"):
+            check_continued([*long[:51], user(), *long[52:], user()])
+    check_continued([*long, user(), assistant(), user()])
+
+
+def test_a_long_conversation_may_go_on_in_two_ways_with_the_same_call_id() -> None:
+    long = [speak() for _ in range(50) for speak in (user, assistant)]
+    check_continued([*long, user()])
+    for _ in range(2):
+        called = [user(), assistant(call("one")), tool(result("one")), assistant()]
+        check_continued([*long, *called, user()])
+        with pytest.raises(errors.HistoryError, match="is taken"):
+            check_continued([*long, *called, *called, user()])

@@ -47,7 +47,7 @@ def _recursion() -> Never:
 
 _KINDS: dict[str, tuple[Callable[[], Never], str]] = {
     "value_error": (_error(ValueError("a usual one")), "a usual one"),
-    "cancelled_error": (_error(asyncio.CancelledError()), "nobody had asked"),
+    "cancelled_error": (_error(asyncio.CancelledError()), "it had not been asked"),
     "base_exception": (_error(Rude("rude")), "rude"),
     "system_exit": (_error(SystemExit(3)), "SystemExit"),
     "recursion_error": (_recursion, "RecursionError"),

@@ -254,7 +254,7 @@ TASK_TOOLS: list[Hostile] = [
     Hostile(holds_a_lock, Fate("cut")),
     ends(leaves_a_generator_open, "finished", "first: 1"),
     Hostile(is_cut_inside_a_generator, Fate("cut")),
-    ends(cancels_its_own_task, "failed", "nobody had asked"),
+    ends(cancels_its_own_task, "failed", "it had not been asked"),
     ends(cancels_its_own_task_and_returns, "finished", "done all the same"),
     ends(leaves_tasks_behind, "finished", "gone"),
     ends(breaks_its_task_group, "failed", "one of the group"),

@@ -122,7 +122,7 @@ THREAD_TOOLS: list[Hostile] = [
     Hostile(returns_when_flagged, Fate("finished"), Fate("cut", 0, ("returns_when_flagged",)), says="saved in time"),
     Hostile(raises_when_flagged, Fate("cut"), Fate("cut", 0, ("raises_when_flagged",)), says="no, thanks"),
     ends(exits_the_thread, "failed", "SystemExit"),
-    ends(raises_cancelled_in_a_thread, "failed", "nobody had asked"),
+    ends(raises_cancelled_in_a_thread, "failed", "it had not been asked"),
     ends(raises_stop_iteration_in_a_thread, "failed", "StopIteration"),
     ends(raises_generator_exit_in_a_thread, "failed", "GeneratorExit"),
     stops(interrupts_in_a_thread, "cut", "outcome unknown", interrupts=True),

@@ -1,4 +1,4 @@
-"""`import safepoint` stays light: no outer ring, and nothing to install but anyio and pydantic."""
+"""`import safepoint` stays light: no outer ring, and nothing to install but anyio, msgspec and pydantic."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import pytest
 import safepoint
 from tests.house.test_layering import RINGS
 from tests.house.tree import ROOT
+
+CORE = ["anyio", "msgspec", "pydantic"]
 
 LIST_WHAT_A_STOP_LOADED = """
 import asyncio, sys
@@ -83,9 +85,9 @@ def installed() -> set[str]:
     return {normal(name) for names in packages_distributions().values() for name in names}
 
 
-def test_safepoint_depends_on_anyio_and_pydantic_only() -> None:
+def test_safepoint_depends_on_anyio_msgspec_and_pydantic_only() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert [requirement_name(line) for line in project["dependencies"]] == ["anyio", "pydantic"]
+    assert [requirement_name(line) for line in project["dependencies"]] == CORE
 
 
 def test_importing_safepoint_loads_no_outer_ring_and_no_other_package() -> None:
@@ -94,7 +96,7 @@ def test_importing_safepoint_loads_no_outer_ring_and_no_other_package() -> None:
     assert done.returncode == 0, done.stderr
     loaded = done.stdout.split()
     assert "safepoint" in loaded
-    assert heavy_modules(loaded, with_their_own_dependencies(["anyio", "pydantic"]), packages_distributions()) == []
+    assert heavy_modules(loaded, with_their_own_dependencies(CORE), packages_distributions()) == []
 
 
 def test_composites_and_loops_of_turns_are_loaded_by_those_who_name_them() -> None:
@@ -120,6 +122,6 @@ def test_a_misspelt_name_is_no_name_of_safepoint() -> None:
 
 def test_a_heavy_import_is_named() -> None:
     loaded = ["asyncio", "safepoint.agent", "safepoint.server.app", "pydantic_core", "hypothesis.strategies", "unowned"]
-    allowed = with_their_own_dependencies(["anyio", "pydantic"])
+    allowed = with_their_own_dependencies(CORE)
     heavy = ["safepoint.server.app", "hypothesis.strategies", "unowned"]
     assert heavy_modules(loaded, allowed, packages_distributions()) == heavy

@@ -100,6 +100,7 @@ async def changed_by_another_while_a_run_begins(store: Store) -> None:
     there.state["by hand"] = True
     async with asyncio.TaskGroup() as group:
         group.create_task(there.save_state())
+        await asyncio.sleep(0)  # the change is under way when the run begins
         await one.run("go", session=here)
 
 
@@ -151,7 +152,7 @@ async def cancelled_while_it_is_answered(store: Store) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(answer())
         await asyncio.sleep(0)
-        await run.cancel(reason="not now").wait()
+        await _cleared(run.cancel(reason="not now"))
 
 
 async def _cleared(receipt: Receipt) -> None:

@@ -51,6 +51,11 @@ DRAWN: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         Phase.LEAVING: (Phase.OVER,),
     },
 }
+# Work waits only inside the step that begins it, and no machine asks in the middle of a step: `test_found.py` and
+# `tests/core/test_work.py` do.
+INSIDE_A_STEP: Final[frozenset[Arrow]] = frozenset(
+    {("work", str(WorkState.WAITING), str(WorkState.STOPPING)), ("work", str(WorkState.WAITING), str(WorkState.ENDED))}
+)
 FIRST: Final = {
     "node": str(NodeState.NEW),
     "work": str(WorkState.WAITING),

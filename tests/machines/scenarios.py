@@ -102,23 +102,36 @@ def a_tool_that_does_not_stop() -> StopMachine:
 
 
 def now_before_the_first_step_of_a_model_call() -> StopMachine:
-    """The second round makes the work; NOW is recorded before the third, and heard of after the work's first step."""
+    """The second round is the run's first step, which makes the work; NOW is recorded before it."""
     machine = _one(None)
-    machine.start(True, 2)
+    machine.start(True, 1)
     machine.world.ask(machine.world.nodes()[0], Wish(Push.NOW), None, False, Source.USER)
     machine.go(AT_REST)
     assert not machine.world.gates.models
     return machine
 
 
-def now_heard_of_before_the_first_step_of_a_tool() -> StopMachine:
-    """In one round: the driver starts the tool, the cancelled caller says NOW, and a mild ask has the log looked at."""
-    machine = _one()
-    machine.models()[0].give(End((Wanted("look"),)))
-    machine.go(1)
-    machine.cancel_caller(0)
-    machine.ask_at_safe_point(AT_P, None, False, Source.USER, 0, AT_REST)
-    assert not machine.world.gates.tools
+def a_safe_point_that_is_reached_in_the_round_in_which_the_caller_leaves() -> StopMachine:
+    """The calls end in the step that begins them: the ask for that place counts, and the caller's NOW comes later."""
+    machine = _one(None)
+    machine.start(False, AT_REST)
+    for rounds in (AT_REST, 1):
+        machine.models()[0].give(End((Wanted("look", "bad"),)))
+        machine.go(rounds)
+    machine.world.cancel_owner()
+    wish = Wish(Push.SAFE, frozenset({"after_tools"}))
+    machine.world.ask(machine.world.nodes()[0], wish, None, False, Source.USER)
+    machine.go(AT_REST)
+    return machine
+
+
+def a_deadline_that_passes_while_a_call_is_stopping_already() -> StopMachine:
+    """NOW was handed down before; from its deadline on, the milder ask pushes the call too."""
+    machine = _with("pay")
+    machine.cancel_caller(AT_REST)
+    wish = Wish(Push.SAFE, frozenset({"after_tools"}))
+    machine.ask_at_safe_point(wish, 0.5, False, Source.USER, 0, AT_REST)
+    machine.let_time_pass(0.5)
     return machine
 
 
@@ -169,7 +182,8 @@ SCENARIOS: Final[tuple[Callable[[], StopMachine], ...]] = (
     an_undo_that_force_abandons,
     a_tool_that_does_not_stop,
     now_before_the_first_step_of_a_model_call,
-    now_heard_of_before_the_first_step_of_a_tool,
+    a_safe_point_that_is_reached_in_the_round_in_which_the_caller_leaves,
+    a_deadline_that_passes_while_a_call_is_stopping_already,
     now_found_in_the_log_by_a_run_that_is_stopping_already,
     a_stop_in_the_round_in_which_the_caller_is_cancelled,
     a_tool_that_leaves_an_agent_behind,

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, ClassVar
 
 import pytest
 
-from safepoint import Agent, Hooks, Outcome, SafePoint, ToolContext, Usage, tool
+from safepoint import Agent, Hooks, Message, Outcome, Receipt, SafePoint, ToolContext, Usage, tool
 from safepoint._core.tree import Node
 from safepoint.agent.live import watch_runs
 from safepoint.agent.run import Run
 from safepoint.history.states import LedgerState
-from safepoint.testing import ScriptedModel, call, say, stall
+from safepoint.testing import ScriptedModel, call, pass_time, say, stall
 from tests.virtual import virtual
 
 
@@ -67,8 +68,7 @@ async def test_a_model_call_that_never_began_costs_nothing() -> None:
     model = ScriptedModel(say("never"))
     agent = Agent("stopped early", model=model)
     async with agent.start("go") as run:
-        await rounds(1)
-        run.cancel()  # the call is on its way, and its first step has yet to come
+        run.cancel()  # the run's own first step, which makes the call, has yet to come
         result = await run.wait()
     assert model.calls == 0
     assert result.usage == Usage()
@@ -97,18 +97,23 @@ async def test_an_undo_that_holds_a_stopping_run_is_named() -> None:
 
 @virtual
 async def test_a_call_that_was_stopped_before_its_first_line_was_stopped() -> None:
+    receipts: list[Receipt] = []
+
+    @tool
+    async def first() -> None:
+        """Stop the other call of the reply, which is there already."""
+        receipts.append(child(run, "never").cancel())
+
     @tool
     async def never() -> None:
         """Never run."""
         raise AssertionError("it ran")
 
-    agent = Agent("quick", model=ScriptedModel(call("never"), say("done")), tools=[never])
-    async with agent.start("go") as run:
-        await until(lambda: len(list(run.tree.walk())) == 2)
-        receipt = child(run, "never").cancel()
+    model = ScriptedModel([call("first"), call("never")], say("done"))
+    async with Agent("quick", model=model, tools=[first, never]).start("go") as run:
         result = await run.wait()
-    assert result.ledger[0].state is LedgerState.NOT_STARTED
-    assert (receipt.outcome, receipt.contributed) == (Outcome.STOPPED, True)
+    assert result.ledger[1].state is LedgerState.NOT_STARTED
+    assert (receipts[0].outcome, receipts[0].contributed) == (Outcome.STOPPED, True)
 
 
 @virtual
@@ -122,7 +127,7 @@ async def test_a_sub_agent_that_stops_for_an_ask_of_its_call_is_told_on_the_rece
     inner = Agent("inner", model=ScriptedModel(call("work"), say("too far")), tools=[work])
     outer = Agent("outer", model=ScriptedModel(call("inner", input="go"), say("done")), tools=[inner.as_tool()])
     async with outer.start("go") as run:
-        await until(lambda: len(list(run.tree.walk())) == 2)
+        await until(lambda: len(list(run.tree.walk())) > 1)
         receipt = child(run, "inner").cancel(SafePoint.AFTER_TOOLS)
         result = await run.wait()
     assert result.ledger[0].state is LedgerState.STOPPED
@@ -156,7 +161,8 @@ async def test_once_a_sub_agent_stops_for_an_ask_of_its_call_every_point_of_its_
 
     @tool
     async def quick() -> str:
-        """Be done at once."""
+        """Be done after a second."""
+        await pass_time(1)
         return "done"
 
     @tool
@@ -171,9 +177,9 @@ async def test_once_a_sub_agent_stops_for_an_ask_of_its_call_every_point_of_its_
     outer = Agent("outer", model=ScriptedModel(call("inner", input="go"), say("done")), tools=[inner.as_tool()])
     with watch_runs() as runs:
         async with outer.start("go") as run:
-            await until(lambda: len(list(run.tree.walk())) == 2)
+            await until(lambda: len(list(run.tree.walk())) > 1)
             child(run, "inner").cancel(SafePoint.AFTER_TOOL)
-            await rounds(20)
+            await pass_time(2)
             go_on.set()
         states = [entry.state for entry in runs[1].result.ledger]
     assert states == [LedgerState.FINISHED, LedgerState.STOPPED]
@@ -183,17 +189,19 @@ async def test_once_a_sub_agent_stops_for_an_ask_of_its_call_every_point_of_its_
 async def test_a_hook_does_not_start_once_now_is_recorded_after_the_answer() -> None:
     class Late(Hooks):
         called = False
+        receipts: ClassVar[list[Receipt]] = []
+
+        def after_model(self, run: Run[Any, Any], message: Message) -> None:
+            assert run.node.answered
+            self.receipts.append(run.cancel())
 
         def after_run(self, run: object, text: str) -> None:
             Late.called = True
 
     agent = Agent("answered", model=ScriptedModel(say("done")), hooks=[Late()])
-    async with agent.start("go") as run:
-        await until(lambda: run.node.answered)
-        receipt = run.cancel()  # the hook is on its way, and its first step has yet to come
-        result = await run.wait()
+    result = await agent.run("go")
     assert result.text == "done"
-    assert receipt.outcome is Outcome.FINISHED_FIRST
+    assert Late.receipts[0].outcome is Outcome.FINISHED_FIRST
     assert not Late.called
 
 

@@ -43,12 +43,13 @@ class RawServer:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        length = next(int(line[15:]) for line in head.lower().splitlines() if line.startswith("content-length:"))
+        lengths = (int(line[15:]) for line in head.lower().splitlines() if line.startswith("content-length:"))
+        length = next(lengths, 0)
         body = await reader.readexactly(length)
         act = self.acts[min(len(self.requests), len(self.acts) - 1)]
         self.heads.append(head)
         self.bodies.append(body)
-        self.requests.append(json.loads(body))
+        self.requests.append(json.loads(body or b"{}"))
         await act(reader, writer)
 
 

@@ -206,7 +206,7 @@ def test_a_stream_of_thoughts_and_words_becomes_chunks() -> None:
         TextDelta("Once upon "),
         TextDelta("a time in Łódź."),
     ]
-    assert finish == Finish("end_turn", 95, 42, cached_tokens=80)
+    assert finish == Finish("end_turn", 95, 42, cached_tokens=80, response_id="msg_1")
 
 
 def test_a_thought_is_sealed_only_when_its_block_is_whole() -> None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import pytest
 
 from safepoint.agent.model import Model
-from safepoint.models import AnthropicModel, GeminiModel, OpenAIModel
+from safepoint.models import AnthropicModel, GeminiModel, OpenAIModel, OpenAIResponsesModel
 from safepoint.testing import ModelSetup, Situation, check_model
-from tests.models import anthropic_stream, gemini_stream, openai_stream
+from tests.models import anthropic_stream, gemini_stream, openai_stream, responses_stream
 from tests.models.anthropic_stream import delta, end, start, stop
 from tests.models.openai_stream import DONE, completion, piece
 from tests.models.raw_server import RawServer, Say, answer, fall_silent, raw_server, reset, say, stream
@@ -50,6 +50,14 @@ PROVIDERS = {
         openai_stream.ANSWER,
         [piece(0, '{"place": ', id="a", name="look"), piece(0, '"attic"}'), completion({}, "tool_calls"), DONE],
         4,
+    ),
+    "responses": Provider(
+        lambda server: OpenAIResponsesModel("m", base_url=f"{server.address}/v1"),
+        responses_stream.ANSWER,
+        responses_stream.numbered(
+            *responses_stream.BEGIN, *responses_stream.call(0, "a", '{"place": ', '"attic"}'), responses_stream.END
+        ),
+        9,
     ),
     "anthropic": Provider(
         lambda server: AnthropicModel("m", api_key="k", base_url=server.address),

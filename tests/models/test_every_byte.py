@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from safepoint.agent.model import Model, ModelRequest
-from safepoint.models import anthropic_wire, gemini_wire, openai_wire
+from safepoint.models import anthropic_wire, gemini_wire, openai_wire, responses_wire
 from safepoint.models.anthropic import AnthropicModel, BedrockModel
 from safepoint.models.gemini import GeminiModel
 from safepoint.models.openai import OpenAIModel
-from tests.models import anthropic_stream, gemini_stream, openai_stream
+from safepoint.models.responses import OpenAIResponsesModel
+from tests.models import anthropic_stream, gemini_stream, openai_stream, responses_stream
 from tests.models.every_byte import Wire, cut_everywhere
 from tests.models.raw_server import stream
 
@@ -43,6 +44,13 @@ PROVIDERS = {
         openai_stream.CALLS,
         openai_wire.to_payload,
         openai_wire.check_payload,
+    ),
+    "responses": Provider(
+        lambda address: OpenAIResponsesModel("m", base_url=f"{address}/v1"),
+        responses_stream.ANSWER,
+        responses_stream.CALLS,
+        responses_wire.to_payload,
+        responses_wire.check_payload,
     ),
     "anthropic": Provider(
         lambda address: AnthropicModel("m", api_key="k", base_url=address),

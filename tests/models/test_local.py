@@ -85,7 +85,7 @@ def test_a_bound_answer_becomes_a_call_only_when_it_is_whole() -> None:
     assert reader.read(completion({"content": words[:20]})) == []
     assert reader.read(completion({"content": words[20:]})) == []
     assert reader.read(completion({}, "stop")) == [CallDelta(0, None, "weather", '{"city": "Rome"}')]
-    assert reader.finish() == Finish("end_turn")
+    assert reader.finish() == Finish("end_turn", response_id="chatcmpl-1", response_model="m")
     cut = Reader(bound=True)
     assert [*cut.read(completion({"content": words[:20]})), *cut.read(completion({}, "length"))] == []
 

@@ -11,6 +11,7 @@ from safepoint import File, Image, Message, ModelSettings, Notice, Reasoning, Te
 from safepoint.errors import HistoryError, ModelError, ModelMisbehaved
 from safepoint.models import CallDelta, Chunk, Finish, ModelRequest, ReasoningDelta, TextDelta, ToolSpec
 from safepoint.models.openai_wire import Reader, check_payload, to_messages, to_payload
+from safepoint.models.providers import PLAIN
 from tests.models.openai_stream import ANSWER, CALLS, DONE, USAGE, completion, piece
 
 USER = Message("user", (Text("hi"),))
@@ -70,7 +71,7 @@ def test_every_setting_is_sent() -> None:
     assert payload["seed"] == 3
     assert payload["tools"][0]["function"]["name"] == "look"
     assert payload["stream"] is True
-    assert to_payload("m", ModelRequest((USER,), None, (LOOK,), settings), limit="max_tokens")["max_tokens"] == 7
+    assert to_payload("m", ModelRequest((USER,), None, (LOOK,), settings), quirks=PLAIN)["max_tokens"] == 7
 
 
 @pytest.mark.parametrize("choice", ["auto", "none", "required"])
@@ -146,7 +147,7 @@ def test_a_stream_of_words_becomes_chunks() -> None:
     chunks, finish = read(ANSWER)
     sealed = ReasoningDelta("", "chat:reasoning_content:api.openai.com")
     assert chunks == [ReasoningDelta("Hm. "), sealed, TextDelta("Once upon "), TextDelta("a time in Łódź.")]
-    assert finish == Finish("end_turn", 100, 20, cached_tokens=64, reasoning_tokens=5)
+    assert finish == Finish("end_turn", 100, 20, 64, 5, "chatcmpl-1", "m")
 
 
 def test_parallel_calls_in_pieces_become_whole_calls() -> None:
@@ -196,7 +197,7 @@ def test_calls_that_share_an_id_are_told_apart_by_their_index() -> None:
 )
 def test_each_stop_reason_has_its_word(reason: str, ours: str) -> None:
     _, finish = read([completion({"content": "x"}, reason)])
-    assert finish == Finish(ours)  # type: ignore[arg-type]  # the words of the table
+    assert finish == Finish(ours, response_id="chatcmpl-1", response_model="m")  # type: ignore[arg-type]  # the words of the table
 
 
 def test_a_refusal_is_told_in_its_words() -> None:

@@ -12,8 +12,8 @@ from safepoint.agent.model import ModelRequest
 from safepoint.errors import ModelNotReady
 from safepoint.history.parts import user_message
 from safepoint.models.extras import check_installed, sdk
-from safepoint.models.ollama import OllamaModel, ollama_address
 from safepoint.models.openai import OpenAIModel
+from safepoint.models.providers import COMPATIBLE
 from safepoint.models.registry import PROVIDERS, choose_model
 from safepoint.testing import ScriptedModel
 from safepoint.tools.base import ToolSpec
@@ -30,7 +30,7 @@ def test_a_model_has_the_name_that_chose_it(choice: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "choice", ["", "gpt-5", "openai", "openai:", "openai: ", "mistral:large", "Openai:x", "ftp://x#y"]
+    "choice", ["", "gpt-5", "openai", "openai:", "openai: ", "nobody:large", "Openai:x", "ftp://x#y"]
 )
 def test_a_string_that_names_no_model_is_refused_with_the_known_ones(choice: str) -> None:
     with pytest.raises(ValueError, match="names no model") as caught:
@@ -61,11 +61,11 @@ def test_fallback_models_are_chosen_in_the_same_way() -> None:
     ],
 )
 def test_ollama_is_where_its_own_variable_says(host: str, address: str) -> None:
-    assert ollama_address(host) == address
+    assert COMPATIBLE["ollama"].find_address({"OLLAMA_HOST": host}) == address
 
 
 def test_ollama_does_without_a_choice_of_tools_what_it_can_and_refuses_the_rest() -> None:
-    look, model = ToolSpec("look", "Look.", {"type": "object"}), OllamaModel("m")
+    look, model = ToolSpec("look", "Look.", {"type": "object"}), OpenAIModel("m", provider="ollama")
 
     def payload(choice: str | None) -> dict[str, object]:
         return model.payload(ModelRequest((user_message("go"),), None, (look,), ModelSettings(tool_choice=choice)))
@@ -74,7 +74,7 @@ def test_ollama_does_without_a_choice_of_tools_what_it_can_and_refuses_the_rest(
     assert "tools" in payload(None)
     assert not {"tools", "tool_choice"} & set(payload("none"))
     for choice in ("required", "look"):
-        with pytest.raises(ValueError, match=f"tool_choice='{choice}': Ollama can't be made to call a tool"):
+        with pytest.raises(ValueError, match=f"tool_choice='{choice}': ollama:m can't be made to call a tool"):
             payload(choice)
 
 

@@ -12,7 +12,6 @@ from opentelemetry.sdk.trace import ReadableSpan
 from safepoint import Agent
 from safepoint.agent.model import Model
 from safepoint.models import AnthropicModel, BedrockModel, GeminiModel, LocalModel, OpenAIModel
-from safepoint.models.ollama import OllamaModel
 from safepoint.testing import ScriptedModel, say
 from tests.agent.test_telemetry import Traces
 
@@ -61,7 +60,8 @@ def test_a_server_at_an_address_is_named_for_the_provider_or_its_host() -> None:
         "https://api.x.ai/v1": "x_ai",
         "https://mine.openai.azure.com/openai/v1": "azure.ai.openai",
         "https://api.openai.com/v1": "openai",
-        "https://openrouter.ai/api/v1": "openrouter.ai",
+        "https://openrouter.ai/api/v1": "openrouter",
+        "https://llm.example.org/v1": "llm.example.org",
     }
     assert {address: OpenAIModel("m", base_url=address).provider_name for address in known} == known
     assert calc_price(Usage(input_tokens=1000), "deepseek-chat", provider_id="deepseek").total_price > 0
@@ -71,7 +71,7 @@ def test_models_on_this_machine_have_their_own_names() -> None:
     small, other = LocalModel(), LocalModel(weights="/somewhere/Qwen3-4B-Q4_K_M.gguf")
     assert (small.model_name, small.provider_name) == ("SmolLM2-135M-Instruct.Q4_1", "llama.cpp")
     assert (other.model_name, other.provider_name) == ("Qwen3-4B-Q4_K_M", "llama.cpp")
-    ollama = OllamaModel("llama3.2")
+    ollama = OpenAIModel("llama3.2", provider="ollama")
     assert (ollama.model_name, ollama.provider_name) == ("llama3.2", "ollama")
 
 

@@ -52,6 +52,6 @@ async def test_a_reply_that_is_complete_ends_although_its_provider_goes_on() -> 
     begun = loop.time()
     async with asyncio.timeout(1000), model.stream(ModelRequest((Message("user", (Text("hi"),)),))) as chunks:
         received = [chunk async for chunk in chunks]
-    assert received == [TextDelta("Hello."), Finish("end_turn", 100, 20, cached_tokens=64, reasoning_tokens=5)]
+    assert received == [TextDelta("Hello."), Finish("end_turn", 100, 20, 64, 5, "chatcmpl-1", "m")]
     assert loop.time() - begun == TAIL
     assert model.events.closed

@@ -1,131 +1,156 @@
-"""The chat as a user meets it: a process, a terminal or a pipe, and a real Ctrl-C."""
+"""The chat without a screen, as a whole process: a pipe, an output that is gone, signals, and the embedded model."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import selectors
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from safepoint.models import LocalModel
-from tests.signals import default_signals
+from tests.signals import default_signals, sigint_ignored
+from tests.terminal.terminal import CTRL_C, CTRL_D, PATIENCE, Terminal
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are a thing of Unix", allow_module_level=True)
 
-COMMAND = [sys.executable, "-W", "error", "-m", "safepoint.cli.chat", "--model", "script"]
-SECONDS = 20.0
+ROOT = Path(__file__).parents[2]
+AGENT = "tests.terminal.playground:agent"
+ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-class Terminal:
-    """The user's side of a pseudo-terminal: reads the screen until something is on it."""
+def command(folder: Path, target: str = AGENT) -> list[str]:
+    return [sys.executable, "-W", "error", "-m", "safepoint", "chat", target, "--data", str(folder / "data")]
 
-    def __init__(self, file: int) -> None:
-        self._file = file
-        self.screen = ""
 
-    def type(self, text: str) -> None:
-        os.write(self._file, text.encode())
-
-    def read_until(self, text: str, meanwhile: Callable[[], None] | None = None) -> str:
-        """What came up to and including `text`; the rest stays for the next look. `meanwhile`: again and again."""
-        deadline = time.monotonic() + SECONDS
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._file, selectors.EVENT_READ)
-            while text not in self.screen:
-                if meanwhile is not None:
-                    meanwhile()  # a key that is pressed before the prompt reads is lost, as in any terminal
-                    if not selector.select(1.0) and time.monotonic() < deadline:
-                        continue
-                assert selector.select(deadline - time.monotonic()), f"{text!r} did not come; there is {self.screen!r}"
-                self.screen += os.read(self._file, 4096).decode()
-        found, _, self.screen = self.screen.partition(text)
-        return found + text
+def piped(folder: Path, words: str, target: str = AGENT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(folder, target), input=words, capture_output=True, text=True, timeout=PATIENCE, cwd=folder, env=ENV
+    )
 
 
 @contextmanager
-def chat_in_a_terminal(*arguments: str) -> Generator[tuple[subprocess.Popen[bytes], Terminal]]:
-    ours, theirs = os.openpty()
-    try:
-        with default_signals():
-            process = subprocess.Popen([*COMMAND, *arguments], stdin=theirs, stdout=theirs, start_new_session=True)
-    finally:
-        os.close(theirs)
-    with process:
+def open_chat(folder: Path) -> Generator[subprocess.Popen[str]]:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command(folder), stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd=folder, env=ENV
+    ) as process:
         try:
-            yield process, Terminal(ours)
+            yield process
         finally:
             process.kill()
-            os.close(ours)
 
 
-def test_ctrl_c_stops_the_answer_in_the_middle_and_the_chat_goes_on() -> None:
-    with chat_in_a_terminal("--pause", "0.1") as (process, terminal):
-        assert "no language model is connected" in terminal.read_until("you> ")
-        terminal.type("hello\n")
-        terminal.read_until("I am a script")
+def type_line(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{line}\n")
+    process.stdin.flush()
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stdout is not None
+    seen = ""
+    while text not in seen:
+        piece = process.stdout.read(1)
+        assert piece, f"{text!r} did not come; there is {seen!r}"
+        seen += piece
+
+
+@pytest.mark.parametrize("last", ["/quit", "/exit"])
+def test_each_line_is_answered_until_the_person_quits_and_blank_lines_are_not(tmp_path: Path, last: str) -> None:
+    done = piped(tmp_path, f"quick one\n\n   \nquick two\n{last}\nquick three\n")
+    assert done.stdout == "The tool said: quick one\nThe tool said: quick two\n"
+    assert done.returncode == 0
+
+
+def test_an_answer_or_an_error_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    done = piped(tmp_path, "evil\nbroken\n")
+    assert done.stdout == "]52;c;cm0gLXJmred[2J1m and more\n"
+    assert "Failed: gone[8m away" in done.stderr
+    assert "\x1b" not in done.stderr
+    assert done.returncode == 1
+
+
+def test_a_failed_answer_does_not_end_the_chat_and_the_exit_code_tells(tmp_path: Path) -> None:
+    done = piped(tmp_path, "broken\nquick two\n")
+    assert done.stdout == "The tool said: quick two\n"
+    assert done.returncode == 1
+
+
+def test_an_output_that_is_gone_ends_the_chat_quietly(tmp_path: Path) -> None:
+    with open_chat(tmp_path) as process:
+        type_line(process, "story")
+        read_until(process, "word3 ")
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(PATIENCE) == 1
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def test_ctrl_c_while_a_line_is_awaited_ends_a_pipe_with_130(tmp_path: Path) -> None:
+    with default_signals(), open_chat(tmp_path) as process:
+        type_line(process, "quick one")
+        read_until(process, "quick one\n")
         process.send_signal(signal.SIGINT)
-        answer = terminal.read_until("[stopped]")
-        assert "That was all." not in answer
+        assert process.wait(PATIENCE) == 130
 
-        terminal.read_until("you> ")
-        terminal.type("what now?\n")
-        terminal.read_until(
-            'You stopped me before I was done, and I can see it in our conversation. You said "what now?".'
-        )
+
+def test_ctrl_c_during_an_answer_stops_it_and_ends_a_pipe_with_130(tmp_path: Path) -> None:
+    with default_signals(), open_chat(tmp_path) as process:
+        type_line(process, "story")
+        read_until(process, "word3 ")
         process.send_signal(signal.SIGINT)
-        terminal.read_until("you> ")
+        assert process.wait(PATIENCE) == 130
+        assert process.stderr is not None
+        assert "# Stopped by you in" in process.stderr.read()
 
-        terminal.read_until("ends the chat.)", meanwhile=lambda: process.send_signal(signal.SIGINT))
-        terminal.read_until("you> ")
-        terminal.type("\x04")
-        assert process.wait(SECONDS) == 0
+
+def test_a_process_that_was_started_to_ignore_ctrl_c_goes_on_ignoring_it(tmp_path: Path) -> None:
+    with sigint_ignored(), open_chat(tmp_path) as process:
+        type_line(process, "quick one")
+        read_until(process, "quick one\n")
+        process.send_signal(signal.SIGINT)
+        type_line(process, "quick two")
+        read_until(process, "quick two\n")
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(PATIENCE) == 0
+
+
+def test_it_says_first_who_answers(tmp_path: Path) -> None:
+    with Terminal(["chat", "script"], cwd=tmp_path, env={"TERM": "dumb"}) as terminal:
+        terminal.wait_for("/help lists the rest")
+        assert "a script, no language model" in terminal.all_text.splitlines()[0]
+        terminal.send(CTRL_D)
+        assert terminal.exit_code() == 0
+
+
+def test_a_target_that_is_none_is_refused_with_what_to_write(tmp_path: Path) -> None:
+    done = piped(tmp_path, "", "nobody")
+    assert done.returncode == 2
+    assert "'openai:NAME'" in done.stderr
+    assert "`safepoint chat script` needs no model" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.proof
-def test_the_local_model_is_stopped_in_the_middle_of_a_sentence_and_answers_again() -> None:
+@pytest.mark.timeout(300)
+def test_the_embedded_model_is_stopped_in_the_middle_of_a_sentence_and_answers_again(tmp_path: Path) -> None:
     asyncio.run(LocalModel().prepare())  # the first time it is fetched, which takes longer than a screen may stay empty
-    with chat_in_a_terminal("--model", "local") as (process, terminal):
-        assert "This is a chat with local: SmolLM2-135M" in terminal.read_until("you> ")
-        terminal.type("Write a long story about a dragon.\n")
-        terminal.read_until("dragon.\r\n")
-        terminal.read_until(" ")
-        process.send_signal(signal.SIGINT)
-        terminal.read_until("[stopped]")
-        terminal.read_until("you> ")
-        terminal.type("Hello!\n")
-        terminal.read_until("Hello!\r\n")
-        assert terminal.read_until("you> ").removesuffix("you> ").strip()
-        terminal.type("\x04")
-        assert process.wait(SECONDS) == 0
-
-
-def test_lines_from_a_pipe_are_answered_one_after_the_other() -> None:
-    done = subprocess.run(
-        [*COMMAND, "--pause", "0"], input="hello\nagain\n", capture_output=True, text=True, timeout=SECONDS, check=True
-    )
-    assert done.stderr == ""
-    assert done.stdout.count("That was all.") == 2
-    assert 'you> again\nYou said "again".' in done.stdout
-
-
-def test_an_output_that_nobody_reads_any_more_ends_the_chat_quietly() -> None:
-    with subprocess.Popen(
-        [*COMMAND, "--pause", "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.readline()
-        process.stdout.close()
-        process.stdin.write("hello\n" * 5)
-        process.stdin.close()
-        assert process.wait(SECONDS) == 1
-        assert process.stderr.read() == ""
+    with Terminal(["chat", "local"], cwd=tmp_path) as terminal:
+        terminal.wait_for("SmolLM2-135M", "Ctrl-C stops it")
+        terminal.line("Write a long story about a dragon.")
+        terminal.wait_for("─ working", gone="thinking")
+        terminal.send(CTRL_C)
+        terminal.wait_for("■ Stopped by you in", "text kept")
+        terminal.line("What is the capital of France?")
+        terminal.wait_for("› What is the capital", "Paris", gone="─ working")
+        terminal.send(CTRL_D)
+        assert terminal.exit_code() == 0

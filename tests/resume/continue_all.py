@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from safepoint import Checkpoint, check_history
-from safepoint.history.encoding import encode_message
+from safepoint.history.json_codec import encode_message
 from safepoint.testing import run_virtual
 from tests.resume.world import World, build
 

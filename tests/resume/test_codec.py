@@ -33,7 +33,8 @@ from safepoint import (
 from safepoint.agent.checkpoint import OpenCall
 from safepoint.agent.codec import MAGIC, decode, decode_dropped, encode
 from safepoint.errors import CheckpointError
-from safepoint.history.encoding import Lost, decode_message, decode_value, encode_message, encode_value
+from safepoint.history.encoding import Lost, decode_value, encode_value
+from safepoint.history.json_codec import decode_message, encode_message
 from safepoint.tools.call_state import CallState
 from safepoint.tools.options import Effect
 from tests.resume.write_data import COMPOSITES, Notes

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from safepoint import Agent, Checkpoint, Run, RunResult, check_history
-from safepoint.history.encoding import encode_message
+from safepoint.history.json_codec import encode_message
 from safepoint.history.states import LedgerState
 from safepoint.testing import run_virtual
 from tests.resume.test_table import KINDS, ask, blank, parts_of, whole

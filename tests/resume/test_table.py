@@ -20,7 +20,7 @@ import pytest
 
 from safepoint import Agent, Run, SafePoint, check_history
 from safepoint.agent.checkpoint import Checkpoint
-from safepoint.history.encoding import encode_message
+from safepoint.history.json_codec import encode_message
 from safepoint.history.parts import Message
 from safepoint.testing import run_virtual
 from tests.resume.world import PLACES, SHAPES, World, build

@@ -60,7 +60,49 @@ def post(
     return Attempt(name, status, "POST", path, body, who, headers or {}, check)
 
 
+ACCEPT = {"accept": "application/json, text/event-stream"}
+MCP = {**ACCEPT, "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "worker"}
+
+
+def mcp_call(**params: object) -> dict[str, object]:
+    """A call of the app `worker`, as an MCP client sends it."""
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": dict[str, object](),
+    }
+    return {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "worker", "arguments": dict[str, object](), "_meta": meta, **params},
+    }
+
+
+def not_found(answer: Answer) -> bool:
+    result = answer.body["result"]
+    return bool(result["isError"] and "not found" in result["content"][0]["text"])
+
+
 ANOTHERS = [
+    *(
+        post(
+            f"by MCP, go on with a session of another: {', '.join(arguments)}",
+            {200},
+            "/mcp",
+            mcp_call(arguments=arguments),
+            headers=MCP,
+            check=not_found,
+        )
+        for arguments in ({"task": "note x", "session": "live"}, {"session": "live", "answers": {"$CALL": "three"}})
+    ),
+    post(
+        "by MCP, answer a run of another",
+        {200},
+        "/mcp",
+        mcp_call(requestState="$PAUSED"),
+        headers=MCP,
+        check=not_found,
+    ),
     get("read another's session", GONE, ANN),
     get("list another's sessions", GONE, "/apps/worker/users/ann/sessions"),
     post("create a session in another's name", GONE, "/apps/worker/users/ann/sessions", {"sessionId": "new"}),
@@ -141,6 +183,11 @@ DOOR = [
     get("find out without a key what is there", UNKNOWN, "/nothing/of/the/kind", who=None),
     post("run without a key", UNKNOWN, "/run", message("done", "note x"), who=None),
     post("cancel without a key", UNKNOWN, f"{ANN}:cancel", who=None),
+    post("call by MCP without a key", UNKNOWN, "/mcp", mcp_call(arguments={"task": "note x"}), who=None, headers=MCP),
+    post("call by MCP with a revoked key", UNKNOWN, "/mcp", mcp_call(), who="eve", headers=MCP),
+    get("listen by MCP without a key", UNKNOWN, "/mcp", who=None, headers=ACCEPT),
+    Attempt("end a session of MCP without a key", UNKNOWN, "DELETE", "/mcp", None, None),
+    post("call by MCP from another page", FORBIDDEN, "/mcp", mcp_call(), headers={**MCP, "Origin": "http://evil.com"}),
     post("post to the open route without a key", UNKNOWN, "/health", who=None),
     get("come near the open route without a key", UNKNOWN, "/health/", who=None),
     get("come to the open route from above", UNKNOWN, "/health/../runs", who=None),

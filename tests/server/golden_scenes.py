@@ -285,6 +285,35 @@ def resumed(event_context: Scene) -> None:
     event_context.ask("POST", f"/runs/{run}:resume")
 
 
+def continued(event_context: Scene) -> None:
+    """A stopped run goes on by its invocation, and what names another run or event is refused."""
+    event_context.create()
+    event_context.run("x", newMessage=None, invocationId="e-nobody")
+    later = event_context.start("nap 3000", "nap begins")
+    event_context.ask("POST", event_context.path(":cancel"), {"reason": "later"})
+    event_context.end(later, "nap")
+    invocation = event_context.ask("GET", f"/runs/{event_context.run_id()}")["invocationId"]
+    event_context.run("x", newMessage=None, invocationId="e-nobody")
+    event_context.run("say go on", invocationId=invocation, customMetadata={"second": True})
+    event_context.stored()
+    asked = event_context.run("ask how many")
+    (call,) = calls_and_results(asked)[0]
+    event_context.run("x", newMessage=answer(call, 3), functionCallEventId="nobody")
+    event_context.run("x", newMessage=answer(call, 3), functionCallEventId=asked[0]["id"])
+    event_context.stored()
+
+
+def watched_again(event_context: Scene) -> None:
+    """A viewer that comes back is told what it has not seen; one with a place in another story, everything."""
+    event_context.create()
+    event_context.run("note a; say so")
+    run = event_context.run_id()
+    for after in (1, 2, 3, 99, -1):
+        with event_context.server.open_stream("GET", f"/runs/{run}/events?after={after}") as frames:
+            seen = [{"id": seq, "data": event} for seq, event in frames]
+        event_context.note(f"GET /runs/RUN/events?after={after}", seen)
+
+
 def busy(event_context: Scene) -> None:
     event_context.create()
     later = event_context.start("nap 3000", "nap begins")
@@ -379,6 +408,8 @@ SCENES: dict[str, Callable[[Scene], None]] = {
         cancelled_stream,
         paused,
         resumed,
+        continued,
+        watched_again,
         busy,
         repeated,
         handed_over,

@@ -17,6 +17,8 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 
+from safepoint.protocols.adk.requests import RunRequest
+from safepoint.serving.submission import Submission
 from tests.signals import default_signals
 from tests.warm.process import Process, start_python
 
@@ -278,6 +280,11 @@ def free_port() -> int:
 
 def session_path(session: str, user: str = "ann", app: str = "worker") -> str:
     return f"/apps/{app}/users/{user}/sessions/{session}"
+
+
+def submission(session: str, text: str, **more: object) -> Submission:
+    """What the server submits to its run manager for such a message."""
+    return RunRequest.model_validate(message(session, text, **more)).submission()
 
 
 def message(session: str, text: str, **more: object) -> dict[str, object]:

@@ -293,8 +293,9 @@ def test_b13_a_tool_that_blocks_or_ignores_holds_neither_the_cancel_nor_the_sess
 ) -> None:
     session = f"b13-{tool}"
     server.create(session)
+    begun = server.did().count(f"{tool} begins")
     caller = server.run_in_thread(session, f"note {session}; {tool} 20")
-    server.until_did(f"{tool} begins", server.did().count(f"{tool} begins") + 1)
+    server.until_did(f"{tool} begins", begun + 1)
     began = time.monotonic()
     server.cancel(session, waitSeconds=0)
     assert time.monotonic() - began < 2

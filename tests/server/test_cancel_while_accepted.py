@@ -8,21 +8,22 @@ from typing import Any
 import pytest
 
 from safepoint import Agent
+from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason
 from safepoint.errors import SessionBusy, StoreError
-from safepoint.server.cancel_service import cancel_all
 from safepoint.server.config import ServerConfig
-from safepoint.server.managed_run import ManagedRun
-from safepoint.server.requests import CancelRequest, RunRequest
-from safepoint.server.run_manager import RunManager
 from safepoint.serving.apps import Catalog
+from safepoint.serving.cancel_requests import StopRequest
+from safepoint.serving.cancel_service import cancel_all
 from safepoint.serving.ids import SessionKey
+from safepoint.serving.managed_run import ManagedRun
 from safepoint.serving.principal import LOCAL
+from safepoint.serving.run_manager import RunManager
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.operations import AcceptRun, Statement
 from safepoint.storage.run_records import RunRecord, RunState
 from safepoint.testing import ScriptedModel, stall
-from tests.server.server_process import message
+from tests.server.server_process import submission
 from tests.virtual import virtual
 
 KEY = SessionKey("worker", "ann", "s")
@@ -64,7 +65,7 @@ class Race:
     def __init__(self, at: str, **more: object) -> None:
         self.storage = Held()
         self.manager = host_of(self.storage)
-        self._request = RunRequest.model_validate(message("s", "hello", **more))
+        self._request = submission("s", "hello", **more)
         self._at = at
 
     async def begin(self) -> str:
@@ -73,7 +74,7 @@ class Race:
         self.dispatcher = asyncio.create_task(self.manager.submit(LOCAL, KEY, self._request))
         await self.storage.sent.wait()
         [run] = self.manager.live_of(KEY)
-        request = CancelRequest(at=self._at, wait_seconds=60)
+        request = StopRequest(SafePoint.parse(self._at), wait_seconds=60)
         self.canceller = asyncio.create_task(cancel_all(self.manager, [run], request, Reason("enough")))
         await asyncio.sleep(0.1)
         assert not self.canceller.done(), "nothing is told before the record is stored"

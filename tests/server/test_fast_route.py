@@ -11,7 +11,7 @@ from fastapi import APIRouter, Body, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Message
 
-from safepoint.server.requests import RunRequest
+from safepoint.protocols.adk.requests import RunRequest
 from safepoint.server.routes.runs import FastRoute, is_json
 
 GOOD = {"appName": "a", "userId": "u", "sessionId": "s", "newMessage": {"role": "user", "parts": [{"text": "hi"}]}}

@@ -9,19 +9,18 @@ from safepoint import Agent
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason
 from safepoint.errors import SessionBusy
-from safepoint.server.cancel_service import cancel_all
 from safepoint.server.config import ServerConfig
-from safepoint.server.managed_run import ManagedRun
-from safepoint.server.requests import CancelRequest, RunRequest
-from safepoint.server.run_manager import RunManager
-from safepoint.server.wire_events import notices
 from safepoint.serving.apps import Catalog
+from safepoint.serving.cancel_requests import StopRequest
+from safepoint.serving.cancel_service import cancel_all
 from safepoint.serving.ids import SessionKey
+from safepoint.serving.managed_run import ManagedRun
 from safepoint.serving.principal import LOCAL
+from safepoint.serving.run_manager import RunManager
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.run_records import RunState
 from safepoint.testing import ScriptedModel, say, stall
-from tests.server.server_process import message
+from tests.server.server_process import submission
 from tests.virtual import virtual
 
 KEY = SessionKey("worker", "ann", "s")
@@ -35,7 +34,7 @@ async def hosting(model: ScriptedModel) -> RunManager:
 
 
 async def submit(manager: RunManager, text: str, **more: Any) -> ManagedRun:  # Any: fields of the request
-    managed = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", text, **more)))
+    managed = await manager.submit(LOCAL, KEY, submission("s", text, **more))
     assert isinstance(managed, ManagedRun)
     return managed
 
@@ -48,7 +47,7 @@ async def test_a_run_that_is_cancelled_before_its_first_step_keeps_its_message()
     await asyncio.sleep(0)
     [managed] = manager.live()
     assert (managed.run.node.started, managed.state) == (False, RunState.LIVE)
-    [cancelled] = await cancel_all(manager, [managed], CancelRequest(), Reason("changed my mind"))
+    [cancelled] = await cancel_all(manager, [managed], StopRequest(), Reason("changed my mind"))
     assert (cancelled.outcome, managed.outcome, model.calls) == ("stopped", "cancelled", 0)
     assert await submitting is managed
     [record] = await manager.storage.runs.find()
@@ -56,7 +55,7 @@ async def test_a_run_that_is_cancelled_before_its_first_step_keeps_its_message()
     stored = await manager.storage.sessions.load(KEY.stored_as)
     assert [message.role for message in stored.messages] == ["user", "assistant"]
     assert stored.messages[0].text == "go"
-    assert "changed my mind" in notices(stored.messages[1])
+    assert "changed my mind" in str(stored.messages[1].parts)
 
 
 @virtual

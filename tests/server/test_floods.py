@@ -16,8 +16,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from safepoint.protocols.adk.live_frames import Intake
 from safepoint.server.config import Limits
-from safepoint.server.live_frames import Intake
 from tests.server.server_process import PATIENCE, ServerProcess, message, session_path
 from tests.server.test_live import Live, mute_socket
 

@@ -17,16 +17,16 @@ from safepoint._core.caller_cancellation import outlast
 from safepoint._core.reasons import Reason
 from safepoint._core.supervisor import Supervisor
 from safepoint.agent.tool_context import ToolContext
-from safepoint.server.cancel_service import cancel_all
 from safepoint.server.config import ServerConfig
-from safepoint.server.lease_sweeper import LeaseSweeper
-from safepoint.server.managed_run import ManagedRun
-from safepoint.server.remote_cancel import cancel_records
-from safepoint.server.requests import CancelRequest, RunRequest
-from safepoint.server.run_manager import RunManager
 from safepoint.serving.apps import Catalog
+from safepoint.serving.cancel_requests import StopRequest
+from safepoint.serving.cancel_service import cancel_all
 from safepoint.serving.ids import SessionKey
+from safepoint.serving.lease_sweeper import LeaseSweeper
+from safepoint.serving.managed_run import ManagedRun
 from safepoint.serving.principal import LOCAL
+from safepoint.serving.remote_cancel import cancel_records
+from safepoint.serving.run_manager import RunManager
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.operations import Statement
 from safepoint.storage.run_records import RunState
@@ -34,7 +34,7 @@ from safepoint.testing import CALLER, OWN, Report, RuleModel, call, check_cancel
 from safepoint.testing.injections import Injection
 from tests.injection.parts import A_MOMENT, A_WHILE, EFFECTS, post
 from tests.injection.sampling import sample
-from tests.server.server_process import message
+from tests.server.server_process import submission
 
 Scenario: TypeAlias = Callable[[], Coroutine[Any, Any, None]]  # Any: what a coroutine yields
 KEY = SessionKey("worker", "ann", "s")
@@ -117,7 +117,7 @@ async def _next_process(world: World, manager: RunManager) -> None:
 
 
 async def submit(manager: RunManager, text: str, **more: object) -> ManagedRun:
-    managed = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", text, **more)))
+    managed = await manager.submit(LOCAL, KEY, submission("s", text, **more))
     assert isinstance(managed, ManagedRun)
     await managed.admitted.wait()
     return managed
@@ -138,13 +138,13 @@ async def a_process_leaves_while_a_run_and_a_queue_are_under_way(manager: RunMan
 async def a_run_and_a_queued_one_are_cancelled(manager: RunManager) -> None:
     runs = [await submit(manager, "post"), await submit(manager, "post", ifBusy="queue")]
     await asyncio.sleep(A_WHILE / 4)
-    await cancel_all(manager, runs, CancelRequest(), Reason("enough"))
+    await cancel_all(manager, runs, StopRequest(), Reason("enough"))
 
 
 async def a_pause_is_cleared(manager: RunManager) -> None:
     managed = await submit(manager, "ask")
     await managed.over.wait()
-    await cancel_records(manager, await manager.storage.runs.still_open(), CancelRequest(), Reason("enough"))
+    await cancel_records(manager, await manager.storage.runs.still_open(), StopRequest(), Reason("enough"))
 
 
 EACH_BEGINNING = pytest.mark.parametrize(

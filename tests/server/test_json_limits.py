@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from safepoint.server.json_limits import find_problem
+from safepoint.protocols.json_limits import find_problem
 
 LIMITS = {"depth": 5, "values": 20}
 

@@ -31,7 +31,7 @@ from tests.server.server_process import PATIENCE, Frames, ServerProcess, message
 CLIENTS = 20
 SESSIONS = 10
 GONE = (OSError, http.client.HTTPException, ValueError)  # ValueError: half an answer
-PICKED_UP = re.compile(r"nobody had the run (\S+) any more: (?:start|resume)")
+PICKED_UP = re.compile(r"the run (\S+) had lost its owner: (?:start|resume)")
 
 
 @dataclass
@@ -192,7 +192,7 @@ def no_message_is_lost(told: Told, left: Left) -> None:
         (record.session.rpartition("/")[2], part["text"])
         for record in left.records.values()
         if record.outcome == "cancelled" and record.reason is not None and record.reason["source"] != "shutdown"
-        for part in record.request["newMessage"]["parts"]
+        for part in record.request.get("prompt", ())
         if "text" in part
     }
     lost = [each for each in told.accepted if each[1] not in said[each[0]] and each not in withdrawn]

@@ -13,21 +13,20 @@ import pytest
 from safepoint import Agent, ToolContext, tool
 from safepoint._core.reasons import Reason
 from safepoint.errors import StoreError
-from safepoint.server.cancel_request import encode_ask
-from safepoint.server.cancel_service import clear_pause
 from safepoint.server.config import ServerConfig
-from safepoint.server.lease_sweeper import LeaseSweeper
-from safepoint.server.managed_run import ManagedRun
-from safepoint.server.requests import CancelRequest, RunRequest
-from safepoint.server.run_manager import RunManager
 from safepoint.serving.apps import Catalog
+from safepoint.serving.cancel_requests import StopRequest, encode_ask
+from safepoint.serving.cancel_service import clear_pause
 from safepoint.serving.ids import SessionKey
+from safepoint.serving.lease_sweeper import LeaseSweeper
+from safepoint.serving.managed_run import ManagedRun
 from safepoint.serving.principal import LOCAL
+from safepoint.serving.run_manager import RunManager
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.operations import MoveRun, OrphanedRuns, Query, Statement
 from safepoint.storage.run_records import RunRecord, RunState
 from safepoint.testing import RuleModel, call, say
-from tests.server.server_process import message
+from tests.server.server_process import message, submission
 from tests.virtual import virtual
 
 T = TypeVar("T")
@@ -80,7 +79,7 @@ class World:
 
     async def paused(self) -> RunRecord:
         """Of a run that asks a person."""
-        paused = await self.manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "ask")))
+        paused = await self.manager.submit(LOCAL, KEY, submission("s", "ask"))
         assert isinstance(paused, ManagedRun)
         await paused.over.wait()
         [record] = await self.storage.runs.find()
@@ -156,7 +155,7 @@ async def test_a_run_of_a_deleted_session_or_a_gone_app_does_no_harm() -> None:
 @virtual
 async def test_what_somebody_wanted_stopped_is_never_started_and_a_wish_for_a_part_is_not_that() -> None:
     there = await world()
-    for run_id, request in (("whole", CancelRequest()), ("part", CancelRequest(node="worker/post:1"))):
+    for run_id, request in (("whole", StopRequest()), ("part", StopRequest(node="worker/post:1"))):
         await there.left(run_id)
         await there.storage.runs.request_cancel(run_id, encode_ask(request, Reason("enough")))
     assert await there.look() == {"whole": "cancelled", "part": "end_turn"}
@@ -170,7 +169,7 @@ async def test_a_wish_that_makes_no_sense_does_not_keep_others_from_being_heard(
     there = await world()
     paused = await there.paused()
     await there.storage.runs.request_cancel(paused.run_id, {"reason": "no reason as we write it"})
-    await there.storage.runs.request_cancel(paused.run_id, encode_ask(CancelRequest(), Reason("enough")))
+    await there.storage.runs.request_cancel(paused.run_id, encode_ask(StopRequest(), Reason("enough")))
     await there.recovery.once()
     assert "could not be cancelled as requested" in caplog.text
     known = await there.storage.runs.get(paused.run_id)

@@ -16,16 +16,15 @@ from safepoint import Agent, check_history, tool
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason
 from safepoint.server import create_app
-from safepoint.server.managed_run import ManagedRun
-from safepoint.server.requests import RunRequest
-from safepoint.server.run_lookup import RunLookup
-from safepoint.server.run_manager import RunManager
 from safepoint.serving.ids import SessionKey
+from safepoint.serving.managed_run import ManagedRun
 from safepoint.serving.principal import LOCAL
+from safepoint.serving.run_lookup import RunLookup
+from safepoint.serving.run_manager import RunManager
 from safepoint.sessions import SqliteStorage
 from safepoint.storage.run_records import RunState
 from safepoint.testing import ScriptedModel, call, run_virtual, say
-from tests.server.server_process import PATIENCE, ServerProcess, message
+from tests.server.server_process import PATIENCE, ServerProcess, submission
 
 # Seconds of a virtual clock: how long another process has the lock, and until an end is tried again at the latest.
 A_LOCK, RETRIES = 25.0, 10.0
@@ -60,7 +59,7 @@ def with_host(path: Path, body: Callable[[RunManager, sqlite3.Connection, asynci
 
 def test_a_lock_of_25_seconds_loses_no_end_and_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def body(manager: RunManager, other: sqlite3.Connection, reached: asyncio.Event) -> None:
-        managed = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
+        managed = await manager.submit(LOCAL, KEY, submission("s", "go"))
         assert isinstance(managed, ManagedRun)
         await reached.wait()
         other.execute("BEGIN IMMEDIATE")
@@ -70,7 +69,9 @@ def test_a_lock_of_25_seconds_loses_no_end_and_is_logged(tmp_path: Path, caplog:
         async with asyncio.timeout(5):  # readers wait for no lock
             check_history((await manager.view(KEY)).messages)
             shown = await RunLookup(manager).session(KEY)
-        assert shown["events"][-1]["errorCode"] == "INVOCATION_ABORTED"
+        end = shown.events[-1].end
+        assert end is not None
+        assert end.stop_reason == "cancelled"
         await asyncio.sleep(A_LOCK)
         record = await manager.storage.runs.get(managed.id)
         assert record is not None
@@ -83,7 +84,7 @@ def test_a_lock_of_25_seconds_loses_no_end_and_is_logged(tmp_path: Path, caplog:
         assert (record.state, record.outcome) == (RunState.ENDED, "cancelled")
         assert stored.messages == tuple(managed.run.result.messages)
         check_history(stored.messages)
-        next_one = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "more")))
+        next_one = await manager.submit(LOCAL, KEY, submission("s", "more"))
         assert isinstance(next_one, ManagedRun)
         await next_one.over.wait()
         assert next_one.outcome == "end_turn"

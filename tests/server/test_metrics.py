@@ -9,7 +9,7 @@ from pathlib import Path
 
 from safepoint.cli.keys import KEY_FILE
 from safepoint.server.keys import KeyFile
-from safepoint.server.metrics import BUCKETS, Gauges, Histogram, Metrics
+from safepoint.serving.metrics import BUCKETS, Gauges, Histogram, Metrics
 from tests.server.server_process import PATIENCE, ServerProcess, session_path
 
 LINE = re.compile(r'[a-z_]+(\{([a-z]+="(\\.|[^"\\])*",?)+\})? [0-9.e+-]+')

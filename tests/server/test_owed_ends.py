@@ -8,16 +8,15 @@ from typing import Any
 from safepoint import Agent, check_history, tool
 from safepoint.agent.journal import Ended
 from safepoint.server.config import ServerConfig
-from safepoint.server.managed_run import ManagedRun
-from safepoint.server.requests import RunRequest
-from safepoint.server.run_manager import RunManager
 from safepoint.serving.apps import Catalog
 from safepoint.serving.ids import SessionKey
+from safepoint.serving.managed_run import ManagedRun
 from safepoint.serving.principal import LOCAL
+from safepoint.serving.run_manager import RunManager
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.operations import AppendChanges, Statement
 from safepoint.testing import ScriptedModel, call, say
-from tests.server.server_process import message
+from tests.server.server_process import submission
 from tests.virtual import virtual
 
 KEY = SessionKey("worker", "ann", "s")
@@ -52,7 +51,7 @@ async def test_the_end_that_a_store_did_not_take_is_written_when_it_answers_agai
     agent = Agent("worker", model=ScriptedModel(call("look"), say("done")), tools=[look])
     manager = RunManager(Catalog.of({"worker": agent}), store, ServerConfig())
     await manager.create(KEY, None)
-    managed = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
+    managed = await manager.submit(LOCAL, KEY, submission("s", "go"))
     assert isinstance(managed, ManagedRun)
     assert managed.task is not None
     await managed.task

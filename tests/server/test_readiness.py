@@ -18,7 +18,7 @@ from tests.server.guarded import Guarded
 from tests.server.in_process import ThreadServer
 from tests.server.server_process import PATIENCE, Answer, ServerProcess
 
-FINE = {"ready": True, "draining": False, "store": "ok"}
+FINE = {"ready": True, "draining": False, "store": "ok", "changes": "polled"}
 
 
 class Remote(MemoryStorage):
@@ -75,7 +75,7 @@ def test_a_store_out_of_reach_is_not_ready_and_alive_and_so_until_it_is_back(
         assert time.monotonic() - began < 5
     finally:
         store.away = None
-    gone = {"ready": False, "draining": False, "store": "out of reach"}
+    gone = {"ready": False, "draining": False, "store": "out of reach", "changes": "polled"}
     assert (refused.body, refused.headers["retry-after"]) == ({"status": "unavailable", "details": gone}, "5")
     assert (alive.status, alive.body) == (200, {"status": "ok", "details": gone})
     assert until(server, 200).body["details"] == FINE

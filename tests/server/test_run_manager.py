@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -13,23 +14,24 @@ from safepoint import Agent, Hooks, ToolContext, tool
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint.errors import SessionBusy
+from safepoint.protocols.adk.events import event_json
 from safepoint.server.config import ServerConfig
-from safepoint.server.event_publisher import AnyRun
-from safepoint.server.managed_run import ManagedRun
 from safepoint.server.pagination import PageQuery
-from safepoint.server.remote_cancel import cancel_records
-from safepoint.server.requests import CancelRequest, RunRequest
-from safepoint.server.run_lookup import RunLookup
-from safepoint.server.run_manager import Draining, RunManager
+from safepoint.server.requests import CancelRequest
 from safepoint.serving.apps import Catalog
+from safepoint.serving.event_publisher import AnyRun
 from safepoint.serving.ids import SessionKey
+from safepoint.serving.managed_run import ManagedRun
 from safepoint.serving.principal import LOCAL, NotFound, Principal
+from safepoint.serving.remote_cancel import cancel_records
+from safepoint.serving.run_lookup import RunLookup
+from safepoint.serving.run_manager import Draining, RunManager
 from safepoint.sessions import Session
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.operations import AcceptRun, Query, RunByKey, Statement, TakeRun
 from safepoint.storage.run_records import RunRecord, RunState
 from safepoint.testing import ScriptedModel, call, say, stall
-from tests.server.server_process import message
+from tests.server.server_process import submission
 from tests.virtual import virtual
 
 T = TypeVar("T")
@@ -84,7 +86,7 @@ async def test_a_change_of_state_that_is_refused_does_not_happen_later_either() 
     with pytest.raises(SessionBusy):
         await manager.patch(KEY, {"a": 2, "b": 3})
     await manager.storage.sessions.release(KEY.stored_as, "another process")
-    managed = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "hello")))
+    managed = await manager.submit(LOCAL, KEY, submission("s", "hello"))
     assert isinstance(managed, ManagedRun)
     await managed.over.wait()
     assert (await manager.storage.sessions.load(KEY.stored_as)).state == {"a": 1}
@@ -103,11 +105,11 @@ async def test_a_run_whose_session_is_gone_is_told_as_failed() -> None:
     agent = Agent("worker", model=ScriptedModel(call("vanish"), say("done")), tools=[vanish])
     manager = RunManager(Catalog.of({"worker": agent}), storage, ServerConfig())
     await manager.create(KEY, None)
-    managed = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
+    managed = await manager.submit(LOCAL, KEY, submission("s", "go"))
     assert isinstance(managed, ManagedRun)
     await managed.over.wait()
     assert managed.outcome == "error"
-    assert managed.feed.whole[-1]["errorCode"] == "SessionNotFound"
+    assert event_json(managed.feed.whole[-1])["errorCode"] == "SessionNotFound"
 
 
 class TellsTakes(MemoryStorage):
@@ -133,13 +135,13 @@ async def test_a_run_that_waits_for_a_person_is_cancelled_for_all_who_want_it_bu
     storage = TellsTakes()
     manager = RunManager(Catalog.of({"worker": agent}), storage, ServerConfig())
     await manager.create(KEY, None)
-    managed = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
+    managed = await manager.submit(LOCAL, KEY, submission("s", "go"))
     assert isinstance(managed, ManagedRun)
     await managed.over.wait()
 
     async def cancel(**body: object) -> list[str | None]:
         found = await manager.storage.runs.still_open(KEY.stored_as)
-        request = CancelRequest.model_validate(body)
+        request = CancelRequest.model_validate(body).request()
         return [each.outcome for each in await cancel_records(manager, found, request, Reason("enough"))]
 
     with pytest.raises(NotFound):
@@ -175,15 +177,15 @@ async def test_a_message_that_was_refused_runs_when_it_is_sent_again_with_the_sa
     storage = DrainsMeanwhile()
     manager = host_of(storage)
     await manager.create(KEY, None)
-    request = RunRequest.model_validate(message("s", "hello", idempotencyKey="k", ifBusy="queue"))
+    request = submission("s", "hello", idempotencyKey="k", ifBusy="queue")
 
     await manager.storage.sessions.claim(KEY.stored_as, "another process")
     with pytest.raises(SessionBusy):
-        await manager.submit(LOCAL, KEY, request.model_copy(update={"if_busy": "reject"}))
+        await manager.submit(LOCAL, KEY, replace(request, if_busy="reject"))
     assert await manager.storage.runs.find() == []
     await manager.storage.sessions.release(KEY.stored_as, "another process")
 
-    first = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "first")))
+    first = await manager.submit(LOCAL, KEY, submission("s", "first"))
     assert isinstance(first, ManagedRun)
     storage.manager = manager
     with pytest.raises(Draining):
@@ -204,9 +206,7 @@ async def test_a_message_that_waits_for_another_process_is_recorded_as_that_and_
     manager, book = host_of(storage), storage.runs
     await manager.create(KEY, None)
     await book.accept(RunRecord("theirs", KEY.stored_as, RunState.LIVE, 1.0, "another"), since=0)
-    queued = [
-        await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", text, ifBusy="queue"))) for text in "ab"
-    ]
+    queued = [await manager.submit(LOCAL, KEY, submission("s", text, ifBusy="queue")) for text in "ab"]
     first, second = [managed for managed in queued if isinstance(managed, ManagedRun)]
     await asyncio.sleep(1)
     assert [managed.state for managed in (first, second)] == [RunState.QUEUED] * 2
@@ -231,7 +231,7 @@ class AnswersLate(Durable):
 
 async def submit_in_turn(*hosts: RunManager, **more: object) -> list[ManagedRun | RunRecord | BaseException]:
     """What each host says to the same message; each has it before the one before has looked its key up."""
-    request = RunRequest.model_validate(message("s", "hello", idempotencyKey="k", **more))
+    request = submission("s", "hello", idempotencyKey="k", **more)
     tasks: list[asyncio.Task[ManagedRun | RunRecord]] = []
     for manager in hosts:
         tasks.append(asyncio.create_task(manager.submit(LOCAL, KEY, request)))
@@ -298,7 +298,7 @@ class BeginsLate(Durable):
 async def test_a_message_whose_sender_left_while_it_was_accepted_is_found_by_its_key() -> None:
     manager = stalling(BeginsLate())
     await manager.create(KEY, None)
-    request = RunRequest.model_validate(message("s", "hello", idempotencyKey="k"))
+    request = submission("s", "hello", idempotencyKey="k")
     left = asyncio.create_task(manager.submit(LOCAL, KEY, request))
     await asyncio.sleep(0.5)
     left.cancel()
@@ -327,7 +327,7 @@ async def test_of_two_messages_that_come_to_two_processes_at_once_the_later_one_
     storage = Overtaken()
     manager, book = host_of(storage), storage.runs
     await manager.create(KEY, None)
-    managed = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "hello", ifBusy="queue")))
+    managed = await manager.submit(LOCAL, KEY, submission("s", "hello", ifBusy="queue"))
     assert isinstance(managed, ManagedRun)
     await asyncio.sleep(1)
     assert managed.state is RunState.QUEUED
@@ -346,11 +346,11 @@ async def test_a_message_that_interrupts_stops_the_live_run_also_if_it_waits_for
     agent = Agent("worker", model=ScriptedModel(stall(), say("done")))
     manager = RunManager(Catalog.of({"worker": agent}), storage, ServerConfig())
     await manager.create(KEY, None)
-    live = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
+    live = await manager.submit(LOCAL, KEY, submission("s", "go"))
     assert isinstance(live, ManagedRun)
     await asyncio.sleep(1)
     await book.accept(RunRecord("theirs", KEY.stored_as, RunState.QUEUED, 1.0, "another"), since=0)
-    managed = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "now", ifBusy="interrupt")))
+    managed = await manager.submit(LOCAL, KEY, submission("s", "now", ifBusy="interrupt"))
     assert isinstance(managed, ManagedRun)
     await live.over.wait()
     assert live.reason is not None
@@ -372,11 +372,11 @@ async def test_who_deletes_a_session_also_stops_what_comes_while_its_run_ends() 
     agent = Agent("worker", model=model, tools=[finish])
     manager = RunManager(Catalog.of({"worker": agent}), MemoryStorage(), ServerConfig())
     await manager.create(KEY, None)
-    await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "go")))
+    await manager.submit(LOCAL, KEY, submission("s", "go"))
     await asyncio.sleep(1)
     deleting = asyncio.create_task(manager.delete(KEY))
     await asyncio.sleep(0.5)
-    waits = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "more", ifBusy="queue")))
+    waits = await manager.submit(LOCAL, KEY, submission("s", "more", ifBusy="queue"))
     assert isinstance(waits, ManagedRun)
     await deleting
     assert (waits.outcome, model.calls, manager.live()) == ("cancelled", 1, [])
@@ -386,7 +386,7 @@ async def test_who_deletes_a_session_also_stops_what_comes_while_its_run_ends() 
 async def test_a_run_that_is_over_and_forgotten_is_let_go() -> None:
     manager = host_of()
     await manager.create(KEY, None)
-    managed = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "hello")))
+    managed = await manager.submit(LOCAL, KEY, submission("s", "hello"))
     assert isinstance(managed, ManagedRun)
     assert managed.task is not None
     await managed.task
@@ -401,7 +401,7 @@ async def test_a_run_that_is_over_and_forgotten_is_let_go() -> None:
 async def test_what_changes_with_the_end_is_told_by_an_event_that_is_told() -> None:
     manager = host_of(None, Counts())
     await manager.create(KEY, None)
-    managed = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", "hello")))
+    managed = await manager.submit(LOCAL, KEY, submission("s", "hello"))
     assert isinstance(managed, ManagedRun)
     await managed.over.wait()
-    assert [event["actions"]["stateDelta"] for event in managed.feed.whole] == [{"answers": 1}]
+    assert [event.state for event in managed.feed.whole] == [{"answers": 1}]

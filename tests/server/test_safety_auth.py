@@ -85,7 +85,7 @@ def test_a_server_that_others_can_reach_needs_keys_or_a_word(tmp_path: Path) -> 
         (["--host", "0.0.0.0"], "--host 0.0.0.0: others could reach this server"),
         (["--host", "::"], "others could reach"),
         (["--allowed-host", "agents.example.com"], "others could reach"),
-        (["--limit", "bodies=1"], "the names are body_bytes"),
+        (["--limit", "bodies=1"], "the names are live_runs"),
         (["--limit", "body_bytes=many"], "'many' is no int"),
         (["--limit", "viewers=0"], "above 0"),
         (["--allow-origin", "*"], "write scheme and name"),

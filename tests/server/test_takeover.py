@@ -11,7 +11,7 @@ from safepoint.agent.checkpoint import Checkpoint, OpenCall, Question
 from safepoint.agent.result import StopReason
 from safepoint.history.parts import Message, Text, user_message
 from safepoint.server.config import OnCrash, ServerConfig
-from safepoint.server.takeover import Move, Verdict, verdict
+from safepoint.serving.takeover import Move, Verdict, verdict
 from safepoint.sessions import MemoryStore, Session
 from safepoint.sessions.sealing import CRASH
 from safepoint.sessions.store import Stored, StoredRun

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from safepoint.server.feed import Feed, Frame, Viewer
-from safepoint.server.tool_output import Told
-from safepoint.server.wire_events import EventContext
+from safepoint.serving.events import MessageEvent, ToolOutput, Turn
+from safepoint.serving.feed import Feed, Frame, Viewer
 from tests.server.server_process import ServerProcess, message, parts, session_path
 from tests.server.test_live import Live
 
@@ -93,7 +92,12 @@ def test_the_tools_of_a_sequence_are_heard(server: ServerProcess) -> None:
     assert told(streamed(server, "sequence", "tell one two 0.1", "pipeline")) == "one two "
 
 
-CALL, OTHER = Told(1, "call_1", "shell"), Told(1, "call_2", "shell")
+TURN = Turn("run_1", "agent")
+CALL, OTHER = "call_1", "call_2"
+
+
+def output(call: str, text: str) -> ToolOutput:
+    return ToolOutput(TURN, 1, 0.0, call, "shell", text)
 
 
 def everything(viewer: Viewer) -> list[Frame]:
@@ -101,41 +105,41 @@ def everything(viewer: Viewer) -> list[Frame]:
 
 
 def text_of(frames: Iterable[Frame]) -> str:
-    return "".join(part["functionResponse"]["response"]["output"] for part in parts([each.event for each in frames]))
+    return "".join(each.event.text for each in frames if isinstance(each.event, ToolOutput))
 
 
 def test_pieces_of_one_call_are_melted_and_those_of_two_are_not_mixed() -> None:
-    feed = Feed(EventContext("run_1", "agent"))
+    feed = Feed(TURN)
     with feed.view() as viewer:
         for call, text in ((CALL, "a"), (CALL, "b"), (OTHER, "c"), (CALL, "d")):
-            feed.tell_output(call, text, 0.0)
+            feed.append_output(output(call, text))
         assert [text_of([frame]) for frame in everything(viewer)] == ["ab", "c", "d"]
         assert everything(viewer) == []
 
 
 def test_each_piece_comes_before_the_event_that_it_was_told_before_and_again_for_whoever_comes_back() -> None:
-    feed = Feed(EventContext("run_1", "agent"))
+    feed = Feed(TURN)
     with feed.view() as viewer:
-        feed.tell_output(CALL, "a", 0.0)
-        feed.append(0, {"id": "0"})
-        feed.tell_output(CALL, "b", 0.0)
-        feed.append(1, {"id": "1"})
+        feed.append_output(output(CALL, "a"))
+        feed.append(MessageEvent(TURN, 0, 0.0))
+        feed.append_output(output(CALL, "b"))
+        feed.append(MessageEvent(TURN, 1, 0.0))
         seen = everything(viewer)
     assert [frame.seq for frame in seen] == [0, 1, 1, 2]
-    assert [frame.event["id"] for frame in seen][1::2] == ["0", "1"]
+    assert [frame.event.position for frame in seen][1::2] == [0, 1]
     with feed.view(1) as back:
-        assert [frame.text for frame in everything(back)] == [frame.text for frame in seen[2:]]
+        assert [frame.event for frame in everything(back)] == [frame.event for frame in seen[2:]]
 
 
 def test_a_viewer_that_is_far_behind_gets_the_end_and_nobody_pays_for_the_rest() -> None:
-    feed = Feed(EventContext("run_1", "agent"))
+    feed = Feed(TURN)
     with feed.view() as viewer:
         for number in range(100_000):
-            feed.tell_output(CALL, f"{number:010}", 0.0)
+            feed.append_output(output(CALL, f"{number:010}"))
         seen = text_of(everything(viewer))
         assert seen.endswith("0000099999")
         assert 10_000 < len(seen) < 262_144
-        feed.tell_output(CALL, "x" * 1_000_000, 0.0)
+        feed.append_output(output(CALL, "x" * 1_000_000))
         assert len(text_of(everything(viewer))) == 1_000_000
         feed.close()
-    assert feed.output.take(0, 10, feed.event_context) is None
+    assert feed.output.take(0, 10) is None

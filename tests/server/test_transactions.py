@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +13,22 @@ from safepoint import Agent, tool
 from safepoint._core.reasons import Reason
 from safepoint.agent.tool_context import ToolContext
 from safepoint.server.app import create_app
-from safepoint.server.cancel_service import cancel_all
 from safepoint.server.config import ServerConfig
-from safepoint.server.managed_run import ManagedRun
-from safepoint.server.requests import CancelRequest, RunRequest
-from safepoint.server.run_manager import RunManager
 from safepoint.serving.apps import Catalog
+from safepoint.serving.cancel_requests import StopRequest
+from safepoint.serving.cancel_service import cancel_all
 from safepoint.serving.ids import SessionKey
+from safepoint.serving.managed_run import ManagedRun
 from safepoint.serving.principal import LOCAL
+from safepoint.serving.run_manager import RunManager
 from safepoint.sessions import MemoryStore, SqliteStore
 from safepoint.sessions.session import Session
 from safepoint.storage.memory import MemoryStorage
 from safepoint.storage.run_records import RunState
+from safepoint.storage.session_data import Change
 from safepoint.storage.sqlite.storage import SqliteStorage
 from safepoint.testing import RuleModel, ScriptedModel, call, run_virtual, say, stall
-from tests.server.server_process import message
+from tests.server.server_process import submission
 from tests.testing.plain_store import PlainStore
 
 KEY = SessionKey("worker", "ann", "s")
@@ -61,7 +62,7 @@ def served(folder: Path, agent: Agent, body: Callable[[RunManager, SqliteStorage
 
 
 async def submit(manager: RunManager, text: str, **more: Any) -> ManagedRun:  # Any: fields of the request
-    managed = await manager.submit(LOCAL, KEY, RunRequest.model_validate(message("s", text, **more)))
+    managed = await manager.submit(LOCAL, KEY, submission("s", text, **more))
     assert isinstance(managed, ManagedRun)
     return managed
 
@@ -112,7 +113,7 @@ def test_a_queued_run_writes_three_times(tmp_path: Path) -> None:
         await reached.wait()
         before = storage.transactions
         second = await submit(manager, "more", ifBusy="queue")
-        first.ask(CancelRequest().point(), Reason("enough"))
+        first.ask(StopRequest().at, Reason("enough"))
         await over(first)
         assert (await over(second)).outcome == "end_turn"
         assert storage.transactions - before == 1 + 3  # the end of the first one is among them
@@ -127,7 +128,7 @@ def test_a_durable_cancel_request_is_one_more(tmp_path: Path) -> None:
         before = storage.transactions
         managed = await submit(manager, "go")
         await reached.wait()
-        [cancelled] = await cancel_all(manager, [managed], CancelRequest(), Reason("enough"))
+        [cancelled] = await cancel_all(manager, [managed], StopRequest(), Reason("enough"))
         assert (cancelled.outcome, cancelled.durable) == ("stopped", True)
         await over(managed)
         assert storage.transactions - before in (2, 3)  # it may share the transaction of the end
@@ -156,9 +157,7 @@ def test_what_a_run_did_to_shared_state_is_stored_with_its_end(tmp_path: Path) -
             managed = await over(await submit(manager, "go"))
             assert managed.outcome == "end_turn"
             assert await storage.shared.shared(["worker/ann"]) == {"user:seen": number}
-            assert [event["actions"]["stateDelta"] for event in managed.feed.whole][-2:].count(
-                {"user:seen": number}
-            ) == 1
+            assert [event.state for event in managed.feed.whole][-2:].count({"user:seen": number}) == 1
         assert (await storage.sessions.load(KEY.stored_as)).state == {"a": 1}
 
     served(tmp_path, Agent("worker", model=model, tools=[remember]), body)
@@ -178,3 +177,16 @@ def test_a_server_takes_a_whole_storage_and_refuses_anything_less(tmp_path: Path
     with pytest.raises(TypeError, match="write one of them"):
         create_app(agents, storage=memory, store=store)
     asyncio.run(store.aclose())
+
+
+class AuditedStore(MemoryStore):
+    """A store whose author looks at every write."""
+
+    async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
+        raise AssertionError("a server would never come here")
+
+
+def test_a_server_refuses_a_store_whose_own_methods_it_would_pass_by() -> None:
+    agents = {"worker": Agent("worker", model=ScriptedModel())}
+    with pytest.raises(TypeError, match=r"AuditedStore replaces append, which a server would not call"):
+        create_app(agents, store=AuditedStore())

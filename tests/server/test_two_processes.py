@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,11 +37,11 @@ def ended(server: ServerProcess, run: str) -> dict[str, Any]:  # Any: JSON
     return dict(found)
 
 
-def napping(server: ServerProcess, session: str) -> Later:
+def napping(server: ServerProcess, session: str, before: str = "") -> Later:
     """A run of that new session, in the middle of a long nap."""
     naps = server.did().count("nap begins")
     server.create(session)
-    caller = server.run_in_thread(session, "nap 30")
+    caller = server.run_in_thread(session, f"{before}nap 30")
     server.until_did("nap begins", naps + 1)
     return caller
 
@@ -265,22 +266,78 @@ def test_a_run_of_the_other_process_is_watched_to_its_end(servers: tuple[ServerP
     assert here.did().count("note seen") == 1
 
 
-def test_an_operator_who_asks_the_wrong_process_is_shown_what_it_knows_and_told_the_rest(
-    servers: tuple[ServerProcess, ServerProcess],
-) -> None:
+def test_an_operator_may_ask_either_process(servers: tuple[ServerProcess, ServerProcess]) -> None:
     here, there = servers
-    here.create("logged")
-    caller = here.run_in_thread("logged", "note logged; nap 30")
-    here.until_did("note logged")
+    caller = napping(here, "logged", before="note logged; ")
     run = here.run_of("logged", "live")
     env = {"SAFEPOINT_URL": f"http://127.0.0.1:{there.port}", "SAFEPOINT_KEY": ""}
     shown = CliRunner().invoke(app, ["logs", run], env=env)
     assert (shown.exit_code, "→ note(text='logged')" in shown.stdout) == (0, True), shown.output
-    steered = CliRunner().invoke(app, ["steer", run, "say more"], env=env)
-    assert (steered.exit_code, "another process has this run" in steered.stderr) == (1, True)
-    assert CliRunner().invoke(app, ["why", run], env=env).stdout == "it is live in another process: ask that one\n"
-    assert here.get(f"/runs/{run}").body["state"] == "live"
+    assert CliRunner().invoke(app, ["why", run], env=env).stdout == "nobody has asked it to stop: it is live\n"
+    steered = CliRunner().invoke(app, ["steer", run, "say more", "--wait", "0.1"], env=env)
+    assert (steered.exit_code, "waiting" in steered.stdout) == (5, True), steered.output
+    answers = [server.get(f"/runs/{run}/why").body for server in servers]
+    assert answers[0] == answers[1]
     here.cancel("logged")
+    caller.answer()
+
+
+def test_a_cancel_in_either_process_is_answered_alike(servers: tuple[ServerProcess, ServerProcess]) -> None:
+    here = servers[0]
+    told: list[dict[str, Any]] = []  # Any: JSON
+    for number, server in enumerate(servers):
+        caller = napping(here, f"alike{number}", before="note alike; ")
+        [run] = server.cancel(f"alike{number}", reason="enough").body["runs"]
+        caller.answer()
+        told.append(run)
+    one, other = told
+    assert one.keys() == other.keys() == {*one} | {"askId", "touched", "orphans", "usage", "stoppedAt"}
+    for same in ("outcome", "durable", "requested", "orphans", "usage"):
+        assert one[same] == other[same], same
+    assert [(call["name"], call["state"]) for call in one["touched"]] == [
+        (call["name"], call["state"]) for call in other["touched"]
+    ]
+
+
+def test_an_ask_is_withdrawn_in_either_process(servers: tuple[ServerProcess, ServerProcess]) -> None:
+    here, there = servers
+    caller = napping(here, "undone")
+    run = here.run_of("undone", "live")
+    for asked, withdrawn in ((here, there), (there, here), (there, there)):
+        [cancel] = asked.cancel("undone", at="after_tools", waitSeconds=0).body["runs"]
+        path = f"/runs/{run}/asks/{cancel['askId']}:withdraw"
+        deadline = time.monotonic() + PATIENCE
+        while (answer := withdrawn.post(path)).status == 404 and time.monotonic() < deadline:
+            time.sleep(0.02)  # the owner has not heard of the ask yet
+        assert (answer.status, answer.body["outcome"]) == (200, "withdrawn"), answer.body
+        assert here.get(f"/runs/{run}/why").body["asked"] == []
+    waiting = Later(lambda: there.cancel("undone", at="after_tools", waitSeconds=PATIENCE))
+    deadline = time.monotonic() + PATIENCE
+    while not here.get(f"/runs/{run}/why").body["asked"] and time.monotonic() < deadline:
+        time.sleep(0.02)
+    [ask] = [line.split("ask=")[1].split()[0] for line in here.log.read_text().splitlines() if "run asked" in line][-1:]
+    assert there.post(f"/runs/{run}/asks/{ask}:withdraw").body["outcome"] == "withdrawn"
+    assert waiting.answer().body["runs"][0]["outcome"] == "withdrawn"
+    assert there.post(f"/runs/{run}/asks/nothing:withdraw").status == 404
+    assert here.cancel("undone").body["status"] == "cancelled"
+    assert there.post(f"/runs/{run}/asks/{ask}:withdraw").status == 404
+    caller.answer()
+
+
+def test_an_owner_that_does_not_answer_is_told_as_that(servers: tuple[ServerProcess, ServerProcess]) -> None:
+    here, there = servers
+    caller = napping(here, "silent")
+    run = here.run_of("silent", "live")
+    assert here.process is not None
+    here.process.send_signal(signal.SIGSTOP)
+    try:
+        told = there.get(f"/runs/{run}/why").body
+        steered = there.post(f"/runs/{run}:steer", {"newMessage": {"parts": [{"text": "say more"}]}, "waitSeconds": 0})
+    finally:
+        here.process.send_signal(signal.SIGCONT)
+    assert (told["reason"], "holding" in told) == ("no answer from the owner within 2 s", False)
+    assert (steered.status, steered.body["detail"]) == (503, "no answer from the owner within 2 s")
+    here.cancel("silent")
     caller.answer()
 
 
@@ -290,12 +347,14 @@ def test_the_run_of_a_killed_process_goes_on_in_the_other_under_its_own_id(
     here, there = servers
     for session in ("orphan", "unwanted"):
         here.create(session)
+    naps = here.did().count("nap begins")
     with here.stream("orphan", "note once; nap 1", onDisconnect="detach") as frames:
         seq, _ = next(iter(frames))
         run = here.run_of("orphan", "live")
         here.run_in_thread("unwanted", "nap 30")
         unwanted = here.run_of("unwanted", "live")
         here.until_did("note once")
+        here.until_did("nap begins", naps + 2)  # what has begun is stored
         here.kill()
     cancelled = there.cancel("unwanted")
     assert cancelled.body["runs"][0]["outcome"] == "stopped"

@@ -7,8 +7,9 @@ import json
 import pytest
 from pydantic import ValidationError
 
+from safepoint.protocols.adk.requests import RunRequest
 from safepoint.server.app import told
-from safepoint.server.requests import CancelRequest, RunRequest
+from safepoint.server.requests import CancelRequest
 
 
 def errors_of(model: type[RunRequest] | type[CancelRequest], body: object) -> ValidationError:

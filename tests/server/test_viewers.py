@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from safepoint.server.feed import Feed
-from safepoint.server.wire_events import EventContext, empty_event
+from safepoint.protocols.adk.events import encode
+from safepoint.serving.events import FeedEvent, MessageEvent, PartialText, RunEnd, Turn
+from safepoint.serving.feed import Feed
 from tests.server.impatient_server import VIEWERS
 from tests.server.server_process import PATIENCE, ServerProcess, calls_and_results, message, texts, until_let_go
 
@@ -126,7 +127,8 @@ def test_a_reader_that_is_slow_has_everything_in_the_end(server: ServerProcess) 
     frames = bytes(read).split(b"\n\n")
     assert b'"usageMetadata"' in frames[-2]
     assert frames[-2].count(b"x") > 5_999_900
-    assert sum(frame.count(b"x") for frame in frames[:-2]) > 5_900_000, "its partials are the same words"
+    poured = sum(frame.count(b"x") for frame in frames[:-2])
+    assert 0 < poured < 6_001_000, "no word twice; once the whole message is there, it takes the place of the rest"
 
 
 def test_who_comes_back_gets_the_stored_events_then_the_words_so_far_then_what_follows(server: ServerProcess) -> None:
@@ -270,58 +272,81 @@ def told(feed: Feed, after: int = 0) -> list[tuple[int, str]]:
     found: list[tuple[int, str]] = []
     with feed.view(after) as viewer:
         while (frame := viewer.take()) is not None:
-            found.append((frame.seq, texts([frame.event])[0] if frame.event.get("partial") else "whole"))
+            found.append((frame.seq, frame.event.text if isinstance(frame.event, PartialText) else "whole"))
     return found
 
 
 def test_words_keep_their_order_and_thoughts_stay_apart() -> None:
-    feed = Feed(EventContext("run_1", "a"))
+    feed = Feed(Turn("run_1", "a"))
     for text, thought in (("hm", True), ("m", True), ("yes", False), (" no", False)):
-        feed.append_partial(0, text, 0.0, thought=thought)
+        feed.append_partial(PartialText(feed.turn, 0, 0.0, text, thought))
     assert told(feed) == [(0, "hmm"), (0, "yes no")]
 
 
 def test_words_of_a_failed_attempt_are_not_told_with_those_of_the_next() -> None:
-    feed = Feed(EventContext("run_1", "a"))
-    feed.append_partial(0, "half an ans", 0.0, thought=False)
+    feed = Feed(Turn("run_1", "a"))
+    feed.append_partial(PartialText(feed.turn, 0, 0.0, "half an ans", False))
     with feed.view() as viewer:
         assert viewer.take() is not None
         feed.begin()
-        feed.append_partial(0, "the answer", 0.0, thought=False)
+        feed.append_partial(PartialText(feed.turn, 0, 0.0, "the answer", False))
         frame = viewer.take()
     assert frame is not None
-    assert texts([frame.event]) == ["the answer"]
+    assert isinstance(frame.event, PartialText)
+    assert frame.event.text == "the answer"
 
 
 def test_no_viewer_is_given_more_words_at_once_than_it_may_hold() -> None:
-    feed = Feed(EventContext("run_1", "a"))
+    feed = Feed(Turn("run_1", "a"))
     for _ in range(10):
-        feed.append_partial(0, "x" * 100_000, 0.0, thought=False)
+        feed.append_partial(PartialText(feed.turn, 0, 0.0, "x" * 100_000, False))
     assert max(len(text) for _, text in told(feed)) <= 400_000
     assert sum(len(text) for _, text in told(feed)) == 1_000_000
 
 
 def test_words_wake_only_who_wants_to_see_them() -> None:
-    feed, words, whole = Feed(EventContext("run_1", "a")), asyncio.Event(), asyncio.Event()
+    feed, words, whole = Feed(Turn("run_1", "a")), asyncio.Event(), asyncio.Event()
     with feed.view(several=words), feed.view(partials=False, several=whole):
-        feed.append_partial(0, "one", 1.0, thought=False)
+        feed.append_partial(PartialText(feed.turn, 0, 0.0, "one", False))
         assert (words.is_set(), whole.is_set()) == (True, False)
-        feed.append(0, empty_event(feed.event_context, 0, 1.0))
+        feed.append(MessageEvent(feed.turn, 0, 1.0))
         assert whole.is_set()
 
 
+def test_an_event_is_encoded_once_for_each_wire_however_many_view_it() -> None:
+    feed, written = Feed(Turn("run_1", "a")), list[str]()
+
+    def count(event: FeedEvent) -> str:
+        written.append("counted")
+        return event.id
+
+    def shout(event: FeedEvent) -> str:
+        written.append("shouted")
+        return event.id.upper()
+
+    with feed.view() as one, feed.view() as two:
+        feed.append(MessageEvent(feed.turn, 0, 1.0))
+        feed.append_partial(PartialText(feed.turn, 1, 1.0, "more"))
+        for encoder in (count, count, shout):
+            with feed.view() as viewer:
+                while (frame := viewer.take()) is not None:
+                    frame.encoded(encoder)
+        assert [one.take(), one.take()] == [two.take(), two.take()]
+    assert sorted(written) == ["counted", "counted", "shouted", "shouted"]
+
+
 def test_half_a_surrogate_pair_can_be_sent() -> None:
-    feed = Feed(EventContext("run_1", "a"))
-    feed.append_partial(0, "\ud83d", 0.0, thought=False)
+    feed = Feed(Turn("run_1", "a"))
+    feed.append_partial(PartialText(feed.turn, 0, 0.0, "\ud83d", False))
     with feed.view() as viewer:
         frame = viewer.take()
     assert frame is not None
-    assert json.loads(frame.text.encode())["content"]["parts"] == [{"text": "\ud83d"}]
+    assert json.loads(frame.encoded(encode).encode())["content"]["parts"] == [{"text": "\ud83d"}]
 
 
 def test_the_feed_tells_when_the_first_viewer_comes_and_the_last_one_leaves() -> None:
     heard: list[bool] = []
-    feed, other = Feed(EventContext("run_1", "a"), watched=heard.append), Feed(EventContext("run_2", "a"))
+    feed, other = Feed(Turn("run_1", "a"), watched=heard.append), Feed(Turn("run_2", "a"))
     first, second = feed.view(), feed.view()
     first.leave()
     first.leave()
@@ -338,11 +363,11 @@ async def _waits(feed: Feed) -> bool:
     with feed.view() as viewer:
         waiting = asyncio.create_task(viewer.wait())
         await asyncio.sleep(0)
-        feed.append(0, empty_event(feed.event_context, 0, 0.0), last=True)
+        feed.append(MessageEvent(feed.turn, 0, 0.0, end=RunEnd("end_turn")))
         await waiting
         frame = viewer.take()
     return frame is not None and frame.last
 
 
 def test_who_waits_is_woken_and_sees_that_it_is_the_last() -> None:
-    assert asyncio.run(_waits(Feed(EventContext("run_1", "a"))))
+    assert asyncio.run(_waits(Feed(Turn("run_1", "a"))))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from safepoint import (
     check_history,
     tool,
 )
+from safepoint.agent.base import BaseAgent
 from safepoint.sessions import MemoryStore, Session, Store
 from safepoint.sessions.sealing import sealed
 from safepoint.testing import call, run_virtual, say
@@ -42,16 +44,19 @@ async def left_by_a_crash(store: Store) -> Checkpoint:
 
 
 class World:
-    """Effects, and a gate that `slow` waits for."""
+    """Effects, a gate that `slow` waits for, and one that every effect waits for, which is open until it is cleared."""
 
     def __init__(self) -> None:
         self.posted: list[int] = []
         self.gate = asyncio.Event()
         self.waiting = asyncio.Event()
+        self.may_post = asyncio.Event()
+        self.may_post.set()
 
         @tool
         async def post(x: int) -> str:
             """Change the world."""
+            await self.may_post.wait()
             self.posted.append(x)
             return f"posted {x}"
 
@@ -69,11 +74,13 @@ class World:
         model = StepModel(call("post", x=first), call("post", x=first + 1), say(f"{name} is done"))
         return Agent(name, model=model, tools=[self.post])
 
-    async def stopped(self, agent: Agent, session: Session) -> None:
+    async def stopped(self, agent: BaseAgent[None, Any], session: Session) -> None:  # Any: of any output
         """Run it until the first effect has happened, and stop it there, with everything below."""
+        self.may_post.clear()
         async with agent.start("go", session=session) as run:
             await self.waiting.wait()
             run.cancel(SafePoint.AFTER_TOOLS, recursive=True, within=1)
+            self.may_post.set()
 
 
 @both_stores
@@ -150,9 +157,7 @@ def test_a_branch_that_a_dead_run_had_not_come_to_goes_on_where_it_was_stopped(k
         async with opened(kind, tmp_path) as store:
             session = await Session.create(store, "s")
             both = Parallel("both", [slow, world.poster("poster", 1)])
-            async with both.start("go", session=session) as run:
-                await world.waiting.wait()
-                run.cancel(SafePoint.AFTER_TOOLS, recursive=True, within=1)
+            await world.stopped(both, session)
             assert world.posted == [1]
             one_by_one = Parallel("both", [slow, world.poster("poster", 1)], limit=1)
             async with one_by_one.start(checkpoint=session.checkpoint, session=session) as again:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from safepoint import Agent, SafePoint, tool
-from safepoint.history.encoding import encode_message
+from safepoint.history.json_codec import encode_message
 from safepoint.history.parts import user_message
 from safepoint.sessions import MemoryStore, Session, SqliteStore
 from safepoint.sessions.store import Store

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import threading
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, cast
 
@@ -30,6 +31,13 @@ def with_storage(path: Path, body: Callable[[SqliteStorage], Awaitable[None]], *
             await storage.aclose()
 
     asyncio.run(main())
+
+
+def write_on_another_loop(storage: SqliteStorage, session_id: str) -> None:
+    """Blocks this loop until the writer has answered; what was submitted before is answered before."""
+    thread = threading.Thread(target=lambda: asyncio.run(storage.sessions.create(session_id, {})))
+    thread.start()
+    thread.join()
 
 
 @contextmanager
@@ -168,10 +176,46 @@ def test_how_much_is_survived_is_an_option(tmp_path: Path, synchronous: Synchron
     async def main() -> None:
         storage = SqliteStorage(tmp_path / "a.db", synchronous=synchronous)
         writer = storage._writer  # pyright: ignore[reportPrivateUsage]  # the setting is its connection's own
-        found = await writer.submit(lambda db: db.execute("PRAGMA synchronous").fetchone())
+        found = await writer.submit(lambda db: db.execute("PRAGMA synchronous").fetchone()).future
         assert found == (expected,)
         await storage.aclose()
 
     asyncio.run(main())
     with pytest.raises(ValueError, match="NORMAL"):
         SqliteStorage(tmp_path / "b.db", synchronous=cast("Synchronous", "OFF"))
+
+
+def test_a_reader_waits_for_no_write_whose_cancelled_caller_was_answered_in_that_moment(tmp_path: Path) -> None:
+    """The answer is on its way to the loop when the caller is cancelled: it finds a future that has ended."""
+
+    async def body(storage: SqliteStorage) -> None:
+        await storage.sessions.create("s", {})
+        writing = asyncio.ensure_future(storage.commit(CreateSession("t", {"x": 1})))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        write_on_another_loop(storage, "later")
+        writing.cancel()
+        with suppress(asyncio.CancelledError):
+            await writing
+        async with asyncio.timeout(20):
+            assert (await storage.sessions.load("t")).state == {"x": 1}
+
+    with_storage(tmp_path / "a.db", body)
+
+
+def test_a_reader_waits_for_the_write_of_a_caller_that_was_cancelled(tmp_path: Path) -> None:
+    async def body(storage: SqliteStorage) -> None:
+        await storage.sessions.create("s", {})
+        with locked(tmp_path / "a.db"):
+            writing = asyncio.ensure_future(storage.commit(CreateSession("t", {"x": 1})))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            writing.cancel()
+            with suppress(asyncio.CancelledError):
+                await writing
+            reading = asyncio.ensure_future(storage.sessions.load("t"))
+            done, _ = await asyncio.wait({reading}, timeout=0.1)
+            assert not done
+        assert (await reading).state == {"x": 1}
+
+    with_storage(tmp_path / "a.db", body)

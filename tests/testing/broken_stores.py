@@ -151,7 +151,7 @@ class HidesItsEpoch(Applying):
 
 
 class ReleasesForAnybody(PlainStore):
-    """a release by somebody else does nothing"""
+    """a release by another claimant does nothing"""
 
     async def release(self, session_id: str, claimant: str) -> None:
         self._claimed.pop(session_id, None)

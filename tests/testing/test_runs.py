@@ -32,7 +32,8 @@ async def play(seconds: float | None) -> RunResult[str]:
     model = ScriptedModel(call("look"), call("look"), say("done"))
     async with Agent("looker", model=model, tools=[look]).start("go") as run:
         if seconds is not None:
-            await pass_time(seconds)
+            if seconds:
+                await pass_time(seconds)
             run.cancel()
         return await run.wait()
 

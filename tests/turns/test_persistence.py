@@ -391,7 +391,7 @@ def test_a_record_is_read_as_it_was_written_or_not_at_all() -> None:
     stored = StoredLoop((StoredItem(1, '"a"'), StoredItem(2, '"b"')), (), (Message("user", (Text("hi"),)),), 2)
     data = encode(stored)
     assert decode(data) == stored
-    for broken in (b"", b"x", data[:-1], data.replace(b"turns 2 ", b"turns 3 "), data.replace(b"hi", b"ho")):
+    for broken in (b"", b"x", data[:-1], data.replace(b"turns 3 ", b"turns 4 "), data.replace(b"hi", b"ho")):
         with pytest.raises(StoreCorrupt):
             decode(broken)
 

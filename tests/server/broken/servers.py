@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,14 +15,15 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from safepoint import Agent, tool
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.journal import Ended
+from safepoint.protocols.adk.events import encode, event_json
+from safepoint.protocols.adk.requests import RunRequest
 from safepoint.server.app import create_app
 from safepoint.server.config import ServerConfig
-from safepoint.server.feed import Feed, Frame, Viewer
-from safepoint.server.managed_run import ManagedRun
-from safepoint.server.requests import RunRequest
-from safepoint.server.run_manager import RunManager
-from safepoint.server.wire_events import EventContext, message_event
+from safepoint.serving.events import MessageEvent, Turn
+from safepoint.serving.feed import Feed, Frame, Viewer
 from safepoint.serving.ids import SessionKey
+from safepoint.serving.managed_run import ManagedRun
+from safepoint.serving.run_manager import RunManager
 from safepoint.sessions import SessionDispatcher
 from safepoint.sessions.dispatch import IfBusy
 from safepoint.storage.memory import MemoryStorage
@@ -152,10 +152,9 @@ def d05(folder: Path) -> FastAPI:
     async def raw(request: Request, app: str, user: str, session: str) -> dict[str, Any]:  # Any: JSON
         manager: RunManager = request.app.state.manager
         stored = await manager.storage.sessions.load(SessionKey(app, user, session).stored_as)
-        event_context = EventContext("raw", "raw")
-        return {
-            "events": [message_event(event_context, place, each, 0.0) for place, each in enumerate(stored.messages)]
-        }
+        raw = Turn("raw", "raw")
+        told = (MessageEvent(raw, position, 0.0, each) for position, each in enumerate(stored.messages))
+        return {"events": [event_json(event) for event in told]}
 
     return first(app, router)
 
@@ -269,7 +268,7 @@ def d11(folder: Path) -> FastAPI:
         manager: RunManager = request.app.state.manager
         assert body.app_name is not None
         key = SessionKey(body.app_name, body.user_id, body.session_id)
-        managed = await manager.submit(request.scope["safepoint.principal"], key, body)
+        managed = await manager.submit(request.scope["safepoint.principal"], key, body.submission())
         assert isinstance(managed, ManagedRun)
         viewer = Hoarding(managed.feed, 0)
         managed.feed.enter(viewer)
@@ -277,7 +276,7 @@ def d11(folder: Path) -> FastAPI:
         async def frames() -> AsyncIterator[str]:
             while not viewer.over or viewer.hoard:
                 while (frame := viewer.take()) is not None:
-                    yield f"data: {json.dumps(frame.event)}\n\n"
+                    yield f"data: {frame.encoded(encode)}\n\n"
                 if not viewer.over:
                     await viewer.wait()
 

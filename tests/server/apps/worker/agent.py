@@ -17,7 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from safepoint import Agent, AskFirst, Hooks, Run, ToolCall, ToolContext, tool
-from safepoint.history.encoding import encode_message
+from safepoint.history.json_codec import encode_message
 from safepoint.models import CallDelta, Chunk, Finish, ModelRequest, ReasoningDelta, TextDelta
 
 TOOLS = {
