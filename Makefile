@@ -4,6 +4,7 @@
 
 BIN := .venv/bin
 READY := .venv/.ready
+LOCAL := .venv-chat
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 # Twice as many as there are cores: the tests of whole processes wait for most of their time.
 WORKERS ?= $(shell expr $(CORES) \* 2)
@@ -42,6 +43,23 @@ test-everywhere: $(READY) ## cancel every entry at every await, where `make test
 test-browser: $(READY) ## the tests that need a browser: chromium, Chrome, or playwright's
 	$(BIN)/pytest -m browser
 
+.PHONY: test-postgres
+test-postgres: $(READY) ## the tests that need PostgreSQL, which a wheel brings
+	$(BIN)/pytest -m postgres
+
+.PHONY: test-protocols
+test-protocols: $(READY) build/protocols/.ready ## other people's clients of the protocols, which npm installs into build/protocols
+	$(BIN)/pytest -m protocols
+
+build/protocols/.ready: tests/protocols/package.json
+	@mkdir -p $(@D) && cp $< $(@D)/
+	@npm install --prefix $(@D) --no-audit --no-fund --loglevel error
+	@touch $@
+
+.PHONY: test-terminal
+test-terminal: $(READY) ## the chat and the tour in a real terminal
+	$(PYTEST) -n $(WORKERS) -m terminal tests/terminal
+
 .PHONY: test-cold
 test-cold: $(READY) ## docs, examples and whole processes once more, each in a new Python instead of a forked one
 	SAFEPOINT_COLD=1 $(PYTEST) -n $(WORKERS) tests/docs tests/examples tests/process tests/test_program.py
@@ -73,6 +91,24 @@ proof: $(READY) ## run the long proofs and show their reports
 mutants: $(READY) ## break the core and the closing of histories on purpose, and see whether a test notices
 	$(BIN)/python -m tests.mutation
 
+# The site is read from the disk: open build/site/index.html. The theme's notice about its successor is not for readers.
+.PHONY: docs
+docs: $(READY) ## build the documentation site into build/site, and fail for a dead link
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open build/site/index.html"
+
+.PHONY: docs-serve
+docs-serve: $(READY) ## the site at localhost:8001, built again when a page changes
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr localhost:8001
+
+.PHONY: figures
+figures: $(READY) ## draw the figures of the guides again
+	$(BIN)/python -m docs.scripts.figures
+
+.PHONY: test-docs
+test-docs: $(READY) ## build the site and follow every link in it
+	$(BIN)/pytest -m site
+
 .PHONY: changelog
 changelog: $(READY) ## show what the next release changes; VERSION=0.2.0 writes it to CHANGELOG.md and takes the fragments away
 	$(BIN)/towncrier build --yes $(if $(VERSION),--version $(VERSION),--draft --version next)
@@ -93,9 +129,25 @@ bench-quick: $(READY) ## the same in a short form, to see that it works; the REA
 bench-ours: $(READY) ## run our own benchmarks: each measures one part of Safepoint
 	$(BIN)/python -m bench
 
+.PHONY: tour
+tour: $(LOCAL)/.ready ## stop an agent six times in two minutes, without a model
+	@$(LOCAL)/bin/safepoint tour
+
+.PHONY: recording
+recording: $(READY) ## play the tour in a terminal and write docs/pictures/tour.svg
+	$(BIN)/python -m tests.terminal.record
+
 .PHONY: chat
-chat: $(READY) ## talk to an agent in the terminal, and stop it
-	$(BIN)/python -m safepoint.cli.chat
+chat: $(LOCAL)/.ready ## talk to an agent in the terminal, and stop it; installs what it needs, about 160 MB
+	@$(LOCAL)/bin/safepoint chat $(WITH)
+
+# A small environment of its own: who wants to try a chat does not wait for the tools of developers.
+$(LOCAL)/.ready: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Safepoint needs Python 3.11 or newer; say which one: make PYTHON=python3.12 chat" >&2; exit 1; }
+	@echo "Installing what the chat needs into $(LOCAL) (about 160 MB, once) ..."
+	@"$(PYTHON)" -m venv $(LOCAL)
+	@$(LOCAL)/bin/python -m pip install --disable-pip-version-check -e '.[local]'
+	@touch $@
 
 # A venv made by uv has no pip in it, so without uv it is made anew.
 $(READY): pyproject.toml
