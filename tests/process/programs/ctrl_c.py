@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import threading
 import time
+from types import FrameType
 
 from safepoint import Agent, Hooks, tool
 from safepoint._core.asks import Ask
 from safepoint.agent.hooks import AnyRun
+from safepoint.agent.sync_streamed import SyncStreamed
 from safepoint.errors import CtrlC
 from safepoint.events import RunEnded
 from safepoint.testing import ScriptedModel, call, say, stall
@@ -17,32 +20,56 @@ from safepoint.tools.base import BaseTool
 from tests.process.programs.telling import tell, tell_result
 
 LONG = 30.0
+NEXT = SyncStreamed.__next__.__code__  # where a stream waits for its next event
+
+
+def ready(waited: float = 0.2) -> None:
+    """Tell READY, and of a stream only once it waits for an event: between two events Ctrl-C is the program's own."""
+    if "stream_sync" not in sys.argv:
+        tell("READY")
+        return
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def wait_for_the_reader() -> None:
+        place: FrameType | None = None
+        since = time.monotonic()
+        while time.monotonic() - since < waited:
+            frame = sys._current_frames().get(main)  # pyright: ignore[reportPrivateUsage]  # documented, despite its name
+            while frame is not None and frame.f_code is not NEXT:
+                frame = frame.f_back
+            if frame is None or frame is not place:
+                place, since = frame, time.monotonic()
+            time.sleep(waited / 20)
+        tell("READY")
+
+    threading.Thread(target=wait_for_the_reader, daemon=True).start()
 
 
 @tool
 async def task() -> str:
-    tell("READY")
+    ready()
     await asyncio.sleep(LONG)
     return "late"
 
 
 @tool
 def thread() -> str:
-    tell("READY")
+    ready()
     time.sleep(LONG)
     return "late"
 
 
 @tool(on_cancel="finish", grace=8)
 async def finish() -> str:
-    tell("READY")
+    ready()
     await asyncio.sleep(LONG)
     return "late"
 
 
 @tool
 async def busy() -> str:
-    tell("READY")
+    ready()
     began = time.monotonic()
     while time.monotonic() - began < LONG:
         pass
@@ -51,7 +78,7 @@ async def busy() -> str:
 
 @tool
 async def in_executor() -> str:
-    tell("READY")
+    ready()
     await asyncio.to_thread(time.sleep, 3)
     return "late"
 
@@ -68,7 +95,7 @@ async def _swallow() -> None:
 async def leaves_a_stubborn_task() -> str:
     leftovers.append(asyncio.create_task(_swallow()))
     await asyncio.sleep(0)
-    tell("READY")
+    ready()
     await asyncio.sleep(LONG)
     return "late"
 
@@ -93,7 +120,7 @@ def wait(agent: Agent, way: str) -> None:
 
 def main(what: str, way: str = "run_sync") -> None:
     tools: list[BaseTool] = [task, thread, finish, busy, in_executor, leaves_a_stubborn_task]
-    silent = stall(on_reached=lambda: tell("READY"))
+    silent = stall(on_reached=ready)
     model = ScriptedModel([say("Once"), silent] if what == "model" else call(what), say("fine"))
     agent = Agent("patient", model=model, tools=tools, hooks=[Listening()])
     try:
