@@ -130,7 +130,7 @@ def test_a_steer_that_nobody_has_heard_yet_is_told_as_that(operator: Operator) -
 
 def test_why_tells_a_run_that_nobody_stopped_from_one_that_is_on_its_way(operator: Operator) -> None:
     run, caller = operator.napping("why")
-    assert operator.cli("why", run).stdout == "nobody has asked it to stop: it is live\n"
+    assert operator.cli("why", run).stdout == "no stop was asked for: the run is live\n"
     assert operator.cli("stop", run, "--at", "after_tools", "--wait", "0").exit_code == 5
     told = operator.cli("why", run).stdout
     assert told.startswith("it has not come to where it is to stop: after_tools; it waits for\nNAME")

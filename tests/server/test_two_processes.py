@@ -273,7 +273,7 @@ def test_an_operator_may_ask_either_process(servers: tuple[ServerProcess, Server
     env = {"SAFEPOINT_URL": f"http://127.0.0.1:{there.port}", "SAFEPOINT_KEY": ""}
     shown = CliRunner().invoke(app, ["logs", run], env=env)
     assert (shown.exit_code, "→ note(text='logged')" in shown.stdout) == (0, True), shown.output
-    assert CliRunner().invoke(app, ["why", run], env=env).stdout == "nobody has asked it to stop: it is live\n"
+    assert CliRunner().invoke(app, ["why", run], env=env).stdout == "no stop was asked for: the run is live\n"
     steered = CliRunner().invoke(app, ["steer", run, "say more", "--wait", "0.1"], env=env)
     assert (steered.exit_code, "waiting" in steered.stdout) == (5, True), steered.output
     answers = [server.get(f"/runs/{run}/why").body for server in servers]

@@ -98,7 +98,7 @@ async def _serve(options: AcpOptions, target: Target, storage: Storage, frames: 
     from safepoint.serving.run_manager import RunManager
 
     name = target.agent.name if is_id(target.agent.name) else _FALLBACK_NAME
-    # A run whose editor has gone is closed as it is: nobody would see it go on.
+    # A run whose editor has gone is closed as it is: no editor would see it go on.
     config = ServingConfig(on_crash=OnCrash.SEAL, resume_on_start=False)
     manager = RunManager(Catalog.of({name: target.agent}), storage, config)
     sweeper = LeaseSweeper(manager)

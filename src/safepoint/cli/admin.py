@@ -253,7 +253,7 @@ def _not_held(told: WhyTold) -> str:
     if asked is None:
         return f"it is {state} in another process: {told.reason or 'ask that one'}"
     if not asked:
-        return f"nobody has asked it to stop: it is {state}"
+        return f"no stop was asked for: the run is {state}"
     if {"now", "force"} & set(asked):
         return "nothing holds it: it is stopping"
     return f"it has not come to where it is to stop: {', '.join(asked)}"
@@ -294,7 +294,7 @@ def _reply(client: ServerClient, run: str, text: str | None) -> dict[str, object
 
 
 def _answer(kind: str, text: str) -> str | bool:
-    """Whoever is asked whether a call may be made says yes or no; other words would be the reason of a no."""
+    """The answer to an approval is yes or no; other words would be the reason of a no."""
     if kind == "interrupt":
         return text
     return {"yes": True, "y": True, "no": False, "n": False}.get(text.strip().lower(), text)
@@ -354,7 +354,7 @@ def _add(app: typer.Typer, kind: type[T], command: Callable[[T], None]) -> None:
             command(options)
         except Trouble as trouble:
             fail(str(trouble), trouble.code)
-        except BrokenPipeError:  # whoever read our output has left; Python would complain again when it flushes
+        except BrokenPipeError:  # the reader of our output has left; Python would complain again when it flushes
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
 

@@ -1,6 +1,6 @@
 """A server, as operators talk to it: plain HTTP/1.1 from the standard library, one connection for each request.
 
-Whatever goes wrong becomes a `Trouble`: one line for the operator, and the exit code that says which kind it was.
+Every failure becomes a `Trouble`: one line for the operator, and the exit code that says which kind it was.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def checked_url(url: str) -> SplitResult:
 
 @dataclass(frozen=True)
 class Answer:
-    """`json`: as it came, of whatever shape. `link`: the header of that name, where a list tells how it goes on."""
+    """`json`: as it came, of any shape. `link`: the header of that name, where a list tells how it goes on."""
 
     json: Any  # Any: JSON
     address: str
@@ -171,7 +171,7 @@ def _words(detail: Any) -> str:  # Any: JSON
 
 
 def _frames(lines: Iterator[bytes]) -> Iterator[str]:
-    """The data of each frame of a stream; comments and what nobody here knows are left out."""
+    """The data of each frame of a stream; comments and unknown fields are left out."""
     data: list[str] = []
     for raw in lines:
         name, _, value = raw.decode("utf-8", "replace").rstrip("\r\n").partition(":")

@@ -31,7 +31,7 @@ def add(
     admin: Annotated[bool, typer.Option("--admin", help="it opens everybody's")] = False,
     data: Data = _DATA,
 ) -> None:
-    """Make a key and show it. It is not stored: this is the only time that anybody sees it."""
+    """Make a key and show it. It is not stored: this is the only time that it is shown."""
     with _keys(data) as keys:
         typer.echo(keys.add(name, user=user, admin=admin))
     typer.echo("Keep it now: it can't be shown again. Send it as `Authorization: Bearer KEY`.", err=True)

@@ -1,6 +1,6 @@
 """`safepoint mcp`: agents, and Safepoint's own tools, for an MCP client that starts this process.
 
-Whatever is wrong is found before the first frame, and told in one line on stderr.
+Errors are found before the first frame, and told in one line on stderr.
 """
 
 from __future__ import annotations

@@ -58,6 +58,6 @@ def _default(field: dataclasses.Field[Any]) -> Any:  # Any: as above
 
 
 def fail(message: str, code: int = MISUSED) -> NoReturn:
-    """One line on stderr, and the exit code. Servers wrote parts of it, of whatever kind they are."""
+    """One line on stderr, and the exit code. Parts of it come from a server, so it is sanitised."""
     typer.echo(f"safepoint: {sanitize(' '.join(message.split()))}", err=True)
     raise typer.Exit(code)

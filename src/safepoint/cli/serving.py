@@ -1,6 +1,6 @@
 """`safepoint serve`: from what was written on the command line to a server that answers.
 
-Whatever is wrong is found before a socket is served, and told in one line.
+Errors are found before a socket is served, and told in one line.
 """
 
 from __future__ import annotations

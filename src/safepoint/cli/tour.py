@@ -89,7 +89,7 @@ async def book_room(city: str, nights: int, ctx: ToolContext[None]) -> str:
 
 @tool
 def parse_logs(night: int) -> str:
-    """Block a thread that listens to nobody."""
+    """Block a thread that ignores its cancel flag."""
     time.sleep(8)
     return "parsed"
 

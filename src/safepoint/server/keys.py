@@ -1,9 +1,9 @@
 """API keys: who may call, kept as hashes in one file.
 
 A key is 256 random bits and is shown once, when it is made. The file has only its SHA-256: a slow hash would protect
-words that somebody could guess, and nobody guesses these. The file is read again whenever it changes, so a revoked key
-is refused from the next request on. Once keys are needed they stay needed: a file that is gone or can't be read lets
-nobody in.
+words that an attacker could guess, and these are random. The file is read again whenever it changes, so a revoked key
+is refused from the next request on. Once keys are needed they stay needed: a file that is gone or can't be read
+refuses every request.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class KeyFile:
     def add(self, name: str, *, user: str | None = None, admin: bool = False) -> str:
         """The new key. Only its hash is stored, so it cannot be shown again. Raises `KeyProblem`, `BadId`."""
         if admin == (user is not None):
-            raise KeyProblem("a key is either somebody's or an admin's: write --user U or --admin")
+            raise KeyProblem("a key belongs to a user or to an admin: write --user U or --admin")
         if check_id("key", name) == LOCAL.name:
             raise KeyProblem(f"the name {name!r} means a caller without a key: choose another one")
         secret = f"sp_{secrets.token_urlsafe(32)}"
@@ -125,7 +125,7 @@ class KeyFile:
         try:
             self._keys = _read(self.path)
         except KeyProblem as problem:
-            _log.error("nobody is let in until this is mended: %s", problem)
+            _log.error("every request is refused until this is mended: %s", problem)
             self._keys, self.needed = {}, True
         self.needed = self.needed or bool(self._keys)
 

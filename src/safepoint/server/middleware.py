@@ -468,7 +468,7 @@ class AccessLogMiddleware:
             fields = {"method": method, "path": path, "status": status, "seconds": round(seconds, 6), "by": by}
             extra = {"event": "request", **fields}
             _access_log.info(
-                "%s %s %d %.1f ms by %s", method, path, status, seconds * 1000, by or "nobody", extra=extra
+                "%s %s %d %.1f ms by %s", method, path, status, seconds * 1000, by or "no one", extra=extra
             )
 
 

@@ -8,8 +8,8 @@ runs; the third leaves there and then, as if the process had been killed.
                            └──signal──▶ forcing ──all runs are over──▶ leaving
                                            └──signal──▶ gone
 
-A run that does not end in time, because the store hangs, does not hold the exit: its record stays open, and whoever
-starts next finds it as after a crash. Nothing is cancelled on the way out that could record something else.
+A run that does not end in time, because the store hangs, does not hold the exit: its record stays open, and
+the next process finds it as after a crash. Nothing is cancelled on the way out that could record something else.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     over       each run stops NOW
 
 A lease that is renewed in time takes the first kind of stop back, from every run that has not acted on it. What was
-stopped is suspended, not cancelled: whoever is alive picks it up under its own id, this process among them.
+stopped is suspended, not cancelled: any live process may continue it under its own id, this one among them.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class LeaseSweeper:
                 answer = self._tell(number, managed, ask(managed, request, reason, stored.ask.get("id")), request)
         except NotFound:  # that part of the run is over, or never was
             answer = self._manager.storage.runs.answer_cancel(number, {"outcome": None})
-        except Exception:  # whatever is wrong with one request, the others are heard, and this process goes on
+        except Exception:  # one bad request must not keep the others from being read
             _log.exception("the run %s could not be cancelled as requested", stored.run_id)
             return True
         self._spawn(answer, stored)
@@ -244,7 +244,7 @@ class LeaseSweeper:
             _log.error("the run %s waits for its app: %s", run_id, error)
             self._left_alone[run_id] = record.epoch
             done = True
-        except Exception:  # whatever is wrong with one of them, the others are looked after
+        except Exception:  # one bad run must not keep the others from being checked
             _log.exception("the run %s could not be picked up yet", run_id)
             done = False
         if done:
@@ -258,5 +258,5 @@ def _logged_failures() -> Generator[None]:
         yield
     except (StoreError, TimeoutError) as error:
         _log.error("runs of other processes could not be looked after: %s", error)
-    except Exception:  # a process that hears no cancels any more is worse than whatever this is
+    except Exception:  # a process that reads no more cancel requests would be worse than any error here
         _log.exception("runs of other processes could not be looked after")

@@ -133,7 +133,7 @@ class RunLookup:
         try:
             async with self._manager.storage.changes(run=run_id, session=record.session, every=_LOOK) as changes:
                 async for _ in changes:
-                    # The record first: whatever is stored when it has ended is all there is.
+                    # The record first: once it has ended, no further event is stored.
                     record = await self._manager.storage.runs.get(run_id) or replace(record, state=RunState.ENDED)
                     await self._tell(record, feed)
                     if record.state not in _UNDER_WAY or self._manager.draining or not feed.viewers:

@@ -100,7 +100,7 @@ class SessionDispatcher:
     ) -> Sent[OutT]:
         """As `send`, for a run of this session that was made and not started; its result also if it failed.
 
-        `on_turn` is awaited before the run starts, `on_over` when it has ended and before anybody else has the turn;
+        `on_turn` is awaited before the run starts, `on_over` when it has ended and before another message has the turn;
         `on_joined` is told which run the message has joined instead.
         Cancellation: as for `send`. A run that never had its turn is discarded.
         """

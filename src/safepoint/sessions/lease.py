@@ -96,7 +96,7 @@ class SessionLease:
 
     async def _release(self, claimant: str) -> None:
         """Bounded. If it fails, this process keeps the session and may use it. Cancellation: likewise."""
-        with suppress(Exception):  # whatever a store may raise
+        with suppress(Exception):  # a store of the user's own may raise anything
             async with asyncio.timeout(_PATIENCE):
                 await self._store.release(self._id, claimant)
             self.released(claimant)

@@ -19,7 +19,7 @@ from safepoint.storage.run_records import RunRecord
 Topic: TypeAlias = tuple[str, str]
 # Which worker owns the run that a request is for is not known where the request is stored: all of them look.
 ANY_WORKER = "*"
-# Whatever differs after somebody has written.
+# Any value that differs after a write.
 Stamp: TypeAlias = Callable[[], Awaitable[object]]
 
 

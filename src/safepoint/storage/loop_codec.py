@@ -75,7 +75,7 @@ def decode(data: bytes) -> StoredLoop:
         raise StoreCorrupt("the loop's record is damaged: its digest does not fit; it was left as it is")
     try:
         return _from_record_1(_RECORD_1.decode(body)) if words[1] == "1" else _from_record(_RECORD.decode(body))
-    except Exception as error:  # whatever else is wrong with it
+    except Exception as error:  # any other fault of the stored value
         raise StoreCorrupt(f"the loop's record can't be read: {error!r}; it was left as it is") from error
 
 

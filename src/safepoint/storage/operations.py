@@ -1,7 +1,7 @@
 """Everything that can be asked of a storage, as frozen values: operations, which change something, and queries.
 
 `await storage.commit(operation, …)` is one unit of work: all of its operations happen, in their order, in one
-transaction, or none does. Whatever has to be decided is decided inside it: that a session is free, that an epoch is
+transaction, or none does. Decisions are made inside it: that a session is free, that an epoch is
 current, that an idempotency key is new. Because a unit of work is data, a storage may run it in a writer thread or as
 one statement of a database server, and may run it again after an answer was lost.
 

@@ -41,7 +41,7 @@ class SessionCalls(Protocol):
         ...
 
     async def release(self, session_id: str, claimant: str) -> None:
-        """Give it back. Does nothing if somebody else has it by now."""
+        """Give it back. Does nothing if another owner has it by now."""
         ...
 
     async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:

@@ -98,7 +98,7 @@ def _inside(stored: Stored, key: str, fact: Fact) -> Stored:
     run = stored.runs[-1]
     inner = Stored(stored.messages, {}, times=stored.times) if isinstance(fact, Opened) else run.inside.get(key)
     if inner is None or run.ended:
-        return stored  # nobody knows how it began
+        return stored  # how it began is not recorded
     return _with_last(stored, replace(run, inside={**run.inside, key: apply(inner, fact)}))
 
 

@@ -37,7 +37,7 @@ _WITH_SUBCOMMANDS: Final = frozenset(
         "yarn",
     ]
 )
-# Programs that run whatever their arguments say: allowed only as they stand.
+# Programs that run what their arguments say: allowed only with the same arguments.
 _RUN_ANYTHING: Final = frozenset(
     [
         "awk",

@@ -36,7 +36,7 @@ class Archive:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.history = folder / "history"
-        self.history.touch(mode=0o600)  # commands and messages are nobody else's business
+        self.history.touch(mode=0o600)  # commands and messages are private
         self._storage = SqliteStorage(folder / "chats.db")
         os.chmod(folder, 0o700)
 

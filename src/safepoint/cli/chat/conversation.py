@@ -287,7 +287,7 @@ class Conversation:
                 node.cancel(SafePoint.NOW, reason=Reason("stopped in the tree", Source.USER))
 
     def stop_lines(self) -> list[Line]:
-        """What the stop waits for, and what the next press would do. Empty while nobody has asked."""
+        """What the stop waits for, and what the next press would do. Empty while no stop was asked for."""
         run, signs = self.run, self.view.look.signs
         if run is None or self.level is Level.NONE:
             return []

@@ -110,7 +110,7 @@ class PlainView:
         self._err.write(f"? {sanitize(what)}\n")
         if not self.interactive:
             self._err.write("x there is no terminal to ask at, so the answer is no\n")
-            return False if request is not None or question.kind != "interrupt" else "nobody can answer here"
+            return False if request is not None or question.kind != "interrupt" else "no person can answer here"
         self._err.write(f"  {'y once, a always, n no, or say why not' if request is not None else 'your answer'}\n")
         self.prompt()
         async with asyncio.TaskGroup() as group:

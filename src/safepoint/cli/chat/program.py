@@ -43,7 +43,7 @@ def greeting(target: Target, look: Look) -> list[Line]:
 
 
 class ChatProgram:
-    """One chat, whatever shows it. `exit_code` is set once the person has left."""
+    """One chat, independent of the screen that shows it. `exit_code` is set once the person has left."""
 
     def __init__(self, target: Target, archive: Archive, folder: Path) -> None:
         self._target, self._archive, self._folder = target, archive, folder

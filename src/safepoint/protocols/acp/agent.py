@@ -94,7 +94,7 @@ class AcpAgent:
     # -- sessions ------------------------------------------------------------------------------------------------------
 
     async def _initialize(self, _: RequestId, request: schema.InitializeRequest) -> schema.InitializeResponse:
-        """Whatever version the client has: this is the one that is spoken here."""
+        """Answer with the one version that is spoken here, also to a client that has another."""
         return schema.InitializeResponse(
             protocol_version=PROTOCOL_VERSION,
             agent_info=schema.Implementation(name="safepoint", title=self._app, version=metadata.version("safepoint")),

@@ -51,7 +51,7 @@ async def _opened(server: ClientServer, stack: AsyncExitStack) -> Sequence[BaseT
             return await stack.enter_async_context(found)
     except TimeoutError as error:
         raise _refused(server, f"it did not answer within {OPENING_SECONDS:g} s") from error
-    except Exception as error:  # whatever the server, its command or the missing extra raises
+    except Exception as error:  # the server, its command or the missing extra may raise anything
         raise _refused(server, str(error) or type(error).__name__) from error
 
 

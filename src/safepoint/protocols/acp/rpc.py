@@ -179,7 +179,7 @@ class RpcConnection:
     def _settle(self, id: RequestId, frame: Json) -> None:
         future = self._pending.pop(id, None) if isinstance(id, int) else None
         if future is None or future.done():
-            return  # nobody waits for it any more
+            return  # the caller no longer waits for it
         error: Any = frame.get("error")  # Any: JSON
         if error is None:
             future.set_result(frame.get("result"))

@@ -9,7 +9,7 @@ updates of its runs, so none can follow the answer.
          ▼                                ▼                               ▼
         OVER ◀──────────────────── the run's end is recorded ◀────────────┘
 
-`stop` is a plain function: it asks the run at once, and wakes whatever the turn waits for.
+`stop` is a plain function: it asks the run at once, and wakes the wait that the turn is in.
 """
 
 from __future__ import annotations

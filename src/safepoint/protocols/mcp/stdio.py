@@ -4,7 +4,7 @@
        └──SIGTERM, SIGINT──▶ runs are asked to stop at a safe point, their callers are told ──recorded──▶ exit
                                  └──again──▶ runs are forced
 
-While it serves, whatever else writes to stdout writes to stderr: stdout carries frames only.
+While it serves, other writes to stdout go to stderr: stdout carries frames only.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ async def connect(conninfo: str, name: str) -> Connection:
 
 
 def cut(connection: Connection) -> None:
-    """Whoever waits for an answer on it learns at once that there will be none."""
+    """Tell the callers that wait for an answer on it, at once, that there will be none."""
     with suppress(OSError, psycopg.Error):
         descriptor = os.dup(connection.pgconn.socket)
         with socket.socket(fileno=descriptor) as wire:

@@ -88,7 +88,7 @@ class Listener:
             self.wake(topic)
 
     async def aclose(self) -> None:
-        """Cancellation: there is nobody who could."""
+        """Cancellation: never cancelled; only `close` ends it."""
         self._closing.set()
         task, self._task = self._task, None
         if task is not None:

@@ -20,7 +20,7 @@ _POLL = 0.25
 
 # Runs a coroutine function on the storage's own loop.
 OnThread = Callable[[Callable[[], Coroutine[Any, Any, None]]], Awaitable[None]]  # Any: what it yields
-# The same, and nobody waits for it.
+# The same, and its caller does not wait.
 Leave = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]  # Any: likewise
 
 
@@ -66,7 +66,7 @@ class PushedSubscription(Subscription):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await super().__aexit__(kind, error, trace)
-        # Not awaited: nobody needs to know when no more pushes come.
+        # Not awaited: no caller depends on the moment when pushes end.
         self._pushed.leave(lambda: self._pushed.listener().remove(self._names, self._wake_from_thread))
 
     def _wake_from_thread(self) -> None:

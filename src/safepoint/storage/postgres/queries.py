@@ -29,7 +29,7 @@ from safepoint.storage.session_data import LateResult, Stored, StoredRun
 from safepoint.storage.shared_state import Note
 
 Rows = list[tuple[Any, ...]]  # Any: the columns
-# Runs one SQL text with its values. Any: whatever SQL takes.
+# Runs one SQL text with its values. Any: the values that SQL takes.
 Fetch = Callable[[str, Mapping[str, Any]], Awaitable[Rows]]
 
 _COLUMNS = ", ".join(RECORD_COLUMNS)
@@ -198,7 +198,7 @@ async def _still_open(query: op.OpenRuns, fetch: Fetch) -> list[RunRecord]:
 
 
 async def _orphans(query: op.OrphanedRuns, fetch: Fetch) -> list[RunRecord]:
-    """Dead workers are few, and their runs are found by an index: nobody lists all runs."""
+    """Dead workers are few, and their runs are found by an index, so no query lists all runs."""
     where = "state <> 'ended'" if query.waiting else "state <> 'ended' AND state <> 'paused'"
     where += " AND owner IN (SELECT id FROM safepoint.workers WHERE lease_until <= clock_timestamp())"
     given: dict[str, str] = {}

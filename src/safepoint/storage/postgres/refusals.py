@@ -32,7 +32,7 @@ def refusal(code: str, detail: str | None, lease: Lease) -> Exception | None:
 
 
 def holder_is_gone(code: str | None, detail: str | None, lease: Lease) -> str | None:
-    """The worker in the way, if its process can be seen from here and is gone: nobody has to wait for its lease.
+    """The worker in the way, if its process can be seen from here and is gone: then there is no lease to wait for.
 
     A pid means the same process only since the same boot and in the same pid namespace.
     """

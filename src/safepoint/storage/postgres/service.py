@@ -116,7 +116,7 @@ class Service:
             if self._own.begun:
                 with suppress(StoreError, psycopg.Error):
                     await self._renew(every)
-            self.listener.wake_all()  # the poll leg: whatever push was lost, everyone looks once in a while
+            self.listener.wake_all()  # the poll leg: every subscriber looks once in a while, in case a push was lost
             until_tidy -= every
             if until_tidy <= 0 and self._own.begun:
                 until_tidy = _TIDY_EVERY
@@ -137,7 +137,7 @@ class Service:
             self.listener.wake(WORKER)
 
     async def aclose(self) -> None:
-        """Cancellation: there is nobody who could."""
+        """Cancellation: never cancelled; only `close` ends it."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._options.patience):
                 await self._writer.finish()

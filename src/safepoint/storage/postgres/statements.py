@@ -81,7 +81,7 @@ class UnitData:
 
 
 def topic(kind: str, id: str) -> str:
-    """As `safepoint.topic`: short, and no id is sent to whoever may listen."""
+    """As `safepoint.topic`: short, and it reveals no id to other listeners."""
     return kind + md5(id.encode(), usedforsecurity=False).hexdigest()
 
 

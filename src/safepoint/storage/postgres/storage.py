@@ -118,7 +118,7 @@ class PostgresStorage:
         return results
 
     def _leave(self, job: WriteJob) -> None:
-        """Its caller waits no more: whoever reads those sessions next does."""
+        """The caller no longer waits for these writes; the next reader of those sessions does."""
         job.left = True
 
         def done(future: asyncio.Future[tuple[Any, ...]]) -> None:  # Any: of every result

@@ -127,7 +127,7 @@ def _orphans(unit: Unit, query: op.OrphanedRuns) -> list[RunRecord]:
 def _is_dead(unit: Unit, owner: str) -> bool:
     try:
         return unit.is_dead(owner, "a run")
-    except StoreCorrupt as error:  # its runs are left alone, and nobody else's
+    except StoreCorrupt as error:  # its runs are left alone; those of other owners are not
         _log.error("%s", error)
         return False
 

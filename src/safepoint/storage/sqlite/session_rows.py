@@ -205,7 +205,7 @@ def _open(db: sqlite3.Connection, session_id: str, state: str, opened: Opened) -
         _drop_checkpoint(db, session_id, last[1])
     _insert_messages(db, session_id, opened.index, opened.messages, opened.at)
     _truncate(db, session_id, opened.index + len(opened.messages))
-    # Without an id: until the run ends, this is what it goes on from and nothing that anybody else could continue.
+    # Without an id: until the run ends, this is what it goes on from, and no other run may continue it.
     columns = "session, number, run_id, agent, place, ended, state_before, origin, checkpoint"
     base = encode(opened.base, known=opened.known) if opened.base is not None else None
     row = (session_id, number, opened.run_id, opened.agent, opened.index, 0, state, origin, base)

@@ -72,9 +72,9 @@ class Unit:
             self._registered = True
 
     def is_dead(self, owner: str, what: str) -> bool:
-        """Raises `StoreCorrupt` if nobody can read who that is."""
+        """Raises `StoreCorrupt` if the owner cannot be read."""
         try:
-            if not isinstance(owner, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # whatever stands in the row
+            if not isinstance(owner, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # the row may hold a value of any type
                 raise ValueError(f"{type(owner).__name__} is no name")
             return self.lease.is_dead(owner, worker_row(self.db, owner))
         except ValueError as error:
@@ -94,7 +94,7 @@ def worker_row(db: sqlite3.Connection, owner: str) -> tuple[str, int] | None:
 
 
 def renew(db: sqlite3.Connection, lease: Lease) -> None:
-    """Raise the counter, if this worker owns anything: nobody asks after one that does not."""
+    """Raise the counter, if this worker owns anything: no process asks about a worker that owns nothing."""
     owns = (
         "EXISTS (SELECT 1 FROM sessions WHERE owner = :me) OR EXISTS (SELECT 1 FROM turn_claims WHERE owner = :me) "
         "OR EXISTS (SELECT 1 FROM run_records WHERE owner = :me AND state != 'ended')"
@@ -103,7 +103,7 @@ def renew(db: sqlite3.Connection, lease: Lease) -> None:
 
 
 def forget_workers(db: sqlite3.Connection) -> None:
-    """Those that own nothing. One that lives writes its row again with whatever it comes to own."""
+    """Those that own nothing. A live worker writes its row again as soon as it owns something."""
     db.execute(
         "DELETE FROM workers WHERE id NOT IN (SELECT owner FROM sessions WHERE owner IS NOT NULL UNION "
         "SELECT owner FROM turn_claims UNION SELECT owner FROM run_records WHERE state != 'ended')"
