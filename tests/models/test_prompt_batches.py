@@ -68,7 +68,8 @@ def test_now_while_the_local_model_reads_a_prompt_leaves_two_batches_at_most(wei
             computed = await probe.computed()
             await probe.until_busy(0)
             assert await probe.computed() <= computed + UNDER_WAY_AND_BEGUN
-            assert computed < len(PROMPT) / BATCH / 2, f"it was over too early, {before} at first"
+            # Not a bound on the stop: only that there was something left to stop, on a machine of any load.
+            assert computed < len(PROMPT) / BATCH - UNDER_WAY_AND_BEGUN, f"{before} batches at the first look"
         assert run.result.text == ""
 
     asyncio.run(main())

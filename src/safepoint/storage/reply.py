@@ -6,9 +6,9 @@ Daemon threads of our own, so that a disk or a network that hangs holds neither 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from safepoint._core.clock import current_clock
 
@@ -22,33 +22,48 @@ class Reply(Generic[T]):
     """
 
     def __init__(self, name: str) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[T] = self._loop.create_future()
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[T] = self.loop.create_future()
         self.is_told = False
-        self._outside = current_clock().outside(name)
+        self.outside = current_clock().outside(name)
 
     def ask_again(self) -> asyncio.Future[T]:
         """Another future for the same reply, for a caller whose first one was cancelled. Call it on that loop."""
-        self.future = self._loop.create_future()
+        self.future = self.loop.create_future()
         return self.future
 
     def succeed(self, value: T) -> None:
-        self._tell(self._set, value)
+        tell([(self, value, None)])
 
     def fail(self, error: BaseException) -> None:
-        self._tell(self._set_error, error)
+        tell([(self, None, error)])
 
-    def _tell(self, settle: Callable[..., None], *args: object) -> None:
-        with suppress(RuntimeError):  # that loop was closed: its callers are gone
-            self._loop.call_soon_threadsafe(settle, *args)
-        self._outside.done()
-
-    def _set(self, value: T) -> None:
+    def settle(self, value: T, error: BaseException | None) -> None:
+        """On the loop: the reply has come."""
         self.is_told = True
-        if not self.future.done():
+        if self.future.done():
+            return
+        if error is None:
             self.future.set_result(value)
-
-    def _set_error(self, error: BaseException) -> None:
-        self.is_told = True
-        if not self.future.done():
+        else:
             self.future.set_exception(error)
+
+
+Answer: TypeAlias = tuple[Reply[Any], Any, BaseException | None]  # Any: replies of every type, each with its value
+
+
+def tell(answers: Iterable[Answer]) -> None:
+    """Answer them all. Those of one loop arrive in one pass of it, so their callers' next units are gathered too."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Answer]] = {}
+    for answer in answers:
+        by_loop.setdefault(answer[0].loop, []).append(answer)
+    for loop, together in by_loop.items():
+        with suppress(RuntimeError):  # that loop was closed: its callers are gone
+            loop.call_soon_threadsafe(_settle, together)
+        for reply, _, _ in together:
+            reply.outside.done()
+
+
+def _settle(answers: list[Answer]) -> None:
+    for reply, value, error in answers:
+        reply.settle(value, error)

@@ -33,7 +33,7 @@ from safepoint.storage.postgres.schema import one_line
 from safepoint.storage.postgres.statements import AnyStatement, UnitData, encode_unit, is_inline
 from safepoint.storage.postgres.text_codec import escape
 from safepoint.storage.postgres.worker_lease import WorkerLease
-from safepoint.storage.reply import Reply
+from safepoint.storage.reply import Answer, Reply, tell
 from safepoint.storage.run_records import RunRecord
 
 Results: TypeAlias = tuple[Any, ...]  # Any: of every statement
@@ -132,17 +132,15 @@ class Writer:
             outcomes = await self._send(batch)
         except Exception as error:
             outcomes = [error for _ in batch]
-        for job, outcome in zip(batch, outcomes, strict=True):
-            self._settle(job, outcome)
+        tell([self._answer_to(job, outcome) for job, outcome in zip(batch, outcomes, strict=True)])
         for job in batch:
             self._release(job)
         if not self._open:
             self._idle.set()
 
-    def _settle(self, job: WriteJob, outcome: Outcome) -> None:
+    def _answer_to(self, job: WriteJob, outcome: Outcome) -> Answer:
         if isinstance(outcome, Exception):
-            job.fail(outcome)
-            return
+            return job, None, outcome
         for result in outcome:
             if isinstance(result, RunRecord):
                 name = "r:" + escape(result.run_id)
@@ -150,7 +148,7 @@ class Writer:
                     self._session_of.pop(name, None)
                 else:
                     self._session_of[name] = "s:" + escape(result.session)
-        job.succeed(outcome)
+        return job, outcome, None
 
     def _release(self, job: WriteJob) -> None:
         self._open.discard(job)

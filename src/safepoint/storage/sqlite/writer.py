@@ -19,6 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 from safepoint.errors import StoreError
+from safepoint.storage.reply import Answer, tell
 from safepoint.storage.sqlite.database_file import DatabaseFile
 from safepoint.storage.sqlite.jobs import Job
 
@@ -149,18 +150,13 @@ class Writer:
         except BaseException as error:  # it is theirs who wait, and not this thread's
             failure = StoreError(f"the session store failed: {error}") if isinstance(error, sqlite3.Error) else error
             failure.__cause__ = error if failure is not error else error.__cause__
-            for job in batch:
-                job.fail(failure)
+            tell([(job, None, failure) for job in batch])
             return
-        for job, value, failed in done:
-            if failed is None:
-                job.succeed(value)
-            else:
-                job.fail(failed)
+        tell(done)
 
-    def _try(self, batch: list[AnyJob], db: sqlite3.Connection) -> list[tuple[AnyJob, object, BaseException | None]]:
+    def _try(self, batch: list[AnyJob], db: sqlite3.Connection) -> list[Answer]:
         """What each unit has come to, once all that succeeded is committed. Raises if nothing of it is."""
-        done: list[tuple[AnyJob, object, BaseException | None]] = []
+        done: list[Answer] = []
         try:
             db.execute("BEGIN IMMEDIATE")
             for job in batch:
@@ -177,7 +173,7 @@ class Writer:
         return done
 
 
-def _run(job: AnyJob, db: sqlite3.Connection, *, alone: bool) -> tuple[AnyJob, object, BaseException | None]:
+def _run(job: AnyJob, db: sqlite3.Connection, *, alone: bool) -> Answer:
     """Raises if the error has ended the whole transaction: a full disk does that."""
     if not alone:
         db.execute("SAVEPOINT unit")
