@@ -55,7 +55,8 @@ class Stage(StrEnum):
     CALLING = "calling the model"
     BACK_OFF = "backing off"
     TOOLS = "running tools"
-    BETWEEN = "between two steps"
+    BETWEEN = "between two models"
+    BATCH_OVER = "between two steps"
     AFTER = "after the answer"
     CLOSING = "closing"
     OVER = "over"
@@ -169,7 +170,7 @@ class Course:
 
     def _call_model(self, event: ModelCallStarted) -> None:
         self._nothing_may_start("a model call")
-        self._expect(Stage.BEFORE, Stage.BETWEEN, Stage.BACK_OFF)
+        self._expect(Stage.BEFORE, Stage.BETWEEN, Stage.BATCH_OVER, Stage.BACK_OFF)
         if self.party.stopped is not None:
             self.complain(f"a model call started although {self.party.label} stops at {self.party.stopped.place}")
         self.runner, self.gate = Stage.CALLING, None
@@ -349,7 +350,12 @@ class Course:
             self.reference.check_safe_point(self.party, "after_tools")
         if self.party.stopped is None:
             self._close_batch()
-            self.runner, self.attempt, self.model = Stage.BETWEEN, 0, 0
+            self.runner, self.attempt, self.model = Stage.BATCH_OVER, 0, 0
+
+    def stopped_since(self) -> None:
+        """The runtime has stopped the run. Until it calls the model again, it stands where the batch has ended."""
+        if self.runner is Stage.BATCH_OVER and not self.reference.check_safe_point(self.party, "after_tool"):
+            self.reference.check_safe_point(self.party, "after_tools")
 
     def _asks_a_person(self) -> bool:
         return any(call.entry is not None and call.entry.state is LedgerState.WAITING for call in self.calls)

@@ -265,8 +265,16 @@ class Reference:
         if pressing is None:
             return
         told = any(each.wish.push >= Push.NOW and each.ask.recorded < rounds for each in pressing.heard)
-        if not told and not pressing.expired(self.now):
-            return
+        if told or pressing.expired(self.now):
+            self._push(party, pressing)
+
+    def told(self, party: Party) -> None:
+        """The party says that NOW or FORCE has reached it, maybe in the very round in which that was asked."""
+        pressing = self.pressing(party)
+        if pressing is not None and pressing.push(self.now) >= Push.NOW:
+            self._push(party, pressing)
+
+    def _push(self, party: Party, pressing: Fold) -> None:
         # Whoever is pushed that hard already does nothing about one more ask; it can still be taken back.
         if party.started and not party.over and pressing.push(self.now) > party.pushed:
             if party.pushed < Push.NOW:

@@ -125,6 +125,18 @@ def a_safe_point_that_is_reached_in_the_round_in_which_the_caller_leaves() -> St
     return machine
 
 
+def a_safe_point_that_is_asked_for_before_the_run_has_left_it() -> StopMachine:
+    """The batch is over and the loop turns once before the next model call: until then the run stands there."""
+    machine = _one()
+    machine.models()[0].give(End((Wanted("look", "bad"),)))
+    machine.go(2)
+    machine.cancel_caller(0)
+    wish = Wish(Push.SAFE, frozenset({"after_tools"}))
+    machine.ask_at_safe_point(wish, None, False, Source.USER, 0, AT_REST)
+    assert machine.world.held[-1].receipt.contributed
+    return machine
+
+
 def a_deadline_that_passes_while_a_call_is_stopping_already() -> StopMachine:
     """NOW was handed down before; from its deadline on, the milder ask pushes the call too."""
     machine = _with("pay")
@@ -170,6 +182,21 @@ def a_stop_in_the_round_in_which_the_caller_is_cancelled() -> StopMachine:
     return machine
 
 
+def a_second_now_that_is_taken_back_from_a_run_that_is_stopping() -> StopMachine:
+    """The caller leaves while a milder ask wakes the run, which therefore hears of NOW in the round in which it came.
+
+    A later NOW changes nothing for a run that was pushed that hard, so nothing was done for it.
+    """
+    machine = _with("save")
+    machine.cancel_caller(0)
+    wish = Wish(Push.SAFE, frozenset({"after_tools"}))
+    machine.ask_at_safe_point(wish, None, False, Source.USER, 0, AT_REST)
+    machine.ask_now(Source.USER, 0, AT_REST)
+    machine.withdraw(0, AT_REST)
+    assert machine.world.held[-1].asked.withdrawn
+    return machine
+
+
 SCENARIOS: Final[tuple[Callable[[], StopMachine], ...]] = (
     an_answer,
     a_tool_that_finishes_and_one_that_fails,
@@ -183,8 +210,10 @@ SCENARIOS: Final[tuple[Callable[[], StopMachine], ...]] = (
     a_tool_that_does_not_stop,
     now_before_the_first_step_of_a_model_call,
     a_safe_point_that_is_reached_in_the_round_in_which_the_caller_leaves,
+    a_safe_point_that_is_asked_for_before_the_run_has_left_it,
     a_deadline_that_passes_while_a_call_is_stopping_already,
     now_found_in_the_log_by_a_run_that_is_stopping_already,
     a_stop_in_the_round_in_which_the_caller_is_cancelled,
+    a_second_now_that_is_taken_back_from_a_run_that_is_stopping,
     a_tool_that_leaves_an_agent_behind,
 )

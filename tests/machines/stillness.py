@@ -60,7 +60,7 @@ def _held(world: World, course: Course) -> Iterator[str]:
                 yield f"{label} should have tried again"
         case Stage.TOOLS:
             yield from _held_by_tools(world, course)
-        case Stage.BETWEEN | Stage.CLOSING | Stage.OVER:
+        case Stage.BETWEEN | Stage.BATCH_OVER | Stage.CLOSING | Stage.OVER:
             yield f"{label} is {course.runner} at rest"
 
 

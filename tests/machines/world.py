@@ -366,11 +366,16 @@ class World:
         self._meet()
         for node, party in self._parties.items():
             if not party.over:
+                if node.stop is not None and node.id in self.courses:
+                    self.courses[node.id].stopped_since()
                 self._adopt(node, party, self.rounds + 1 if recorded is None else recorded)
                 # Work that is about to start looks at the log by itself: NOW may stop a node before it is told.
                 if node.stop is not None and node.stop.level >= Level.NOW:
                     self.reference.check_safe_point(party, None)
                     self.reference.settle(party, node.stop.level)
+                # An ask that was found in this round may have come in time for a wake-up that was under way.
+                if node.pushed > party.pushed:
+                    self.reference.told(party)
         self.watch.look(self._runs)
 
     def _meet(self) -> None:
