@@ -300,3 +300,24 @@ def test_named_points_of_thousands_of_asks_are_all_heard() -> None:
             bench.gate.gate.set()
 
     run_virtual(scenario)
+
+
+@pytest.mark.parametrize("place", ["after_tools", "point:page 7", "after_model"])
+def test_a_check_costs_the_same_however_many_asks_name_other_points(place: str) -> None:
+    async def scenario(number: int) -> int:
+        bench = Bench(deep=True)
+        async with bench.agent.start("go") as run:
+            await bench.gate.started.wait()
+            for each in range(number):
+                run.cancel(SafePoint.named(f"page {each}"), recursive=True)
+            run.cancel(SafePoint.AFTER_TOOLS, recursive=True)
+            deepest = list(run.tree.walk())[-2]
+            with Calls() as calls:
+                stop = deepest.check_safe_point(place)
+            assert (stop is None) is (place == "after_model")
+            bench.gate.gate.set()
+        return calls.count
+
+    # With the last ask, powers of two: the asks are then one tree, which costs one call to add up.
+    few, many = (run_virtual(partial(scenario, number)) for number in (127, 1023))
+    assert few == many

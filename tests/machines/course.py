@@ -201,7 +201,7 @@ class Course:
         """H7: what was counted is counted, what was cut is estimated, what was never sent costs nothing."""
         gate, usage = self.gate, event.usage
         sent = gate is not None and not (event.error is not None and gate.silent)
-        counted = gate is not None and gate.end is not None and gate.end.finish and gate.end.counted
+        counted = gate is not None and gate.finished and gate.end is not None and gate.end.counted
         if usage.model_calls != int(sent):
             self.complain(f"{usage} for {'one call' if sent else 'no call'} to the model")
         if usage.estimated is not (sent and not counted):

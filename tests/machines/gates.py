@@ -168,7 +168,10 @@ class Gate:
 
 
 class ModelGate(Gate):
-    """One model call that was made. `said` is what the runtime has received."""
+    """One model call that was made. `said` is what the runtime has received.
+
+    `finished`: it has received the end too. A reader of several chunks may let the loop turn between two of them.
+    """
 
     def __init__(self, label: str, node: Node, number: int) -> None:
         super().__init__(label, node)
@@ -176,6 +179,7 @@ class ModelGate(Gate):
         self.said: list[str] = []
         self.begun = False
         self.end: End | None = None
+        self.finished = False
 
     @property
     def calls(self) -> tuple[Wanted, ...]:
@@ -192,7 +196,7 @@ class ModelGate(Gate):
     @property
     def whole(self) -> bool:
         """A reply that makes sense has come to its end."""
-        return self.end is not None and self.end.finish and bool("".join(self.said).strip() or self.calls)
+        return self.finished and bool("".join(self.said).strip() or self.calls)
 
     def call_id(self, index: int) -> str:
         assert self.end is not None
@@ -373,6 +377,7 @@ async def _chunks(gate: ModelGate) -> AsyncGenerator[Chunk]:
                 for index, wanted in enumerate(end.calls):
                     yield CallDelta(index, gate.call_id(index), wanted.name, wanted.text)
                 if end.finish:
+                    gate.finished = True
                     counts = (COUNTED_IN, COUNTED_OUT) if end.counted else (None, None)
                     yield Finish("tool_calls" if gate.calls else "end_turn", *counts)
                 return

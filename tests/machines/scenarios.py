@@ -147,6 +147,17 @@ def a_deadline_that_passes_while_a_call_is_stopping_already() -> StopMachine:
     return machine
 
 
+def now_between_two_chunks_that_came_at_once() -> StopMachine:
+    """The last chunk before them is old, so the reader lets the loop turn after the first: NOW cuts the reply there."""
+    machine = _one()
+    machine.model_says(0, "Well, ", AT_REST)
+    machine.let_time_pass(0.1)
+    machine.models()[0].give(End((Wanted("look"),), counted=False))
+    machine.ask_now(Source.USER, 0, AT_REST)
+    assert not machine.world.live
+    return machine
+
+
 def a_tool_that_leaves_an_agent_behind() -> StopMachine:
     machine = Tree()
     machine.begin(Plan(tree=True), ((Wanted("kick_off"),),))
@@ -215,5 +226,6 @@ SCENARIOS: Final[tuple[Callable[[], StopMachine], ...]] = (
     now_found_in_the_log_by_a_run_that_is_stopping_already,
     a_stop_in_the_round_in_which_the_caller_is_cancelled,
     a_second_now_that_is_taken_back_from_a_run_that_is_stopping,
+    now_between_two_chunks_that_came_at_once,
     a_tool_that_leaves_an_agent_behind,
 )

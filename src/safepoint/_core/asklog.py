@@ -17,7 +17,7 @@ from enum import Enum, auto
 from typing import NamedTuple, TypeAlias
 
 from safepoint._core.asks import Ask, Folded, Request, earlier, join, stronger_at
-from safepoint._core.points import Level, SafePoint
+from safepoint._core.points import BETWEEN, EVERYWHERE, NO_PLACES, Level, SafePoint
 
 # Asks in the order in which they were made, and what they amount to together. Any of them can be taken out again.
 #
@@ -53,26 +53,38 @@ class _Branch(NamedTuple):
 _Tree: TypeAlias = _Branch | Ask | None
 
 
+_NO_IDS: frozenset[str] = frozenset()
+# The key of asks with a deadline in the index of a sequence. No place is called that: named points have a prefix.
+_WITH_DEADLINE = "deadline"
+
+
 class AskSequence:
-    """`count`: how many asks it has ever had, which is the place of the next one.
+    """`count`: how many asks it has ever had, which is the number of the next one."""
 
-    `alike`: all it has ever had were for the same place, without a deadline.
-    """
-
-    __slots__ = ("_asks", "_first", "_ids", "_trees", "alike", "count", "last_hitting")
+    __slots__ = ("_alike", "_asks", "_first", "_ids", "_index", "_is_thinned", "_last_hitting", "_trees", "count")
 
     def __init__(
-        self, trees: tuple[tuple[int, _Tree], ...] = (), count: int = 0, first: Ask | None = None, *, alike: bool = True
+        self,
+        trees: tuple[tuple[int, _Tree], ...] = (),
+        count: int = 0,
+        *,
+        after: AskSequence | None = None,
+        first: Ask | None = None,
     ) -> None:
         # Each with the number of its leaves.
         self._trees = trees
         self.count = count
         self._first = first
-        self.alike = alike
+        # All it has ever had were for the same place, without a deadline.
+        self._alike: bool = after is None or after._alike
+        self._is_thinned: bool = after is not None and after._is_thinned
+        # The asks that name a place, by their numbers. It is only ever added to, and all sequences of one log share
+        # it: each counts the asks whose numbers are below its own count.
+        self._index: dict[str, dict[int, Ask]] = after._index if after is not None and after.count else {}
         # Listed once. Two threads may both do so; they come to the same.
         self._asks: tuple[Ask, ...] | None = None
         self._ids: frozenset[str] | None = None
-        self.last_hitting: tuple[str | None, frozenset[str]] | None = None
+        self._last_hitting: tuple[str | None, frozenset[str]] | None = None
 
     def plus(self, ask: Ask) -> AskSequence:
         """With one more ask, at the place `count`."""
@@ -81,9 +93,18 @@ class AskSequence:
         while trees and trees[-1][0] == leaves:
             tree = _branch(trees[-1][1], tree)
             trees, leaves = trees[:-1], 2 * leaves
-        first = self._first or ask
-        alike = self.alike and ask.deadline is None and ask.at is first.at
-        return AskSequence((*trees, (leaves, tree)), self.count + 1, first, alike=alike)
+        longer = AskSequence((*trees, (leaves, tree)), self.count + 1, after=self, first=self._first or ask)
+        longer._take(ask)
+        return longer
+
+    def _take(self, ask: Ask) -> None:
+        """Note the ask that was added last, while this is being made. Two threads may note the same."""
+        first, index = self._first, self._index
+        self._alike = self._alike and ask.deadline is None and first is not None and ask.at is first.at
+        for place in ask.at.places:
+            index.setdefault(place, {})[self.count - 1] = ask
+        if ask.deadline is not None:
+            index.setdefault(_WITH_DEADLINE, {})[self.count - 1] = ask
 
     def minus(self, place: int) -> AskSequence:
         """Without the ask at that place."""
@@ -94,7 +115,57 @@ class AskSequence:
         leaves, tree = self._trees[number]
         smaller = (leaves, _without(tree, leaves, place))
         trees = (*self._trees[:number], smaller, *self._trees[number + 1 :])
-        return AskSequence(trees, self.count, self._first, alike=self.alike)
+        shorter = AskSequence(trees, self.count, after=self, first=self._first)
+        shorter._is_thinned = True
+        return shorter
+
+    def covers(self, place: str) -> bool:
+        """Whether one of them names this place."""
+        if place == BETWEEN:
+            return any(ask.at.covers(place) for ask in self.asks())
+        return place not in NO_PLACES and bool(self._noted(place) or self._noted(EVERYWHERE))
+
+    def hitting(self, place: str | None, now: float) -> frozenset[str]:
+        """The ids of those that hit the place, each by itself."""
+        # Thousands of asks usually name the same point; then all of them hit or none does.
+        if self._alike and self._first is not None:
+            return self.ids() if self._first.hits(place, now) else _NO_IDS
+        last = self._last_hitting
+        has_deadline = _WITH_DEADLINE in self._index
+        if last is not None and last[0] == place and not has_deadline:
+            return last[1]
+        found = frozenset([ask.id for ask in self._find(place)])
+        if has_deadline:
+            found |= frozenset([ask.id for ask in self._noted(_WITH_DEADLINE) if ask.hits(place, now)])
+        self._last_hitting = (place, found)
+        return found
+
+    def _find(self, place: str | None) -> Iterable[Ask]:
+        """Those that hit the place, whatever the time is."""
+        if place == BETWEEN:
+            return self.asks()
+        places = () if place is None or place in NO_PLACES else (EVERYWHERE, place)
+        return [ask for each in dict.fromkeys((*NO_PLACES, *places)) for ask in self._noted(each)]
+
+    def _noted(self, key: str) -> list[Ask]:
+        noted = self._index.get(key)
+        if noted is None:
+            return []
+        count, is_thinned = self.count, self._is_thinned
+        # A copy: another thread may add to it.
+        return [ask for n, ask in tuple(noted.items()) if n < count and not (is_thinned and self._is_out(n))]
+
+    def _is_out(self, number: int) -> bool:
+        """Whether the ask with that number was taken out."""
+        for leaves, root in self._trees:
+            if number < leaves:
+                tree = root
+                while isinstance(tree, _Branch):
+                    leaves //= 2
+                    tree, number = (tree.left, number) if number < leaves else (tree.right, number - leaves)
+                return tree is None
+            number -= leaves
+        return True
 
     def amount(self) -> Amount | None:
         """What all of them amount to; None if there is none."""
@@ -176,7 +247,6 @@ Entry: TypeAlias = Ask | Withdrawn | ActedOn | Mark
 
 
 _NONE = AskSequence()
-_NO_IDS: frozenset[str] = frozenset()
 
 
 class _Place(NamedTuple):

@@ -206,6 +206,10 @@ class Request(ABC):
     def hitting(self, place: str | None, now: float) -> frozenset[str]:
         """The ids of the asks that hit the place, each by itself; empty if even all of them together do not."""
 
+    def has_same_asks(self, other: Request) -> bool:
+        """Whether both are folds of the same asks. A mark in the log makes a new request of them."""
+        return self.ids == other.ids
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Request) and self._gist() == other._gist()
 
@@ -220,38 +224,40 @@ class Request(ABC):
 
 
 class Listed(Protocol):
-    """Asks that are listed on first read. `alike`: all are known to name the same point and to have no deadline.
-
-    `last_hitting`: a place and the ids of the asks that hit it. It is cached here because the asks outlive the requests
-    made of them: each mark in the log makes a new request.
-    """
-
-    last_hitting: tuple[str | None, frozenset[str]] | None
-
-    @property
-    def alike(self) -> bool: ...
+    """Asks that are listed on first read. Whether one of them hits a place is known without the list."""
 
     def asks(self) -> tuple[Ask, ...]: ...
 
     def ids(self) -> frozenset[str]: ...
 
+    def covers(self, place: str) -> bool:
+        """Whether one of them names this place."""
+        ...
+
+    def hitting(self, place: str | None, now: float) -> frozenset[str]:
+        """The ids of those that hit the place, each by itself."""
+        ...
+
 
 class _List:
     """Asks that already are a list."""
 
-    __slots__ = ("_asks", "last_hitting")
-
-    alike = False
+    __slots__ = ("_asks",)
 
     def __init__(self, asks: tuple[Ask, ...]) -> None:
         self._asks = asks
-        self.last_hitting: tuple[str | None, frozenset[str]] | None = None
 
     def asks(self) -> tuple[Ask, ...]:
         return self._asks
 
     def ids(self) -> frozenset[str]:
         return frozenset([ask.id for ask in self._asks])
+
+    def covers(self, place: str) -> bool:
+        return any(ask.at.covers(place) for ask in self._asks)
+
+    def hitting(self, place: str | None, now: float) -> frozenset[str]:
+        return frozenset([ask.id for ask in self._asks if ask.hits(place, now)])
 
 
 class Folded(Request):
@@ -308,29 +314,28 @@ class Folded(Request):
     def mildest(self) -> Level:
         return min([ask.at.level for ask in self._listed.asks()])
 
+    def hits(self, place: str | None, now: float) -> bool:
+        # Thousands of asks may name a point each: their places are not merged only to find out about this one.
+        if place is None or self.at.is_merged or self.at.level is not Level.SAFE:
+            return super().hits(place, now)
+        return self._listed.covers(place) or self.expired(now)
+
     def hitting(self, place: str | None, now: float) -> frozenset[str]:
         if not self.hits(place, now):
             return frozenset()
         last = self._last_hitting
         if last is not None and last[0] == place and self._deadline is None:
             return last[1]
-        hitting = self._search(place, now)
+        hitting = self._listed.hitting(place, now)
         if self._engaged and place is not None and SafePoint.ANY.covers(place):
             hitting |= self._engaged
         self._last_hitting = (place, hitting)
         return hitting
 
-    def _search(self, place: str | None, now: float) -> frozenset[str]:
-        listed = self._listed
-        # Thousands of asks usually name the same point; then all of them hit or none does.
-        if listed.alike:
-            return self.ids
-        last = listed.last_hitting
-        if last is not None and last[0] == place and self._deadline is None:
-            return last[1]
-        hitting = frozenset([ask.id for ask in listed.asks() if ask.hits(place, now)])
-        listed.last_hitting = (place, hitting)
-        return hitting
+    def has_same_asks(self, other: Request) -> bool:
+        if isinstance(other, Folded) and other._listed is self._listed:
+            return True
+        return super().has_same_asks(other)
 
 
 class _HandedMild(Request):
@@ -367,8 +372,14 @@ class _HandedMild(Request):
     def mildest(self) -> Level:
         return self.of.mildest()
 
+    def hits(self, place: str | None, now: float) -> bool:
+        return self.of.hits(place, now)
+
     def hitting(self, place: str | None, now: float) -> frozenset[str]:
         return self.of.hitting(place, now)
+
+    def has_same_asks(self, other: Request) -> bool:
+        return self.of.has_same_asks(other.of if isinstance(other, _HandedMild) else other)
 
 
 class _HandedHard(Request):
@@ -446,6 +457,9 @@ class _Joined(Request):
     @property
     def ids(self) -> frozenset[str]:
         return self._one.ids | self._other.ids
+
+    def hits(self, place: str | None, now: float) -> bool:
+        return self._one.hits(place, now) or self._other.hits(place, now)
 
     def hitting(self, place: str | None, now: float) -> frozenset[str]:
         return self._one.hitting(place, now) | self._other.hitting(place, now)

@@ -55,6 +55,11 @@ class SafePoint:
             self._joined = None  # after the places: a thread that finds no pair finds the places
         return places
 
+    @property
+    def is_merged(self) -> bool:
+        """Whether its places are one set, so that reading them costs nothing."""
+        return self._places is not None
+
     def _gather(self) -> frozenset[str]:
         parts: list[frozenset[str]] = []
         left: list[SafePoint] = [self]
@@ -88,10 +93,10 @@ class SafePoint:
         return point
 
     def covers(self, place: str) -> bool:
-        if self.level is not Level.SAFE or place in _NO_PLACES:
+        if self.level is not Level.SAFE or place in NO_PLACES:
             return False
         places = self._places if self._places is not None else self.places
-        return place == BETWEEN or place in places or _EVERYWHERE in places
+        return place == BETWEEN or place in places or EVERYWHERE in places
 
     def __or__(self, other: SafePoint) -> SafePoint:
         if not isinstance(other, SafePoint):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
@@ -102,11 +107,11 @@ class SafePoint:
         if mine is None or others is None or len(mine) + len(others) > _FEW:
             return self._with(other)
         places = mine | others
-        return SafePoint.ANY if _EVERYWHERE in places else SafePoint(Level.SAFE, places)
+        return SafePoint.ANY if EVERYWHERE in places else SafePoint(Level.SAFE, places)
 
     def _with(self, other: SafePoint) -> SafePoint:
         # A joined pair never contains "everywhere": such a join becomes ANY at once.
-        if _EVERYWHERE in (self._places or ()) or _EVERYWHERE in (other._places or ()):
+        if EVERYWHERE in (self._places or ()) or EVERYWHERE in (other._places or ()):
             return SafePoint.ANY
         both = SafePoint(Level.SAFE, frozenset())
         both._joined, both._places = (self, other), None
@@ -152,17 +157,17 @@ def _spell(place: str) -> str:
     return f"named({place.removeprefix(NAMED)!r})" if place.startswith(NAMED) else place.upper()
 
 
-_EVERYWHERE: Final = "any"
+EVERYWHERE: Final = "any"
 # Up to this many places are merged at once.
 _FEW: Final = 32
-_NO_PLACES: Final = frozenset({"now", "force"})
+NO_PLACES: Final = frozenset({"now", "force"})
 SafePoint.NOW = SafePoint(Level.NOW, frozenset({"now"}))
 SafePoint.FORCE = SafePoint(Level.FORCE, frozenset({"force"}))
 SafePoint.AFTER_MODEL = SafePoint(Level.SAFE, frozenset({"after_model"}))
 SafePoint.AFTER_TOOL = SafePoint(Level.SAFE, frozenset({"after_tool"}))
 SafePoint.AFTER_TOOLS = SafePoint(Level.SAFE, frozenset({"after_tools"}))
 SafePoint.BEFORE_EFFECT = SafePoint(Level.SAFE, frozenset({"before_effect"}))
-SafePoint.ANY = SafePoint(Level.SAFE, frozenset({_EVERYWHERE}))
+SafePoint.ANY = SafePoint(Level.SAFE, frozenset({EVERYWHERE}))
 # The names of the constants above, in their order: clients write them, and `--help` lists them.
 _CONSTANTS: Final = {
     place: each for each in vars(SafePoint).values() if isinstance(each, SafePoint) for place in each.places

@@ -365,7 +365,7 @@ class Node:
             if self._mark_acted(ids):
                 return request
             again = read(now)
-            if again is request or (again is not None and again.ids == request.ids):
+            if again is request or (again is not None and again.has_same_asks(request)):
                 return request
             request = again
         return None
