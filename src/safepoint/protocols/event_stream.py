@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from fastapi.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -23,10 +24,11 @@ from starlette.types import Message, Receive, Scope, Send
 from safepoint.protocols.http import Access, access_of
 from safepoint.serving.config import ServingConfig
 from safepoint.serving.events import Failure
-from safepoint.serving.feed import Encoder, Feed, Viewer
+from safepoint.serving.feed import Encoder, Feed, Frame, Viewer
 
 _log = logging.getLogger("safepoint.server")
 
+STREAM_HEADERS: Mapping[str, str] = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
 _PIECE = 65_536  # what is given to a socket at once: all that a stalled reader can hold
 _KEEP_ALIVE = b": keep-alive\n\n"
 _GOODBYE = 1.0
@@ -34,12 +36,39 @@ _LAST_WORDS = 0.25
 _A_MOMENT = 0.05
 
 
+class StreamEncoder(Protocol):
+    """How one stream is written: text that is sent as it is. It may remember what its client has been told."""
+
+    def opening(self) -> str:
+        """What comes before the first frame."""
+        ...
+
+    def frame(self, frame: Frame) -> str: ...
+
+    async def ending(self, feed: Feed, failure: Failure | None) -> str:
+        """What comes last. `feed`: the one that was read to its end; it is not closed if the client is refused.
+
+        Cancellation: that of the request.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """How one protocol writes the events of a feed, and the failure of a run, as the `data:` of a stream."""
+    """A `StreamEncoder` without memory, for a protocol in which each event is a frame, encoded once for all viewers."""
 
     event: Encoder
     failure: Callable[[Failure], str]
+
+    def opening(self) -> str:
+        return ""
+
+    def frame(self, frame: Frame) -> str:
+        return f"id: {frame.seq}\ndata: {frame.encoded(self.event)}\n\n"
+
+    async def ending(self, feed: Feed, failure: Failure | None) -> str:
+        """Cancellation: nothing is sent."""
+        return "" if failure is None else f"data: {self.failure(failure)}\n\n"
 
 
 class EventStream(Response):
@@ -48,10 +77,17 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, feed: Feed, wire: Wire, config: ServingConfig, *, run_id: str, after: int = 0, partials: bool = True
+        self,
+        feed: Feed,
+        wire: StreamEncoder,
+        config: ServingConfig,
+        *,
+        run_id: str,
+        after: int = 0,
+        partials: bool = True,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
-        headers = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no", "Safepoint-Run": run_id}
-        super().__init__(headers=headers)
+        super().__init__(headers={**STREAM_HEADERS, "Safepoint-Run": run_id, **(headers or {})})
         del self.headers["content-length"]
         self._feed, self._after, self._partials = feed, after, partials
         self._wire = wire
@@ -85,6 +121,7 @@ class EventStream(Response):
     async def _tell(self, viewer: Viewer, access: Access, send: Send) -> None:
         """Raises `TimeoutError` if the client reads nothing. Cancellation: a frame may be cut short."""
         await self._send(send, {"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await self._write(send, self._wire.opening().encode())
         while not viewer.gone and access.check() is None:
             if data := self._ready(viewer):
                 await self._write(send, data)
@@ -99,16 +136,15 @@ class EventStream(Response):
         failure = viewer.feed.failure
         if access.refusal is not None:
             failure = Failure("Unauthorized", access.refusal.text, time.time())
-        if not viewer.gone and failure is not None:
-            await self._write(send, f"data: {self._wire.failure(failure)}\n\n".encode())
+        if not viewer.gone:
+            await self._write(send, (await self._wire.ending(viewer.feed, failure)).encode())
         await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})
 
     def _ready(self, viewer: Viewer) -> bytes:
         """All frames that can be taken now, up to a piece or the one that is larger."""
         found, size = list[str](), 0
         while size < _PIECE and (frame := viewer.take()) is not None:
-            text = frame.encoded(self._wire.event)
-            found.append(f"id: {frame.seq}\ndata: {text}\n\n")
+            found.append(text := self._wire.frame(frame))
             size += len(text)
         return "".join(found).encode()
 

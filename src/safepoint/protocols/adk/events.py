@@ -7,7 +7,6 @@ own goes into `customMetadata`, under names that begin with `safepoint`.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -15,6 +14,7 @@ from safepoint.agent.checkpoint import Question
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.result import StopReason
 from safepoint.history.parts import File, Image, Notice, Part, Reasoning, Text, ToolCall, ToolResult
+from safepoint.protocols.json_text import as_text
 from safepoint.serving.events import Failure, FeedEvent, MessageEvent, Origin, PartialText, RunEnd, ToolOutput, Turn
 from safepoint.serving.shared_state import plain
 
@@ -23,8 +23,6 @@ Json: TypeAlias = dict[str, Any]  # Any: JSON
 ABORTED = "INVOCATION_ABORTED"
 # ADK's name for a question to a person that no tool call of the conversation stands for.
 REQUEST_INPUT = "adk_request_input"
-# `json.dumps` makes an encoder for every call that is not in its usual form.
-_compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def encode(event: FeedEvent) -> str:
@@ -80,16 +78,6 @@ def entry_json(entry: LedgerEntry) -> Json:
     if entry.still_running:
         found["stillRunning"] = True
     return found
-
-
-def as_text(event: Json) -> str:
-    """Compact JSON. Half a surrogate pair, which a model may well stream, is escaped: no socket could send it."""
-    text = _compact(event)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(event, separators=(",", ":"))
-    return text
 
 
 def _envelope(event: FeedEvent) -> Json:

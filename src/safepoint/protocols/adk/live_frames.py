@@ -14,9 +14,10 @@ from typing import Annotated, Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from safepoint.protocols.adk.events import as_text, event_json
+from safepoint.protocols.adk.events import event_json
 from safepoint.protocols.adk.requests import CancelAfter, Content, OnDisconnect, State
 from safepoint.protocols.json_limits import find_problem
+from safepoint.protocols.json_text import as_text
 from safepoint.serving.events import MessageEvent, Turn
 from safepoint.sessions.dispatch import IfBusy
 
