@@ -34,8 +34,10 @@ def piece(text: str, position: int = 1, *, thought: bool = False) -> PartialText
     return PartialText(TURN, position, 0.0, text, thought)
 
 
-def whole(position: int, *parts: Text | Reasoning | ToolCall | Notice | File, **more: object) -> MessageEvent:
-    return MessageEvent(TURN, position, 0.0, Message("assistant", parts), **more)  # type: ignore[arg-type]
+def whole(
+    position: int, *parts: Text | Reasoning | ToolCall | Notice | File, waiting: tuple[str, ...] = ()
+) -> MessageEvent:
+    return MessageEvent(TURN, position, 0.0, Message("assistant", parts), waiting_calls=waiting)
 
 
 def results(position: int, *parts: ToolResult) -> MessageEvent:
@@ -136,7 +138,7 @@ def test_a_call_without_a_result_is_closed_as_unknown() -> None:
 
 def test_a_call_that_waits_for_a_person_stays_open_and_its_result_comes_in_another_stream() -> None:
     waiting = ToolResult("c1", "nap", "", "waiting")
-    parts = play(whole(1, CALL), whole(1, CALL, waiting_calls=("c1",)), results(2, waiting))
+    parts = play(whole(1, CALL), whole(1, CALL, waiting=("c1",)), results(2, waiting))
     assert [type(part) for part in parts] == [StepOpened, CallOpened, StepClosed]
     later = play(results(2, RESULT))
     assert [type(part) for part in later] == [CallClosed]

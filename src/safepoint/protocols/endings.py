@@ -56,3 +56,35 @@ ACP: Final[Mapping[Ending, str | int]] = MappingProxyType(
         Ending.ERROR: INTERNAL_ERROR,
     }
 )
+
+# The last event of a run, and its outcome or its code. Clients before 1.0 get RUN_ERROR `abort` for `cancelled`. What a
+# client can not tell from an answer, as that it is too long, is in the event's metadata.
+AG_UI: Final[Mapping[Ending, tuple[str, str]]] = MappingProxyType(
+    {
+        Ending.END_TURN: ("RUN_FINISHED", "success"),
+        Ending.CANCELLED_BY_CLIENT: ("RUN_FINISHED", "cancelled"),
+        Ending.CANCELLED_OTHERWISE: ("RUN_FINISHED", "cancelled"),
+        Ending.INTERRUPTED: ("RUN_FINISHED", "interrupt"),
+        Ending.MAX_STEPS: ("RUN_ERROR", "max_steps"),
+        Ending.BUDGET: ("RUN_ERROR", "budget"),
+        Ending.MAX_TOKENS: ("RUN_FINISHED", "success"),
+        Ending.REFUSED: ("RUN_FINISHED", "success"),
+        Ending.ERROR: ("RUN_ERROR", "error"),
+    }
+)
+
+# The finish reason of the message; `error` is a chunk of its own in the place of `finish`. Before `interrupted` comes
+# an `abort` with the reason.
+UI_STREAM: Final[Mapping[Ending, str]] = MappingProxyType(
+    {
+        Ending.END_TURN: "stop",
+        Ending.CANCELLED_BY_CLIENT: "interrupted",
+        Ending.CANCELLED_OTHERWISE: "interrupted",
+        Ending.INTERRUPTED: "tool-calls",
+        Ending.MAX_STEPS: "other",
+        Ending.BUDGET: "other",
+        Ending.MAX_TOKENS: "length",
+        Ending.REFUSED: "content-filter",
+        Ending.ERROR: "error",
+    }
+)

@@ -263,6 +263,8 @@ class PartMapper:
             for call in message.tool_calls:  # told again: now it is known which of them wait
                 yield from self._open_call(event, call)
             return
+        if all(isinstance(part, Notice) for part in message.parts):
+            return  # the runtime's remark to the model
         yield from self._begin(event.id)
         texts = {False: "", True: ""}
         incomplete = False
@@ -280,7 +282,7 @@ class PartMapper:
                     yield from self._close_text()
                     yield FileSaid(part)
                 case Notice() | ToolResult():
-                    pass  # a notice is the runtime's remark to the model
+                    pass
         yield from self._close_text(incomplete=incomplete)
 
     def _rest(self, text: str, *, thought: bool, speaker: str | None) -> Iterator[PartEvent]:
@@ -304,6 +306,7 @@ class PartMapper:
             self._waiting.add(id)
         if id not in self._calls and id not in self._closed:
             self._calls[id] = _OpenCall(call.name, call.id)
+            yield from self._close_text()
             yield CallOpened(id, event.id, call)
 
     def _result(self, event: MessageEvent, result: ToolResult) -> Iterator[PartEvent]:

@@ -22,7 +22,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from safepoint.agent.checkpoint import Question
-from safepoint.protocols.mcp.results import question_text
+from safepoint.protocols.question_text import question_text
 from safepoint.serving.submission import Answer
 
 _ANSWER = "answer"

@@ -25,6 +25,7 @@ from safepoint.agent.base import BaseAgent
 from safepoint.agent.checkpoint import Question
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.history.parts import Attachment, Image
+from safepoint.protocols.question_text import question_text
 from safepoint.serving.cancel_requests import reason_json
 from safepoint.serving.ids import SessionKey
 from safepoint.serving.managed_run import ManagedRun
@@ -107,17 +108,6 @@ def blocks(text: str, parts: Iterable[Attachment]) -> list[ContentBlock]:
     pictures = [part for part in parts if isinstance(part, Image) and part.data is not None]
     data = [(base64.b64encode(part.data or b"").decode(), part.media_type) for part in pictures]
     return [TextContent(text=text), *(ImageContent(data=each, mime_type=kind) for each, kind in data)]
-
-
-def question_text(question: Question) -> str:
-    """For a person: the payload as it is if that is text, else as JSON."""
-    match question.payload:
-        case str() as text:
-            return text
-        case {"question": str() as text, **rest} if not rest:
-            return text
-        case payload:
-            return json.dumps(payload, ensure_ascii=False, default=str)
 
 
 def _joined(*paragraphs: str) -> str:

@@ -1,0 +1,1 @@
+"""AG-UI, for front ends: a run as server-sent events, and a route that stops it."""
