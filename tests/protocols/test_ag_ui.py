@@ -28,7 +28,15 @@ def given(*messages: Json | str, run: str = "r1", thread: str = "t1", version: s
         {"id": f"m{number}", "role": "user", "content": each} if isinstance(each, str) else each
         for number, each in enumerate(messages)
     ]
-    found = {"threadId": thread, "runId": run, "messages": listed, "tools": [], "context": [], "state": {}, **more}
+    found: Json = {
+        "threadId": thread,
+        "runId": run,
+        "messages": listed,
+        "tools": [],
+        "context": [],
+        "state": {},
+        **more,
+    }
     return found if version is None else {**found, "protocolVersion": version}
 
 
@@ -354,7 +362,9 @@ async def _nothing() -> str:
 
 @virtual
 async def test_a_tool_of_the_front_end_is_pending_and_its_result_comes_with_the_next_request() -> None:
-    tools = [{"name": "confetti", "description": "Throw it.", "parameters": {"type": "object", "properties": {}}}]
+    tools: list[Json] = [
+        {"name": "confetti", "description": "Throw it.", "parameters": {"type": "object", "properties": {}}}
+    ]
     async with front_end(clerk(call("confetti"), say("Hooray."), say("Hello."))) as world:
         frames = await ran(world, given("celebrate", tools=tools))
         (pending,) = frames[-1]["outcome"]["pendingToolCallIds"]

@@ -79,3 +79,46 @@ def test_after_an_abort_of_the_request_the_next_message_is_answered(version: str
 def test_an_interrupt_is_answered_by_resume(version: str, address: str) -> None:
     seen = play("ag_ui_page.mjs", version, "interrupt", address)
     assert seen == {"reason": "input_required", "failed": None, "last": "RUN_FINISHED"}
+
+
+def test_a_chat_is_answered_with_thoughts_and_words(address: str) -> None:
+    seen = play("ui_page.mjs", "talk", address)
+    assert [each for each in seen["first"] if not each.startswith("data")] == [
+        "step-start:",
+        "reasoning:done",
+        "text:done",
+    ]
+    assert (seen["text"], seen["status"], seen["reasons"]) == ("you said hi", "ready", ["stop", "stop"])
+
+
+def test_a_stopped_chat_has_every_part_closed_and_says_that_it_was_interrupted(address: str) -> None:
+    seen = play("ui_page.mjs", "stop", address)
+    assert seen["status"] == "cancelled"
+    assert "text:done" in seen["closed"]
+    assert "dynamic-tool:output-error" in seen["closed"]
+    assert seen["receipt"]["reason"] == {"text": "lunch", "source": "user", "by": "user"}
+    assert [entry["state"] for entry in seen["receipt"]["ledger"]] == ["cut"]
+    assert seen["reasons"] == ["interrupted", "stop"]
+    assert seen["text"] == "you said hi"
+
+
+def test_a_chat_that_closes_its_request_stops_its_run_and_can_be_used_again(address: str) -> None:
+    seen = play("ui_page.mjs", "abort", address)
+    assert seen == {"aborted": True, "text": "you said hi", "status": "ready"}
+
+
+def test_a_resumable_chat_comes_back_to_its_message_and_is_stopped_by_the_route(address: str) -> None:
+    seen = play("ui_page.mjs", "resume", address)
+    assert seen == {"same": True, "text": ["I begin and :done"], "status": "cancelled", "late": 204}
+
+
+def test_an_approval_is_given_and_the_message_goes_on(address: str) -> None:
+    seen = play("ui_page.mjs", "approve", address)
+    assert seen["asked"][0] == "approval-requested"
+    assert (seen["state"], seen["output"], seen["count"]) == ("output-available", "deleted", 2)
+    assert "deleted" in seen["text"]
+
+
+def test_a_run_that_fails_is_an_error_of_the_chat(address: str) -> None:
+    seen = play("ui_page.mjs", "fail", address)
+    assert (seen["status"], seen["error"]) == ("error", "ValueError: the model is broken")

@@ -167,23 +167,40 @@ def test_the_name_of_a_call_can_be_read_back() -> None:
     assert own_call_id("run_1", "other") == "other"
 
 
+def _call(id: str) -> ToolCall:
+    return ToolCall(id, "nap", {})
+
+
+def _piece(text: str, position: int, thought: bool) -> PartialText:
+    return piece(text, position, thought=thought)
+
+
+def _whole(position: int, parts: list[Text | Reasoning | ToolCall | Notice]) -> MessageEvent:
+    return whole(position, *parts)
+
+
+def _results(position: int, ids: list[str]) -> MessageEvent:
+    return results(position, *(ToolResult(id, "nap", "r") for id in ids))
+
+
+def _output(id: str) -> ToolOutput:
+    return ToolOutput(TURN, 2, 0.0, id, "nap", "o")
+
+
 _words = st.text(alphabet="ab", max_size=3)
+_ids = st.sampled_from(["c1", "c2"])
 _parts = st.one_of(
     st.builds(Text, _words, st.booleans()),
     st.builds(Reasoning, _words),
-    st.builds(lambda id: ToolCall(id, "nap", {}), st.sampled_from(["c1", "c2"])),
+    st.builds(_call, _ids),
     st.builds(Notice, _words),
 )
 _position = st.integers(1, 4)
 _events = st.one_of(
-    st.builds(lambda text, position, thought: piece(text, position, thought=thought), _words, _position, st.booleans()),
-    st.builds(lambda position, parts: whole(position, *parts), _position, st.lists(_parts, max_size=4)),
-    st.builds(
-        lambda position, ids: results(position, *(ToolResult(id, "nap", "r") for id in ids)),
-        _position,
-        st.lists(st.sampled_from(["c1", "c2"]), max_size=2, unique=True),
-    ),
-    st.builds(lambda id: ToolOutput(TURN, 2, 0.0, id, "nap", "o"), st.sampled_from(["c1", "c2"])),
+    st.builds(_piece, _words, _position, st.booleans()),
+    st.builds(_whole, _position, st.lists(_parts, max_size=4)),
+    st.builds(_results, _position, st.lists(_ids, max_size=2, unique=True)),
+    st.builds(_output, _ids),
 )
 
 

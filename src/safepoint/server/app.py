@@ -23,6 +23,7 @@ from safepoint.agent.validation import checked_ladder
 from safepoint.errors import HistoryError, SessionBusy, SessionNotFound, StoreError
 from safepoint.protocols.ag_ui import routes as ag_ui_routes
 from safepoint.protocols.mcp import routes as mcp_routes
+from safepoint.protocols.ui_stream import routes as ui_routes
 from safepoint.server.auth import check_exposed
 from safepoint.server.config import ServerConfig
 from safepoint.server.keys import KeyFile
@@ -96,7 +97,7 @@ _log = logging.getLogger("safepoint")
 _CLOSING = 2.0
 
 # The routes of each protocol besides ADK's, whose paths are the server's own: they are in `routes`.
-PROTOCOLS: tuple[APIRouter, ...] = (mcp_routes.routes, ag_ui_routes.routes)
+PROTOCOLS: tuple[APIRouter, ...] = (mcp_routes.routes, ag_ui_routes.routes, ui_routes.routes)
 
 # What a client, or a cancel, can cause, and the status that says so. The first that fits is taken.
 _STATUS: tuple[tuple[type[Exception], int], ...] = (

@@ -8,7 +8,7 @@ is the same run, told again. AG-UI has no message that cancels. A client closes 
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, cast
 
 from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse, Response
@@ -174,7 +174,7 @@ async def _state_delta(manager: RunManager, key: SessionKey, body: RunAgentInput
     now = await _state(manager, key)
     changed: Json = {}
     if isinstance(body.state, dict):
-        changed = {name: value for name, value in own(body.state).items() if now.get(name) != value}
+        changed = {name: value for name, value in own(cast(Json, body.state)).items() if now.get(name) != value}
     lent: Json = {}
     if body.context:
         lent["context"] = [each.model_dump() for each in body.context]
