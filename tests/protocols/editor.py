@@ -150,14 +150,14 @@ def facts_of(answer: schema.PromptResponse) -> Frame:
 
 @asynccontextmanager
 async def in_process(
-    agent: Agent[Any, Any], *, storage: Storage | None = None, if_busy: IfBusy = "interrupt"
+    agent: Agent[Any, Any], *, storage: Storage | None = None, if_busy: IfBusy = "interrupt", user: str = "editor"
 ) -> AsyncGenerator[tuple[Editor, RunManager]]:
     """The SDK's client and our side of the protocol, over a real pair of sockets."""
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=ours, limit=LONGEST_FRAME)
     manager = RunManager(Catalog.of({"app": agent}), storage or MemoryStorage(), ServingConfig())
     rpc = RpcConnection(reader, writer)
-    served = AcpAgent(manager, "app", Principal("editor", user="editor"), rpc, if_busy=if_busy)
+    served = AcpAgent(manager, "app", Principal("editor", user=user), rpc, if_busy=if_busy)
     serving = asyncio.create_task(serve(served, rpc, asyncio.Event()))
     editor = Editor()
     their_reader, their_writer = await asyncio.open_connection(sock=theirs)

@@ -6,7 +6,7 @@ import pytest
 
 from safepoint._core.reasons import Source
 from safepoint.agent.stop_reason import StopReason
-from safepoint.protocols.endings import ACP, Ending
+from safepoint.protocols.endings import ACP, AG_UI, UI_STREAM, Ending
 
 BY_CLIENT = (Source.USER, Source.PREEMPT, Source.DISCONNECT)
 
@@ -41,6 +41,24 @@ def test_acp_says(ending: Ending, word: str | int) -> None:
     assert ACP[ending] == word
 
 
+@pytest.mark.parametrize(
+    ("ending", "ag_ui", "ui_stream"),
+    [
+        (Ending.END_TURN, ("RUN_FINISHED", "success"), "stop"),
+        (Ending.CANCELLED_BY_CLIENT, ("RUN_FINISHED", "cancelled"), "interrupted"),
+        (Ending.CANCELLED_OTHERWISE, ("RUN_FINISHED", "cancelled"), "interrupted"),
+        (Ending.INTERRUPTED, ("RUN_FINISHED", "interrupt"), "tool-calls"),
+        (Ending.MAX_STEPS, ("RUN_ERROR", "max_steps"), "other"),
+        (Ending.BUDGET, ("RUN_ERROR", "budget"), "other"),
+        (Ending.MAX_TOKENS, ("RUN_FINISHED", "success"), "length"),
+        (Ending.REFUSED, ("RUN_FINISHED", "success"), "content-filter"),
+        (Ending.ERROR, ("RUN_ERROR", "error"), "error"),
+    ],
+)
+def test_front_ends_are_told(ending: Ending, ag_ui: tuple[str, str], ui_stream: str) -> None:
+    assert (AG_UI[ending], UI_STREAM[ending]) == (ag_ui, ui_stream)
+
+
 def test_every_column_has_every_row() -> None:
-    for column in (ACP,):
+    for column in (ACP, AG_UI, UI_STREAM):
         assert set(column) == set(Ending)

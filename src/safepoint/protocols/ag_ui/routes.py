@@ -173,8 +173,9 @@ async def _state_delta(manager: RunManager, key: SessionKey, body: RunAgentInput
     """What the client has changed in the state, and what it lends to this run alone. Cancellation: no change."""
     now = await _state(manager, key)
     changed: Json = {}
-    if isinstance(body.state, dict):
-        changed = {name: value for name, value in own(cast(Json, body.state)).items() if now.get(name) != value}
+    given: object = body.state
+    if isinstance(given, dict):
+        changed = {name: value for name, value in own(cast(Json, given)).items() if now.get(name) != value}
     lent: Json = {}
     if body.context:
         lent["context"] = [each.model_dump() for each in body.context]
