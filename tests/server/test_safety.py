@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.server import front_end_attempts as front_ends
 from tests.server.attempts import (
     ANN,
     ANOTHERS,
@@ -82,6 +83,11 @@ def test_no_body_that_is_wrong_stores_anything(world: Guarded) -> None:
 
 def test_no_forged_event_becomes_part_of_a_session(world: Guarded) -> None:
     assert refused(world, EVENTS) == []
+
+
+@pytest.mark.parametrize("attempts", ["ANOTHERS", "DOOR", "PATHS", "IDS", "BODIES"])
+def test_no_route_for_front_ends_lets_any_of_it_through(world: Guarded, attempts: str) -> None:
+    assert refused(world, getattr(front_ends, attempts)) == []
 
 
 def test_there_are_enough_attempts_and_each_has_a_name() -> None:
