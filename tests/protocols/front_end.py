@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from safepoint.agent.base import BaseAgent
 from safepoint.server import create_app
+from safepoint.server.config import ServerConfig
 from safepoint.serving.managed_run import ManagedRun
 from safepoint.serving.run_manager import RunManager
 from safepoint.storage.memory import MemoryStorage
@@ -98,8 +99,9 @@ class FrontEnd:
         self,
         agents: Mapping[str, BaseAgent[Any, Any]],  # Any: agents of every kind
         storage: Storage | None = None,
+        config: ServerConfig | None = None,
     ) -> None:
-        self.app = create_app(agents, storage=storage or MemoryStorage())
+        self.app = create_app(agents, storage=storage or MemoryStorage(), config=config)
         self._open: list[Exchange] = []
 
     @property
@@ -136,8 +138,9 @@ class FrontEnd:
 async def front_end(
     agents: Mapping[str, BaseAgent[Any, Any]],  # Any: as above
     storage: Storage | None = None,
+    config: ServerConfig | None = None,
 ) -> AsyncGenerator[FrontEnd]:
-    found = FrontEnd(agents, storage)
+    found = FrontEnd(agents, storage, config)
     try:
         yield found
     finally:

@@ -9,6 +9,7 @@ import pytest
 
 from safepoint import Agent, AskFirst, Hooks, Run, ToolCall, tool
 from safepoint._core.reasons import Reason, Source
+from safepoint.server.config import Limits, ServerConfig
 from safepoint.testing import ScriptedModel, call, say, stall
 from tests.protocols.front_end import Exchange, FrontEnd, Json, front_end
 from tests.protocols.mcp.world import Nap, sign
@@ -250,6 +251,18 @@ async def test_what_one_protocol_starts_another_watches_and_stops() -> None:
         assert (await world.ask("/ui/clerk/chat/c1/stop")).json["status"] == "cancelled"
         assert checked(await watched.over())[-1]["finishReason"] == "interrupted"
         assert (await stream.over()).frames[-1]["code"] == "abort"
+
+
+@virtual
+async def test_a_stop_needs_no_seat_of_a_viewer() -> None:
+    nap = Nap()
+    config = ServerConfig(limits=Limits(viewers=1))
+    async with front_end(clerk(call("nap"), tools=[nap.tool()]), config=config) as world:
+        stream = world.open("/ui/clerk/chat", given("sleep"))
+        await nap.began.wait()
+        assert (await world.ask("/ui/clerk/chat/c1/stream", method="GET")).status == 503
+        assert (await world.ask("/ui/clerk/chat/c1/stop")).json["status"] == "cancelled"
+        assert checked(await stream.over())[-1]["finishReason"] == "interrupted"
 
 
 def user_of_ag_ui(text: str) -> Json:

@@ -143,6 +143,15 @@ IDS = [
         post(f"{trick!r} as a message to stop", INVALID, f"{CHAT}/live/stop", {"messageId": trick}, who="ann"),
     )
 ]
+STOPS: list[tuple[str, dict[str, Any]]] = [
+    (f"{AG_UI}/stop", {"threadId": "live"}),
+    (f"{CHAT}/live/stop", {}),
+]  # Any: JSON
+WRONG_STOPS: dict[str, dict[str, Any]] = {  # Any: JSON
+    "a wait of two minutes": {"waitSeconds": 120},
+    "a reason of a book": {"reason": "a" * 501},
+    "a field that is misspelt": {"runid": "r"},
+}
 BODIES = [
     *(
         Attempt(f"{what} as a body of {path}", INVALID, "POST", path, body, "ann")
@@ -162,12 +171,8 @@ BODIES = [
     ),
     *(
         post(f"{what} in a stop of {path}", INVALID, path, {**names, **body}, who="ann")
-        for path, names in ((f"{AG_UI}/stop", {"threadId": "live"}), (f"{CHAT}/live/stop", dict[str, str]()))
-        for what, body in {
-            "a wait of two minutes": {"waitSeconds": 120},
-            "a reason of a book": {"reason": "a" * 501},
-            "a field that is misspelt": {"runid": "r"},
-        }.items()
+        for path, names in STOPS
+        for what, body in WRONG_STOPS.items()
     ),
     post("a wrong way to be busy, by AG-UI", INVALID, f"{AG_UI}?ifBusy=destroy", run(), who="ann"),
     post("a wrong way to leave, by AG-UI", INVALID, f"{AG_UI}?onDisconnect=stay", run(), who="ann"),

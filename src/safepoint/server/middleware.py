@@ -191,11 +191,16 @@ class ConcurrencyLimits:
     def kind(self, head: Head, who: Principal) -> str | None:
         """Which count the request belongs to; None if it is over soon."""
         path = head.path
-        if path.endswith(":cancel"):
+        if path.endswith(":cancel") or self._is_stop(path):
             return f"cancel/{who.name}"
         if path in _VIEWED or (path.startswith("/runs/") and path.endswith("/events")):
             return VIEWERS
         return VIEWERS if self._protocols and path.startswith(self._protocols) else None
+
+    def _is_stop(self, path: str) -> bool:
+        """Is it a protocol's own route that stops a run? An app may be called `stop` too: its name comes before."""
+        of_protocol = bool(self._protocols) and path.startswith(self._protocols)
+        return of_protocol and path.endswith("/stop") and path.count("/") > 2
 
     def take(self, kind: str) -> Refusal | None:
         """None, or why there is no seat left."""
