@@ -57,6 +57,11 @@ class Catalog:
     def __iter__(self) -> Iterator[App]:
         return iter(self._apps.values())
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of those that can be served."""
+        return tuple(app.name for app in self if app.agent is not None)
+
     def get(self, name: str) -> App | None:
         return self._apps.get(name)
 

@@ -29,13 +29,12 @@ _LOOK_AGAIN = 1 / 30
 
 
 class LeaseGuard:
-    """`await watch()` in a task of its own. `stopped`: the runs that it has stopped, for the sweeper to pick up."""
+    """`await watch()` in a task of its own."""
 
     def __init__(self, manager: RunManager, lease: WorkerLease) -> None:
         self._manager = manager
         self._lease = lease
         self._asked: dict[str, Receipt] = {}
-        self.stopped: set[str] = set()
 
     async def watch(self) -> None:
         """For ever. Cancellation: the asks stand."""
@@ -60,18 +59,15 @@ class LeaseGuard:
     def _stop_soon(self, managed: ManagedRun) -> None:
         _log.warning("the run %s stops at its next safe point unless the store answers soon", managed.id)
         self._asked[managed.id] = managed.run.node.cancel(SafePoint.ANY, recursive=True, reason=OUT_OF_REACH)
-        self.stopped.add(managed.id)
 
     def _stop_now(self, managed: ManagedRun) -> None:
         request = managed.run.node.request()
         if request is not None and request.at in (SafePoint.NOW, SafePoint.FORCE):
             return
         _log.error("the run %s is stopped: the lease of this process is over", managed.id)
-        self.stopped.add(managed.id)
         managed.ask(SafePoint.NOW, OUT_OF_REACH)
 
     def _go_on(self) -> None:
         asked, self._asked = self._asked, {}
-        for run_id, receipt in asked.items():
-            if receipt.withdraw():
-                self.stopped.discard(run_id)
+        for receipt in asked.values():
+            receipt.withdraw()

@@ -1,8 +1,9 @@
 """One process looks after another: requests to cancel its runs, and runs whose owner is dead.
 
 Two tasks. One hears: it takes up the requests that others have stored for the runs of this process, when the storage
-says that one may have come, and otherwise at each beat. The other sweeps at each beat: it looks for open records of
-dead owners and takes them over, the oldest first; the storage lets one process do that and refuses the others. The
+says that one may have come, and otherwise at each beat. The other sweeps at each beat, and when the storage offers it a
+run: it looks for open records that are free or of dead owners and takes them over, the oldest of each session first;
+the storage lets one process do that and refuses the others. The
 first such look is over before the server answers, so a client that comes back after a restart finds its session as busy
 as it was. That an owner has died is told by time alone, so this is the one place that looks again and again.
 
@@ -30,11 +31,12 @@ from safepoint.serving.lease_guard import LeaseGuard
 from safepoint.serving.managed_run import ManagedRun, Phase
 from safepoint.serving.owner_requests import answer_owner_request, question_of
 from safepoint.serving.principal import NotFound
-from safepoint.serving.run_manager import NoSuchApp, RunManager
+from safepoint.serving.run_manager import NoSuchApp, RunManager, worker_info
 from safepoint.serving.takeover import settle, take_over
 from safepoint.storage.operations import AcknowledgeCancel
 from safepoint.storage.postgres.worker_lease import WorkerLease
 from safepoint.storage.run_records import RecordMoved, RunRecord, RunState, StoredCancelRequest, is_in_line
+from safepoint.storage.workers import workers_of
 
 _log = logging.getLogger("safepoint.server")
 
@@ -44,6 +46,8 @@ _LONG_LOOK = 60.0
 _GOODBYE = 1.0
 # How often a storage without pushes looks whether another process has written anything.
 _LOOK = 0.05
+# So many sessions are taken over at the same time: a connection each, where the storage has connections.
+_AT_ONCE = 8
 
 
 class LeaseSweeper:
@@ -93,10 +97,21 @@ class LeaseSweeper:
             await asyncio.sleep(every)  # the store failed
 
     async def _sweep_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(self._manager.config.heartbeat_seconds)
+        workers, every = workers_of(self._manager.storage), self._manager.config.heartbeat_seconds
+        while workers is None:
+            await asyncio.sleep(every)
             with _logged_failures():
                 await self._sweep()
+        while True:
+            with _logged_failures():
+                await workers.announce(worker_info(self._manager.catalog), draining=self._manager.draining)
+                async with workers.offers(self._manager.catalog.names) as offers:
+                    while True:
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(every):
+                                await anext(offers)
+                        await self._sweep()
+            await asyncio.sleep(every)  # the store failed
 
     async def once(self) -> None:
         """One beat and one look; what fails is tried again at the next. Cancellation: likewise."""
@@ -192,18 +207,29 @@ class LeaseSweeper:
         if waiting:
             still = {record.run_id for record in found}
             self._left_alone = {run_id: epoch for run_id, epoch in self._left_alone.items() if run_id in still}
+        in_need: dict[str, list[RunRecord]] = {}
         for record in [*found, *await runs.still_open(waiting=waiting, owner=me)]:
-            if self._manager.draining:
-                return
             if not await self._is_looked_after(record):
-                await self._pick_up(record)
+                in_need.setdefault(record.session, []).append(record)
+        at_once = asyncio.Semaphore(_AT_ONCE)
+        async with asyncio.TaskGroup() as group:
+            for records in in_need.values():
+                group.create_task(self._pick_up_all(records, at_once))
+
+    async def _pick_up_all(self, records: list[RunRecord], at_once: asyncio.Semaphore) -> None:
+        """Those of one session, in the order in which they were accepted. Cancellation: some were taken over."""
+        async with at_once:
+            for record in records:
+                if not self._manager.draining:
+                    await self._pick_up(record)
 
     async def _is_looked_after(self, record: RunRecord) -> bool:
         """Does a run of this process work on it, or is it to be left alone? Cancellation: nothing has changed."""
         manager, run_id = self._manager, record.run_id
         if record.owner == manager.storage.worker:
-            return run_id not in self._pending and not self._is_dropped(record) and not self._was_interrupted(record)
-        if self._left_alone.get(run_id) == record.epoch:
+            return run_id not in self._pending and not self._is_dropped(record)
+        managed = manager.runs.get(run_id)
+        if self._left_alone.get(run_id) == record.epoch or (managed is not None and not managed.over.is_set):
             return True
         stays = record.state is RunState.SUSPENDED and not manager.config.resume_on_start
         if record.state is RunState.PAUSED or stays:
@@ -212,16 +238,6 @@ class LeaseSweeper:
                 self._left_alone[run_id] = record.epoch
             return wanted is None
         return False
-
-    def _was_interrupted(self, record: RunRecord) -> bool:
-        """Was it stopped here because the store was out of reach, and is that recorded by now?"""
-        if self.guard is None or record.run_id not in self.guard.stopped or record.state is not RunState.SUSPENDED:
-            return False
-        managed = self._manager.runs.get(record.run_id)
-        if managed is not None and not managed.over.is_set:
-            return False
-        self.guard.stopped.discard(record.run_id)
-        return True
 
     def _is_dropped(self, record: RunRecord) -> bool:
         """Is it a record of this process, without a task?"""

@@ -48,7 +48,7 @@ from safepoint.sessions.dispatch import Delivery, IfBusy, SessionDispatcher
 from safepoint.sessions.pending_ends import REFUSED as NEVER_STORED
 from safepoint.sessions.session import Session
 from safepoint.storage.operations import AcceptRun, AddNote, MoveRun, ReadShared, Share, Statement
-from safepoint.storage.run_records import AlreadyAccepted, RecordMoved, RunRecord, RunRegistry, RunState
+from safepoint.storage.run_records import FREE, AlreadyAccepted, RecordMoved, RunRecord, RunRegistry, RunState
 from safepoint.storage.shared_state import Note
 
 _log = logging.getLogger("safepoint.server")
@@ -371,14 +371,15 @@ class ManagedRun:
         if error is not None and why is None:
             why = {"error": type(error).__name__, "text": str(error)}
         usage = usage_json(self.run.result.usage) if self.run.ended else None
-        left = {"ended_at": time.time(), "outcome": self.outcome, "reason": why, "usage": usage}
+        state = state_after(stop_reason, reason)
+        left = {"ended_at": time.time(), "outcome": self.outcome, "reason": why, "usage": usage, **_owner_of(state)}
         if self.refused is not None:
             left |= NOT_TAKEN
         if self.phase is not Phase.OWED:
             self.move(Phase.OWED)
         try:
             async with asyncio.timeout(_PATIENCE):
-                await runs.move(self.id, state_after(stop_reason, reason), epoch=self.epoch, **left)
+                await runs.move(self.id, state, epoch=self.epoch, **left)
         except RecordMoved as moved:
             _log.warning("the end of the run %s is recorded by another process: %s", self.id, moved)
         except (StoreError, TimeoutError):
@@ -513,9 +514,9 @@ class StateSync:
         drop_temporary(session.state)
         shared_now = {name: value for name, value in session.state.items() if name.startswith(SHARED)}
         managed.publisher.prepare_end(ended, {**own(state), **shared_now})
-        statements: list[Statement[Any]] = [  # Any: of every result
-            MoveRun(managed.id, state_after(ended.stop_reason, ended.reason), managed.epoch, _left_behind(ended))
-        ]
+        state_now = state_after(ended.stop_reason, ended.reason)
+        left = {**_left_behind(ended), **_owner_of(state_now)}
+        statements: list[Statement[Any]] = [MoveRun(managed.id, state_now, managed.epoch, left)]  # Any: of every result
         deltas = managed.publisher.state.deltas.items()
         notes = (Note(ended.at, {"event": event, "stateDelta": delta}) for event, delta in deltas)
         statements += [AddNote(managed.key.stored_as, note) for note in notes]
@@ -532,6 +533,11 @@ def state_after(stop_reason: StopReason, reason: Reason | None) -> RunState:
     if stop_reason is StopReason.INTERRUPTED:
         return RunState.PAUSED
     return RunState.SUSPENDED if reason is not None and reason.source is Source.SHUTDOWN else RunState.ENDED
+
+
+def _owner_of(state: RunState) -> Mapping[str, str]:
+    """A suspended run is free from the transaction on that stores its end: no process has to be gone first."""
+    return {"owner": FREE} if state is RunState.SUSPENDED else {}
 
 
 def _left_behind(ended: Ended) -> Mapping[str, Any]:  # Any: fields of a record

@@ -8,6 +8,8 @@ of a message that has to wait is stored before.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
 import uuid
 from collections import OrderedDict
@@ -15,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 from msgspec.structs import replace
@@ -42,6 +45,7 @@ from safepoint.storage.operations import AcceptRun, AddNote, DeleteSession, Forg
 from safepoint.storage.protocol import Storage
 from safepoint.storage.run_records import RunRecord, RunState, same_request
 from safepoint.storage.shared_state import Note
+from safepoint.storage.workers import WorkerInfo, workers_of
 
 _DAY = 86_400.0
 _CACHED_SESSIONS = 1000
@@ -451,6 +455,7 @@ class RunManager:
         there is no such run. Cancellation: the asks stand.
         """
         self.draining = True
+        await self._announce_leave()
         reason = Reason("the server is shutting down", Source.SHUTDOWN)
         for managed in self.live():
             if managed.state is RunState.QUEUED:
@@ -470,6 +475,14 @@ class RunManager:
             managed.give_up(reason)
         return False
 
+    async def _announce_leave(self) -> None:
+        """Runs that stop from now on are offered to others. Bounded. Cancellation: announced, or not."""
+        workers = workers_of(self.storage)
+        if workers is not None:
+            with suppress(StoreError, TimeoutError):  # what is offered to this process is found by others at a look
+                async with asyncio.timeout(_WRITING):
+                    await workers.announce(worker_info(self.catalog), draining=True)
+
     async def _all_over(self, seconds: float) -> bool:
         """Wait for that, so long. Cancellation: only the waiting ends."""
         try:
@@ -486,6 +499,11 @@ class RunManager:
         """Skip the remaining grace periods of all live runs."""
         for managed in self.live():
             managed.ask(SafePoint.FORCE, Reason("the server was told to end at once", Source.SHUTDOWN))
+
+
+def worker_info(catalog: Catalog) -> WorkerInfo:
+    """What this process says of itself to the others of its cluster."""
+    return WorkerInfo(socket.gethostname(), os.getpid(), version("safepoint"), tuple(catalog.names))
 
 
 def _of_server(session: Session) -> Session:

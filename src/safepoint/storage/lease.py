@@ -19,6 +19,8 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from safepoint.storage.run_records import FREE
+
 LEASE = 60.0
 
 
@@ -72,6 +74,8 @@ class Lease:
         """`row`: the process and the counter of that worker, None if it has none. Raises ValueError for a bad one."""
         if worker == self.worker:
             return False
+        if worker == FREE:
+            return True
         if row is None:
             return self._is_dead_old(worker) if "|" in worker else _checked(worker)
         text, counter = row

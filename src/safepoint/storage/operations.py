@@ -222,7 +222,10 @@ class OpenRuns(Query[list[RunRecord]], frozen=True):
 
 
 class OrphanedRuns(Query[list[RunRecord]], frozen=True):
-    """Open runs whose owner is dead, in the order in which they were accepted; or that run, if it is one of them."""
+    """Open runs that are free or whose owner is dead, in the order in which they were accepted.
+
+    `run_id`: that run alone, if it is one of them.
+    """
 
     waiting: bool = True
     run_id: str | None = None

@@ -13,7 +13,8 @@ ones that were suspended, end with it. A message that was suspended before its t
 
 A record has one owner, the worker that runs it. The record of a dead owner is taken over by `take`, which raises its
 epoch; a move with an old epoch is refused. So a run has one owner at a time, and an owner that was taken for dead
-cannot spoil what its successor has recorded.
+cannot spoil what its successor has recorded. A suspended run is FREE: it has no owner, and any worker may take it at
+once.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ class RunState(StrEnum):
     SUSPENDED = "suspended"
     ENDED = "ended"
 
+
+FREE = ""
+"""The owner of a run that any worker may take."""
 
 MOVES: Mapping[RunState, frozenset[RunState]] = {
     RunState.QUEUED: frozenset({RunState.LIVE, RunState.SUSPENDED, RunState.ENDED}),
@@ -204,7 +208,7 @@ class RunRegistry(Protocol):
         ...
 
     async def orphans(self, *, waiting: bool = True, run_id: str | None = None) -> list[RunRecord]:
-        """Records that have not ended and whose owner is dead, in the order in which they were accepted.
+        """Open records that are free or whose owner is dead, in the order in which they were accepted.
 
         `run_id`: that one alone.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -32,6 +32,10 @@ class PushedChanges(Changes):
         self.on_thread = on_thread
         self.leave = leave
         self.listener = listener
+
+    def offers(self, apps: Iterable[str], every: float) -> Subscription:
+        """Of runs of these apps that are free."""
+        return self._make([("offer", app) for app in apps], every)
 
     def _make(self, topics: list[Topic], every: float) -> Subscription:
         return PushedSubscription(self, topics, every)

@@ -200,7 +200,7 @@ async def _still_open(query: op.OpenRuns, fetch: Fetch) -> list[RunRecord]:
 async def _orphans(query: op.OrphanedRuns, fetch: Fetch) -> list[RunRecord]:
     """Dead workers are few, and their runs are found by an index, so no query lists all runs."""
     where = "state <> 'ended'" if query.waiting else "state <> 'ended' AND state <> 'paused'"
-    where += " AND owner IN (SELECT id FROM safepoint.workers WHERE lease_until <= clock_timestamp())"
+    where += " AND (owner = '' OR owner IN (SELECT id FROM safepoint.workers WHERE lease_until <= clock_timestamp()))"
     given: dict[str, str] = {}
     if query.run_id is not None:
         where, given = f"run_id = %(id)s AND {where}", {"id": escape(query.run_id)}

@@ -82,6 +82,9 @@ BEGIN
         request = known.request, key = known.key, digest = known.digest, started_at = known.started_at,
         ended_at = known.ended_at, outcome = known.outcome, reason = known.reason, epoch = known.epoch,
         asked_by = known.asked_by, usage = known.usage WHERE run_id = known.run_id;
+    IF known.owner = '' THEN
+        PERFORM safepoint.offer(known.session);
+    END IF;
     RETURN ARRAY[safepoint.topic('s', known.session)]
         || CASE WHEN new_state = 'live' THEN safepoint.leave_behind(known) END;
 END $$;

@@ -17,11 +17,11 @@ import psycopg
 from safepoint.errors import StoreError
 from safepoint.storage.postgres.connections import Connection, connect
 
-VERSION = 1
+VERSION = 2
 OLDEST_SERVER = 140000
 SCHEMA = "safepoint"
 
-_VERSIONS = {1: "tables.sql"}
+_VERSIONS = {1: "tables.sql", 2: "tables_2.sql"}
 _FUNCTIONS = ("session_functions.sql", "run_functions.sql", "unit_functions.sql")
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ from safepoint.storage.operations import Query
 from safepoint.storage.postgres.connections import Connections
 from safepoint.storage.postgres.database import Database
 from safepoint.storage.postgres.listener import WORKER, Listener
-from safepoint.storage.postgres.queries import run_query
+from safepoint.storage.postgres.queries import Rows, run_query
 from safepoint.storage.postgres.refusals import is_gone
 from safepoint.storage.postgres.text_codec import escape
 from safepoint.storage.postgres.worker_lease import WorkerLease
@@ -135,6 +135,22 @@ class Service:
         self._own.renewed(sent)
         if waiting:
             self.listener.wake(WORKER)
+
+    async def announce(self, info: str, draining: bool) -> None:
+        sent = self._own.clock()
+        given = {
+            "worker": escape(self._lease.worker),
+            "process": str(self._lease.process),
+            "lease": self._own.seconds,
+            "info": info,
+            "draining": draining,
+        }
+        sql = "SELECT safepoint.announce(%(worker)s, %(process)s, %(lease)s, %(info)s, %(draining)s)"
+        await self._database.call(sql, given)
+        self._own.renewed(sent)
+
+    async def call(self, sql: str, given: Mapping[str, Any]) -> Rows:  # Any: as in `Fetch`
+        return await self._database.call(sql, given)
 
     async def aclose(self) -> None:
         """Cancellation: never cancelled; only `close` ends it."""

@@ -32,6 +32,12 @@ BEGIN
     END IF;
 END $$;
 
+CREATE OR REPLACE FUNCTION safepoint.announce(worker text, process text, lease float8, about text, leaves boolean)
+RETURNS void LANGUAGE sql AS $$
+    SELECT safepoint.renew_worker(worker, process, lease);
+    UPDATE safepoint.workers SET info = about, draining = leaves WHERE id = worker
+$$;
+
 -- Its runs are free at once. A row stays as long as open runs name it: by it they are found.
 CREATE OR REPLACE FUNCTION safepoint.retire_worker(worker text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -52,6 +58,16 @@ $$;
 CREATE OR REPLACE FUNCTION safepoint.push(topics text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('safepoint_' || w.worker, w.topic) FROM safepoint.watches w WHERE w.topic = ANY (topics);
+END $$;
+
+-- A run that has no owner is offered to one worker that has its app. Whom that does not reach finds the run by looking.
+CREATE OR REPLACE FUNCTION safepoint.offer(in_session text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify('safepoint_' || chosen.worker, chosen.topic) FROM (
+        SELECT w.worker, w.topic FROM safepoint.watches w JOIN safepoint.workers k ON k.id = w.worker
+        WHERE w.topic = safepoint.topic('o', split_part(in_session, '/', 1))
+            AND k.lease_until > clock_timestamp() AND NOT k.draining
+        ORDER BY random() LIMIT 1) AS chosen;
 END $$;
 
 -- The session's lock: a writer that has not seen this watch has committed before it, so a look after it sees that.

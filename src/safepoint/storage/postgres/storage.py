@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -34,9 +34,11 @@ from safepoint.storage.operations import Query, Statement
 from safepoint.storage.parts import Loops, Runs, Sessions, Shared
 from safepoint.storage.postgres.address import check_address, check_driver
 from safepoint.storage.postgres.push import PushedChanges
+from safepoint.storage.postgres.queries import Rows
 from safepoint.storage.postgres.schema import SCHEMA, check_name, one_line
 from safepoint.storage.postgres.service import Service, ServiceOptions
 from safepoint.storage.postgres.worker_lease import WorkerLease
+from safepoint.storage.postgres.workers import Workers
 from safepoint.storage.postgres.writer import WriteJob
 from safepoint.storage.reply import Reply
 
@@ -85,7 +87,8 @@ class PostgresStorage:
         self.runs = Runs(self)
         self.shared = Shared(self)
         self.loops = Loops(self)
-        self._changes = PushedChanges(self._on_thread, self._begin, lambda: self._service.listener)
+        self._changes = PushedChanges(self._ask, self._begin, lambda: self._service.listener)
+        self.workers = Workers(self._call, self._announce, self._changes)
         self._thread = _LoopThread("safepoint:postgres", self._service)
         self._closed = False
         # What each loop has submitted in its present pass.
@@ -143,14 +146,24 @@ class PostgresStorage:
 
     async def read(self, query: Query[T]) -> T:
         """Cancellation: nothing has changed."""
+        self._flush(asyncio.get_running_loop())  # what was submitted before it is ahead of it
+        return await self._ask(lambda: self._service.read(query))
+
+    async def _call(self, sql: str, given: Mapping[str, Any]) -> Rows:  # Any: as in `Fetch`
+        return await self._ask(lambda: self._service.call(sql, given))
+
+    async def _announce(self, info: str, draining: bool) -> None:
+        await self._ask(lambda: self._service.announce(info, draining))
+
+    async def _ask(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:  # Any: what it yields
+        """Cancellation: the work goes on."""
         self._refuse_closed()
         reply: Reply[T] = Reply("postgres")
-        self._flush(asyncio.get_running_loop())  # what was submitted before it is ahead of it
 
-        async def work() -> None:
-            await _answer(reply, self._service.read(query))
+        async def answered() -> None:
+            await _answer(reply, work())
 
-        self._begin(work)
+        self._begin(answered)
         return await reply.future
 
     def changes(
@@ -182,16 +195,6 @@ class PostgresStorage:
 
     def _begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:  # Any: what it yields
         self._thread.call(self._service.begin, work)
-
-    async def _on_thread(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:  # Any: likewise
-        """Cancellation: the work goes on."""
-        reply: Reply[None] = Reply("postgres")
-
-        async def answered() -> None:
-            await _answer(reply, work())
-
-        self._begin(answered)
-        await reply.future
 
     def _refuse_closed(self) -> None:
         if self._closed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-from safepoint.storage.run_records import MOVES, Cursor, KeyTaken, RecordMoved, RunRecord, RunState
+from safepoint.storage.run_records import FREE, MOVES, Cursor, KeyTaken, RecordMoved, RunRecord, RunState
 from safepoint.testing.conformance.rules import Rules
 from safepoint.testing.conformance.storage_maker import StorageMaker, record
 from safepoint.testing.conformance.store_maker import refused
@@ -186,16 +186,18 @@ async def _forgotten(maker: StorageMaker) -> None:
         assert len(await runs.cancel_requests("a/u/t")) == 1, "the requests of another session are gone"
 
 
-@RULES.rule("what a worker owns is no orphan while it lives", "a run is an orphan when its owner is dead")
+@RULES.rule("what a worker owns is no orphan while it lives", "a run is an orphan when its owner is dead or FREE")
 async def _orphans(maker: StorageMaker) -> None:
     async with maker.opened() as storage:
         await storage.runs.accept(record(storage, "mine"), since=0)
         await storage.runs.accept(record(storage, "dead", "a/u/t", owner="1" * 32), since=0)
         await storage.runs.accept(record(storage, "waits", "a/u/v", owner="1" * 32, state=RunState.PAUSED), since=0)
         await storage.runs.accept(record(storage, "over", "a/u/w", owner="1" * 32, state=RunState.ENDED), since=0)
+        await storage.runs.accept(record(storage, "freed", "a/u/x"), since=0)
+        await storage.runs.move("freed", RunState.SUSPENDED, epoch=0, owner=FREE)
         looks: tuple[tuple[list[RunRecord], list[str]], ...] = (
-            (await storage.runs.orphans(), ["dead", "waits"]),
-            (await storage.runs.orphans(waiting=False), ["dead"]),
+            (await storage.runs.orphans(), ["dead", "waits", "freed"]),
+            (await storage.runs.orphans(waiting=False), ["dead", "freed"]),
             (await storage.runs.orphans(run_id="waits"), ["waits"]),
             (await storage.runs.orphans(run_id="mine"), []),
         )

@@ -1,0 +1,58 @@
+"""The workers of a cluster: which there are, what each can run, and whom a run without an owner is offered to.
+
+Only a storage that many machines share keeps them, as its part `workers`; `workers_of` finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, runtime_checkable
+
+from safepoint.history.values import Value
+from safepoint.storage.changes import Subscription
+
+
+class WorkerInfo(Value, frozen=True):
+    """What a worker says of itself. `apps`: those whose runs it takes."""
+
+    host: str = ""
+    pid: int = 0
+    version: str = ""
+    apps: tuple[str, ...] = ()
+
+
+class WorkerRow(Value, frozen=True):
+    """A worker as the storage has it. `lease_left`: seconds, by the clock of the storage; below 0 it is dead.
+
+    `live`, `queued`: how many of its runs are.
+    """
+
+    id: str
+    info: WorkerInfo
+    draining: bool
+    lease_left: float
+    live: int
+    queued: int
+
+
+@runtime_checkable
+class WorkerRegistry(Protocol):
+    """Every method is atomic. Cancellation of any of them: it happened whole, or not at all."""
+
+    async def announce(self, info: WorkerInfo, *, draining: bool = False) -> None:
+        """Write the row of this worker, and renew its lease. One that drains is offered nothing more."""
+        ...
+
+    async def all(self) -> list[WorkerRow]:
+        """Those that live, and those that are dead and still own something; the oldest first."""
+        ...
+
+    def offers(self, apps: Iterable[str]) -> Subscription:
+        """As `changes`: yields when a run of one of these apps may be free for this worker to take."""
+        ...
+
+
+def workers_of(storage: object) -> WorkerRegistry | None:
+    """None for a storage of one machine."""
+    found = getattr(storage, "workers", None)
+    return found if isinstance(found, WorkerRegistry) else None
