@@ -113,3 +113,25 @@ def test_a_server_that_leaves_takes_nothing_new(tmp_path: Path, url: str) -> Non
         with psycopg.connect(url) as connection:
             found = connection.execute("SELECT owner FROM safepoint.run_records WHERE run_id = 'run_free'").fetchone()
         assert found == ("",), "a server that leaves has taken a run"
+
+
+def test_a_run_that_was_live_in_three_servers_when_they_died_ends_with_an_error_and_can_go_on(
+    tmp_path: Path, url: str
+) -> None:
+    with server(tmp_path, url) as here:
+        here.create("deadly")
+        here.run_in_thread("deadly", "stall", onDisconnect="detach")
+        run = here.run_of("deadly", "live")
+        here.until_did("stall")
+        here.kill()
+        for lives in (2, 3):
+            here.start()
+            assert here.run_of("deadly", "live") == run
+            here.until_did("stall", lives)
+            here.kill()
+        here.start()
+        found = ended(here, run)
+        assert found["outcome"] == "error"
+        assert "3 workers in a row died" in str(found["reason"])
+        assert here.post(f"/runs/{run}:resume").status == 200, "its checkpoint is gone"
+        here.until_did("stall", 4)

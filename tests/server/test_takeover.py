@@ -11,7 +11,7 @@ from safepoint.agent.checkpoint import Checkpoint, OpenCall, Question
 from safepoint.agent.result import StopReason
 from safepoint.history.parts import Message, Text, user_message
 from safepoint.server.config import OnCrash, ServerConfig
-from safepoint.serving.takeover import Move, Verdict, verdict
+from safepoint.serving.takeover import KILLER, Move, Verdict, verdict
 from safepoint.sessions import MemoryStore, Session
 from safepoint.sessions.sealing import CRASH
 from safepoint.sessions.store import Stored, StoredRun
@@ -39,8 +39,8 @@ def session(*runs: StoredRun, said: str = "earlier", at: float = 0.0) -> Session
 
 
 def record(state: RunState = RunState.LIVE, **more: Any) -> RunRecord:  # Any: fields of it, or of its request
-    epoch = more.pop("epoch", 1)
-    return RunRecord("r", "worker/ann/s", state, 5.0, "here|1|1", message("s", "go", **more), epoch=epoch)
+    deaths = more.pop("deaths", 0)
+    return RunRecord("r", "worker/ann/s", state, 5.0, "here|1|1", message("s", "go", **more), epoch=1, deaths=deaths)
 
 
 def end(outcome: StopReason | str, reason: Reason | None = None) -> Verdict:
@@ -72,9 +72,10 @@ CASES: dict[str, tuple[RunRecord, Session, Reason | None, ServerConfig, Verdict]
         *(record(), session(CUT, LATER), None, GO_ON),
         end(StopReason.CANCELLED, CRASH),
     ),
-    "it has killed too many processes": (
-        *(record(epoch=21), session(CUT), None, GO_ON),
-        end(StopReason.CANCELLED, CRASH),
+    "it was live in two workers when they died": (record(deaths=2), session(CUT), None, GO_ON, RESUME),
+    "it was live in three workers in a row when they died": (
+        *(record(deaths=3), session(CUT), None, GO_ON),
+        end(StopReason.ERROR, KILLER),
     ),
     "a person stopped it, and its record was late": (
         *(record(), session(ended(StopReason.CANCELLED, ENOUGH)), None, GO_ON),

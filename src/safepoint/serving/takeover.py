@@ -7,7 +7,8 @@ A run and its record end in one transaction, so what is left to decide is a run 
 | never began                           | ends cancelled if that was requested; else the run begins            |
 | joined another run                    | ends as joined                                                       |
 | was cut by the crash, or suspended    | ends cancelled if that was requested, or a later message came;       |
-|                                       | else it goes on from its checkpoint, or stays stopped: by policy     |
+|                                       | else it goes on from its checkpoint, or stays stopped: by policy;    |
+|                                       | ends with an error if three workers in a row have died with it       |
 | waits for a person                    | is paused; cleared if it was to be cancelled                         |
 
 The run goes on under its own id, so its clients find it. A finished effect is in its checkpoint and is not repeated; an
@@ -41,8 +42,9 @@ from safepoint.storage.run_records import RunRecord, RunState
 
 _log = logging.getLogger("safepoint.server")
 
-# A run that was picked up so often and is still not over may be what kills the server.
-_LIVES = 20
+# A run that was live in so many workers in a row when they died is taken for what kills them.
+_DEATHS = 3
+KILLER = Reason(f"{_DEATHS} workers in a row died while they ran it", Source.POLICY)
 
 
 class Move(StrEnum):
@@ -82,8 +84,9 @@ def verdict(record: RunRecord, session: Session, wanted: Reason | None, config: 
     if wanted is not None or not suspended or not last or checkpoint is None:
         return Verdict(Move.END, reason=wanted or reason)
     if reason == CRASH:
-        goes_on = config.on_crash == OnCrash.RESUME and record.epoch <= _LIVES
-        return Verdict(Move.RESUME) if goes_on else Verdict(Move.END, reason=CRASH)
+        if record.deaths >= _DEATHS:
+            return Verdict(Move.END, str(StopReason.ERROR), KILLER)
+        return Verdict(Move.RESUME) if config.on_crash == OnCrash.RESUME else Verdict(Move.END, reason=CRASH)
     return Verdict(Move.RESUME if config.resume_on_start else Move.SUSPEND)
 
 

@@ -79,6 +79,7 @@ class RunRecord(Value, frozen=True):
     `request`: what was asked for, so that a successor can start it; `digest`: of that, to tell a repeat from another
     request with the same `key`. `by`: who asked. Times are seconds since 1970; `started_at`: when its turn came, None
     before that. `reason`: why it was stopped, or why it failed. `usage`: what it cost, once it is over.
+    `deaths`: how many workers have died in a row while the run was live there.
     """
 
     run_id: str
@@ -96,6 +97,7 @@ class RunRecord(Value, frozen=True):
     epoch: int = 0
     by: str = ""
     usage: Mapping[str, Any] | None = None  # Any: JSON values
+    deaths: int = 0
 
     @property
     def cursor(self) -> Cursor:
@@ -125,14 +127,16 @@ def moved(record: RunRecord, state: RunState, epoch: int, changes: Mapping[str, 
         raise RecordMoved(f"the run {record.run_id} has another owner by now")
     if state not in MOVES[record.state]:
         raise RecordMoved(f"the run {record.run_id} is {record.state}; it can't become {state}")
-    return replace(record, state=state, **changes)
+    deaths = 0 if state is RunState.SUSPENDED else record.deaths  # its worker has lived to store that
+    return replace(record, state=state, **{"deaths": deaths, **changes})
 
 
 def taken(record: RunRecord, owner: str, epoch: int) -> RunRecord:
     """The record under its new owner. Raises `RecordMoved` if another process was faster."""
     if record.epoch != epoch or record.ended:
         raise RecordMoved(f"the run {record.run_id} was taken over by another process, or has ended")
-    return replace(record, owner=owner, epoch=epoch + 1)
+    died = record.state is RunState.LIVE and record.owner != FREE
+    return replace(record, owner=owner, epoch=epoch + 1, deaths=record.deaths + died)
 
 
 def is_left_behind(record: RunRecord, live: RunRecord) -> bool:

@@ -47,15 +47,15 @@ BEGIN
             ON CONFLICT DO NOTHING;
     END IF;
     INSERT INTO safepoint.run_records (run_id, session, state, created_at, owner, request, key, digest, started_at,
-        ended_at, outcome, reason, epoch, asked_by, usage)
+        ended_at, outcome, reason, epoch, asked_by, usage, deaths)
     VALUES (given.run_id, given.session, given.state, given.created_at, given.owner, given.request, given.key,
         given.digest, given.started_at, given.ended_at, given.outcome, given.reason, given.epoch, given.asked_by,
-        given.usage)
+        given.usage, given.deaths)
     ON CONFLICT (run_id) DO UPDATE SET session = excluded.session, state = excluded.state,
         created_at = excluded.created_at, owner = excluded.owner, request = excluded.request, key = excluded.key,
         digest = excluded.digest, started_at = excluded.started_at, ended_at = excluded.ended_at,
         outcome = excluded.outcome, reason = excluded.reason, epoch = excluded.epoch, asked_by = excluded.asked_by,
-        usage = excluded.usage;
+        usage = excluded.usage, deaths = excluded.deaths;
     RETURN CASE WHEN given.state = 'live' THEN safepoint.leave_behind(given) END;
 END $$;
 
@@ -76,12 +76,16 @@ BEGIN
             ELSE ARRAY[]::text[] END) THEN
         PERFORM safepoint.refuse('SPMOV', safepoint.record_json(known.run_id));
     END IF;
+    IF new_state = 'suspended' THEN
+        known.deaths := 0;  -- its worker has lived to store that
+    END IF;
     known := jsonb_populate_record(known, op->'changes');
     known.state := new_state;
     UPDATE safepoint.run_records SET state = known.state, created_at = known.created_at, owner = known.owner,
         request = known.request, key = known.key, digest = known.digest, started_at = known.started_at,
         ended_at = known.ended_at, outcome = known.outcome, reason = known.reason, epoch = known.epoch,
-        asked_by = known.asked_by, usage = known.usage WHERE run_id = known.run_id;
+        asked_by = known.asked_by, usage = known.usage, deaths = known.deaths
+        WHERE run_id = known.run_id;
     IF known.owner = '' THEN
         PERFORM safepoint.offer(known.session);
     END IF;
@@ -94,7 +98,8 @@ RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     in_session text;
 BEGIN
-    UPDATE safepoint.run_records SET owner = op->>'owner', epoch = epoch + 1
+    UPDATE safepoint.run_records SET owner = op->>'owner', epoch = epoch + 1,
+        deaths = deaths + (state = 'live' AND owner <> '')::int
         WHERE run_id = op->>'run' AND epoch = (op->>'epoch')::bigint AND state <> 'ended'
         RETURNING session INTO in_session;
     IF NOT FOUND THEN

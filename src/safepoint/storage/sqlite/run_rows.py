@@ -33,7 +33,7 @@ _log = logging.getLogger("safepoint")
 
 _NAMES = (
     *("run_id", "session", "state", "created_at", "owner", "request", "key", "digest"),
-    *("started_at", "ended_at", "outcome", "reason", "epoch", "by", "usage"),
+    *("started_at", "ended_at", "outcome", "reason", "epoch", "by", "usage", "deaths"),
 )
 _COLUMNS = ", ".join(_NAMES)
 # A record that is accepted again keeps its row: rows are in the order in which runs were accepted.

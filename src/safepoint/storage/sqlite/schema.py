@@ -6,7 +6,7 @@ import sqlite3
 
 from safepoint.errors import StoreError
 
-VERSION = 4
+VERSION = 5
 
 # Messages have row ids: without them SQLite keeps a row inside its index, and one of 1 kB takes four.
 _SESSIONS = """
@@ -37,7 +37,8 @@ CREATE TABLE IF NOT EXISTS workers (id TEXT PRIMARY KEY, process TEXT NOT NULL, 
 CREATE TABLE IF NOT EXISTS run_records (
     run_id TEXT PRIMARY KEY, session TEXT NOT NULL, state TEXT NOT NULL, created_at REAL NOT NULL,
     owner TEXT NOT NULL, request TEXT NOT NULL, key TEXT, digest TEXT, started_at REAL, ended_at REAL,
-    outcome TEXT, reason TEXT, epoch INTEGER NOT NULL, by TEXT NOT NULL DEFAULT '', usage TEXT);
+    outcome TEXT, reason TEXT, epoch INTEGER NOT NULL, by TEXT NOT NULL DEFAULT '', usage TEXT,
+    deaths INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX IF NOT EXISTS run_records_by_session ON run_records (session, created_at);
 CREATE INDEX IF NOT EXISTS run_records_by_age ON run_records (created_at);
 CREATE INDEX IF NOT EXISTS run_records_open ON run_records (owner) WHERE state != 'ended';
@@ -92,12 +93,15 @@ def prepare(connection: sqlite3.Connection) -> None:
         1: _SINCE_1 + _SINCE_2,
         2: _SINCE_2,
         3: "",
+        4: "",
         VERSION: "",
     }[version]
     _run(connection, script)
     if version != VERSION:
         _run(connection, _BESIDE)
         _since_3(connection)
+        if "deaths" not in _columns(connection, "run_records"):
+            connection.execute("ALTER TABLE run_records ADD COLUMN deaths INTEGER NOT NULL DEFAULT 0")
     connection.execute(f"PRAGMA user_version={VERSION}")
     connection.execute("COMMIT")  # after an error the connection is closed, which takes it all back
 
