@@ -86,7 +86,7 @@ def measure(folder: Path, url: str) -> tuple[list[float], Counter[str]]:
             deploy(old, new, number)
             old.start()
             servers.reverse()
-        lines = new.did()
+        lines = servers[0].did()
     return gaps(lines), Counter(line.split()[1] for line in lines if line.startswith("did "))
 
 
