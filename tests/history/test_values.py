@@ -36,6 +36,7 @@ from safepoint import (
     ToolResult,
     Usage,
 )
+from safepoint._values import Value
 from safepoint.agent.codec import ENTRY
 from safepoint.agent.fact_codec import COUNTED
 from safepoint.agent.journal import Counted, Ended
@@ -43,7 +44,6 @@ from safepoint.events import RunStarted, TextStreamed
 from safepoint.history.encoding import Lost
 from safepoint.history.json_codec import MESSAGE, Codec
 from safepoint.history.rendering import render_result
-from safepoint.history.values import Value
 
 PARTS = (
     Text("hi", incomplete=True),

@@ -11,6 +11,7 @@ from tests.house.tree import Source, sources
 
 RINGS = {
     "_core": 1,
+    "_values": 1,
     "errors": 1,
     "__main__": 3,
     "_extras": 3,

@@ -12,12 +12,12 @@ entries.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple, TypeAlias
 
 from safepoint._core.asks import Ask, Folded, Request, earlier, join, stronger_at
 from safepoint._core.points import BETWEEN, EVERYWHERE, NO_PLACES, Level, SafePoint
+from safepoint._values import Value
 
 # Asks in the order in which they were made, and what they amount to together. Any of them can be taken out again.
 #
@@ -226,13 +226,11 @@ def _together(one: Amount | None, other: Amount | None) -> Amount | None:
     return Amount(stronger_at(one.at, other.at), earlier(one.deadline, other.deadline), recursive)
 
 
-@dataclass(frozen=True, slots=True)
-class Withdrawn:
+class Withdrawn(Value, frozen=True):
     ask_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ActedOn:
+class ActedOn(Value, frozen=True):
     ask_ids: frozenset[str]
 
 

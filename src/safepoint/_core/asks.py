@@ -14,12 +14,15 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Protocol
 
+from msgspec import field
+from msgspec.structs import replace
+
 from safepoint._core.points import UNWRITTEN, Level, SafePoint, check_point
 from safepoint._core.reasons import Reason, Source, as_reason, from_parent, headline
+from safepoint._values import Value
 
 _numbers = itertools.count(1)
 
@@ -28,8 +31,7 @@ def _new_id() -> str:
     return f"ask-{next(_numbers)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Value, frozen=True):
     """One request to stop, as the asker made it. The receipt says what came of it.
 
     `pressed_at`: for an ask that escalates, the time of the press by the loop's clock.

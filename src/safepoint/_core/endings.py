@@ -1,17 +1,17 @@
 """The facts of a node's stop, known when it is decided, and of its end, known when everything is recorded.
 
-`Stop` and `Ending` are tuples rather than dataclasses because a caller waits for the stop while they are made.
+`Stop` and `Ending` are plain tuples because a caller waits for the stop while they are made.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from safepoint._core.asks import Ask, Request
 from safepoint._core.orphans import Orphan
 from safepoint._core.points import Level
 from safepoint._core.reasons import Reason
+from safepoint._values import Value
 
 
 class Stop(NamedTuple):
@@ -55,8 +55,7 @@ class Stop(NamedTuple):
         return standing.at.covers(self.place) or (self.timed_out and standing.deadline == self.request.deadline)
 
 
-@dataclass(frozen=True, slots=True)
-class Cancellation:
+class Cancellation(Value, frozen=True):
     """The record of a stop, on the result and the end event of what was stopped. Times are seconds since the epoch."""
 
     reason: Reason
@@ -69,8 +68,7 @@ class Cancellation:
     stopped_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Touched:
+class Touched(Value, frozen=True):
     """A node that the stop reached, and its state in the ledger."""
 
     path: str

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from safepoint._core.asks import Ask, make_ask
 from safepoint._core.clock import Clock, current_clock

@@ -11,12 +11,14 @@ ends once everything that belongs to it has ended.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import lru_cache
 from typing import Protocol, TypeAlias
 
+from msgspec.structs import force_setattr
+
 from safepoint._core.asks import is_seconds
+from safepoint._values import Value
 
 
 class Rung(StrEnum):
@@ -37,8 +39,7 @@ class _Unwritten(float):
     """The default of a rung: it shrinks to fit a lower cap, where a value that the user wrote would be refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ladder:
+class Ladder(Value, frozen=True):
     """How long each rung may take, in seconds. `cap` bounds every grace, `finish` and shield, and every default.
 
     `kill`: how long killed work may take to be gone. It is also the time that FORCE leaves a sub-agent, or a run with
@@ -53,17 +54,17 @@ class Ladder:
     cap: float = 10.0
 
     def __post_init__(self) -> None:
-        for rung in fields(self):
-            seconds: object = getattr(self, rung.name)
+        for rung in self.__struct_fields__:
+            seconds: object = getattr(self, rung)
             if not is_seconds(seconds):
-                raise ValueError(f"Ladder({rung.name}={seconds!r}): write a number of seconds above 0")
-        for rung in fields(self):
-            written: float = getattr(self, rung.name)
+                raise ValueError(f"Ladder({rung}={seconds!r}): write a number of seconds above 0")
+        for rung in self.__struct_fields__:
+            written: float = getattr(self, rung)
             if isinstance(written, _Unwritten):
-                most = self.cap / 2 if rung.name == "kill" else self.cap
-                object.__setattr__(self, rung.name, _Unwritten(min(written, most)))
+                most = self.cap / 2 if rung == "kill" else self.cap
+                force_setattr(self, rung, _Unwritten(min(written, most)))
             else:
-                self.bound(written, f"Ladder({rung.name}=…)")
+                self.bound(written, f"Ladder({rung}=…)")
 
     def bound(self, seconds: float, what: str) -> float:
         """Return the seconds; refuse them if they exceed the cap."""
@@ -100,8 +101,7 @@ class Killable(Protocol):
     def kill(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class StopPolicy:
+class StopPolicy(Value, frozen=True):
     """How one piece of work is to be stopped."""
 
     kind: WorkKind = WorkKind.TASK
@@ -112,8 +112,7 @@ class StopPolicy:
 CUT_AT_ONCE = StopPolicy()
 
 
-@dataclass(frozen=True, slots=True)
-class Climb:
+class Climb(Value, frozen=True):
     """One rung of a plan, and how long to stay on it before the next."""
 
     rung: Rung

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec.structs import force_setattr
+
+from safepoint._values import Value
 
 
 class Source(StrEnum):
@@ -24,8 +27,7 @@ class Source(StrEnum):
 _STRENGTH = {source: rank for rank, source in enumerate(reversed(Source))}
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(Value, frozen=True):
     """A text for people, the source, and optionally the name of the asker. The model sees it only as quoted data."""
 
     text: str = ""
@@ -41,7 +43,7 @@ class Reason:
             return
         if self.source not in tuple(Source):
             raise ValueError(f"source={self.source!r} is not a source: write one of {', '.join(Source)}")
-        object.__setattr__(self, "source", Source(self.source))
+        force_setattr(self, "source", Source(self.source))
 
     @property
     def strength(self) -> int:

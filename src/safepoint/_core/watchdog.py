@@ -14,11 +14,11 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 from safepoint._core.clock import Clock
 from safepoint._core.stacks import thread_stack
+from safepoint._values import Value
 
 PERIOD = 0.2
 PATIENCE = 0.5
@@ -26,8 +26,7 @@ PATIENCE = 0.5
 _log = logging.getLogger("safepoint")
 
 
-@dataclass(frozen=True, slots=True)
-class Blocked:
+class Blocked(Value, frozen=True):
     """A loop that does not answer: for how long, and where its thread stands."""
 
     seconds: float

@@ -18,7 +18,6 @@ import asyncio
 import math
 import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Generic, TypeAlias, TypeVar
@@ -26,6 +25,7 @@ from typing import Generic, TypeAlias, TypeVar
 from safepoint._core.clock import Clock
 from safepoint._core.ladder import Killable, Ladder, Plan, Rung, StopPolicy, WorkKind, plan
 from safepoint._core.orphans import Orphan, disown
+from safepoint._values import Value
 
 # How many turns the loop makes before a task that was cancelled for the last time is abandoned: the cancellation may
 # pass through tasks of the work's own, and each needs a turn.
@@ -43,34 +43,29 @@ class WorkState(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
-class Returned(Generic[T_co]):
+class Returned(Value, Generic[T_co], frozen=True):
     """The work returned, perhaps while it was being stopped."""
 
     value: T_co
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Value, frozen=True):
     """The work raised without being asked to stop."""
 
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Value, frozen=True):
     """The work was stopped while running. `error`: the exception it raised in place of the cancellation."""
 
     error: BaseException | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NeverRan:
+class NeverRan(Value, frozen=True):
     """The work was stopped before its first step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Abandoned:
+class Abandoned(Value, frozen=True):
     """The work did not stop."""
 
     orphan: Orphan

@@ -10,13 +10,16 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec import field
+from msgspec.structs import force_setattr
 
 from safepoint._core.asks import is_seconds
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
+from safepoint._values import Value
 from safepoint.agent.usage import Usage
 from safepoint.history.parts import ToolCall
 from safepoint.history.states import LedgerState
@@ -26,8 +29,7 @@ if TYPE_CHECKING:
     from safepoint.agent.run_context import RunContext
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Value, frozen=True):
     """Two limits: at `soft` the run is asked to stop at its next safe point, at `hard` at once."""
 
     soft: float | None = None
@@ -43,8 +45,7 @@ class Limit:
             raise ValueError(f"Limit(soft={self.soft}, hard={self.hard}): the soft mark comes first")
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(Value, frozen=True):
     """The price of a model, per million tokens in and out."""
 
     input: float
@@ -56,8 +57,7 @@ class Price:
                 raise ValueError(f"Price({name}={price!r}): write a number from 0 up")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class Budget(Value, frozen=True, kw_only=True):
     """The limits of one run. A plain number is a hard limit.
 
     `repeats`: how often the same tool call, with the same arguments, may be made. `cost` needs `prices`, by model name.
@@ -72,16 +72,14 @@ class Budget:
     prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
 
     def __post_init__(self) -> None:
-        for option in fields(self):
-            if option.name == "prices":
+        for option in self.__struct_fields__:
+            if option == "prices":
                 continue
-            value = getattr(self, option.name)
+            value = getattr(self, option)
             if value is not None and not isinstance(value, Limit):
                 if not is_seconds(value):  # any positive, finite number
-                    raise ValueError(
-                        f"Budget({option.name}={value!r}): write a number above 0, or Limit(soft=…, hard=…)"
-                    )
-                object.__setattr__(self, option.name, Limit(hard=value))
+                    raise ValueError(f"Budget({option}={value!r}): write a number above 0, or Limit(soft=…, hard=…)")
+                force_setattr(self, option, Limit(hard=value))
         if not isinstance(self.prices, Mapping) or not all(isinstance(each, Price) for each in self.prices.values()):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
             raise ValueError(f"Budget(prices={self.prices!r}): write prices={{'model name': Price(input=…, output=…)}}")
         if self.cost is not None and not self.prices:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
+from safepoint._values import Value
 from safepoint.agent.events import HookFailed
 from safepoint.agent.hooks import (
     AskFirst,
@@ -28,15 +28,13 @@ from safepoint.agent.run_context import RunContext
 from safepoint.agent.tool_context import ToolContext
 
 
-@dataclass(frozen=True, slots=True)
-class Allowed:
+class Allowed(Value, frozen=True):
     """The call may be made, with these arguments."""
 
     args: Mapping[str, Any]  # Any: decoded JSON
 
 
-@dataclass(frozen=True, slots=True)
-class Unanswered:
+class Unanswered(Value, frozen=True):
     """The check with that number asks a person, and there is no answer yet."""
 
     number: int

@@ -16,12 +16,12 @@ from msgspec import field
 from msgspec.structs import replace
 
 from safepoint._core.reasons import Reason
+from safepoint._values import Value
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.stop_reason import StopReason
 from safepoint.agent.usage import NO_USAGE, Usage
 from safepoint.history.closing import WAITS, notice_text, remark, unmarked
 from safepoint.history.parts import Message, Notice
-from safepoint.history.values import Value
 from safepoint.tools.call_state import CallState
 
 # A tool asked; a check before a tool asked; or a call was cut and its outcome is unknown.

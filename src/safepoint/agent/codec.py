@@ -18,6 +18,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from safepoint._core.reasons import Reason
+from safepoint._values import Value
 from safepoint.agent.checkpoint import Checkpoint, OpenCall, Question
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.stop_reason import StopReason
@@ -25,7 +26,6 @@ from safepoint.agent.usage import Usage
 from safepoint.errors import CheckpointError
 from safepoint.history.json_codec import Codec
 from safepoint.history.parts import Message, common
-from safepoint.history.values import Value
 from safepoint.tools.call_state import CallState
 
 MAGIC = "safepoint-checkpoint"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, assert_never
+
+from msgspec.structs import replace
 
 from safepoint._core.asks import is_seconds
 from safepoint._core.work import Failed, NeverRan, Returned, Work, WorkResult

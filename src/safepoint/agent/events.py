@@ -11,10 +11,10 @@ from typing import TypeAlias
 from safepoint._core.asks import Ask
 from safepoint._core.endings import Cancellation
 from safepoint._core.ladder import Rung
+from safepoint._values import Value
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.usage import Usage
 from safepoint.history.parts import Message, ToolCall
-from safepoint.history.values import Value
 
 
 class EventOrigin(Value, frozen=True, kw_only=True, tag_field="kind"):

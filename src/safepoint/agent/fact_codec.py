@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from safepoint._values import Value
 from safepoint.agent.codec import StoredCheckpoint, StoredMemory, from_stored, to_stored
 from safepoint.agent.journal import Called, Counted, Ended, Fact, Inside, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
@@ -15,7 +16,6 @@ from safepoint.agent.stop_reason import StopReason
 from safepoint.agent.usage import Usage
 from safepoint.history.json_codec import Codec
 from safepoint.history.parts import Message
-from safepoint.history.values import Value
 
 
 class StoredOpened(Value, frozen=True, tag_field="kind", tag="opened"):

@@ -14,9 +14,9 @@ import inspect
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from safepoint._values import Value
 from safepoint.errors import AskPerson, CutShort, Retry, StopTool, UsageError
 from safepoint.history.parts import Prompt
 
@@ -30,15 +30,13 @@ if TYPE_CHECKING:
     from safepoint.history.parts import Message, ToolCall
 
 
-@dataclass(frozen=True, slots=True)
-class Deny:
+class Deny(Value, frozen=True):
     """The call is not made; the model is told why."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Replace:
+class Replace(Value, frozen=True):
     """The call is made with other arguments, or not at all, with `result` as its result.
 
     As for a tool, the result is text, or a list of `Text`, `Image` and `File`.
@@ -52,8 +50,7 @@ class Replace:
             raise ValueError("Replace takes args=… or result=…, exactly one of them")
 
 
-@dataclass(frozen=True, slots=True)
-class AskFirst:
+class AskFirst(Value, frozen=True):
     """A person decides: the run ends `interrupted`. The answer True makes the call; False or a reason denies it."""
 
     question: str

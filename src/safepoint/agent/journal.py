@@ -25,6 +25,7 @@ from typing import Any, Protocol, TypeAlias
 from msgspec.structs import astuple
 
 from safepoint._core.reasons import Reason
+from safepoint._values import Value
 from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.checkpoint import Counted as Counted
 from safepoint.agent.ledger import LedgerEntry
@@ -33,7 +34,6 @@ from safepoint.agent.usage import Usage
 from safepoint.errors import SafepointError, StoreError
 from safepoint.history.parts import Message
 from safepoint.history.rendering import render_error
-from safepoint.history.values import Value
 from safepoint.tools.call_state import CallState
 
 

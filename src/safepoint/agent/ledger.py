@@ -17,11 +17,11 @@ from typing import Any
 from msgspec import field
 from msgspec.structs import replace
 
+from safepoint._values import Value
 from safepoint.errors import InternalError
 from safepoint.history.closing import ClosedCall
 from safepoint.history.parts import Attachment, ToolCall
 from safepoint.history.states import LedgerState
-from safepoint.history.values import Value
 from safepoint.tools.content import Content
 from safepoint.tools.options import Effect
 

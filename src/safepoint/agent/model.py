@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
+from msgspec import field
+
 from safepoint._core.asks import is_seconds
+from safepoint._values import Value
 from safepoint.agent.tool_choice import check_tool_choice
 from safepoint.history.parts import Message
 from safepoint.tools.base import ToolSpec
@@ -22,23 +24,20 @@ from safepoint.tools.base import ToolSpec
 FinishReason: TypeAlias = Literal["end_turn", "tool_calls", "max_tokens", "refused"]
 
 
-@dataclass(frozen=True, slots=True)
-class TextDelta:
+class TextDelta(Value, frozen=True):
     """More words of the answer."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReasoningDelta:
+class ReasoningDelta(Value, frozen=True):
     """More thinking. A `signature` closes the block; without one the thinking is dropped when cut."""
 
     text: str
     signature: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CallDelta:
+class CallDelta(Value, frozen=True):
     """A piece of tool call number `index` of this reply: its id and name once, its JSON arguments in pieces."""
 
     index: int
@@ -47,8 +46,7 @@ class CallDelta:
     arguments: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Value, frozen=True):
     """The reply is complete. Token counts are the provider's own; None where it gives none.
 
     `cached_tokens` is the part of the input that the provider had in its cache, `reasoning_tokens` the part of the
@@ -68,8 +66,7 @@ class Finish:
 Chunk: TypeAlias = TextDelta | ReasoningDelta | CallDelta | Finish
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSettings:
+class ModelSettings(Value, frozen=True):
     """How the model is to answer. `extra` goes to the provider unchanged.
 
     `tool_choice`: `auto`, `none`, `required`, or the name of the tool that the model must call.
@@ -115,8 +112,7 @@ def _is_list_of_words(value: object) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRequest:
+class ModelRequest(Value, frozen=True):
     """One model call: the conversation so far and everything around it."""
 
     messages: tuple[Message, ...]

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from safepoint.agent.model import CallDelta, Chunk, Finish, ReasoningDelta, TextDelta
 from safepoint.agent.result import StopReason
@@ -22,8 +23,7 @@ from safepoint.history.wellformed import is_well_formed, well_formed
 from safepoint.tools.json_args import decode_arguments
 
 
-@dataclass(slots=True)
-class _Call:
+class _Call(Struct):
     id: str | None = None
     name: str | None = None
     # Joined only at the end: a long call arrives in tens of thousands of pieces, and joining each is quadratic.

@@ -8,13 +8,13 @@ cannot count unknown times: those of a storage, or of a shield that a call opens
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from safepoint._core.ladder import Rung, WorkKind, plan
 from safepoint._core.points import Level, SafePoint
 from safepoint._core.tree import Node
 from safepoint._core.work import Work
+from safepoint._values import Value
 from safepoint.agent.tool_call import BatchedCall
 from safepoint.agent.tool_execution import Phase, ToolExecution
 from safepoint.history.states import LedgerState
@@ -33,8 +33,7 @@ class Fate(StrEnum):
     NEVER_STARTS = "never_starts"
 
 
-@dataclass(frozen=True, slots=True)
-class PreviewedCall:
+class PreviewedCall(Value, frozen=True):
     """One call, or one child of a composite. `kind`: how it is stopped. `remote`: it runs on another server.
 
     `seconds`: how long its stop may take at most; None for a call that runs to its own end.
@@ -58,8 +57,7 @@ _CUT = frozenset({Fate.RUNS_AGAIN, Fate.UNDONE, Fate.IN_DOUBT, Fate.MAY_NOT_REAC
 _MILD = frozenset({Effect.PURE, Effect.IDEMPOTENT})
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
+class Preview(Value, frozen=True):
     """The calls with their fates; calls of runs inside a call follow it.
 
     `seconds`: how long the stop may take at most; None if it waits for work without a limit.
@@ -94,8 +92,7 @@ class Preview:
         return tuple(call.label for call in self.calls if wanted(call))
 
 
-@dataclass(frozen=True, slots=True)
-class CancelQuery:
+class CancelQuery(Value, frozen=True):
     """The question to every driver of a tree: what would a cancel `at` that point do if it were made `now`?
 
     `of_run`: the preview of the run at a node; empty if the cancel does not reach it.

@@ -9,13 +9,13 @@ from typing_extensions import TypeVar  # TypeVar defaults; pydantic brings it al
 
 from safepoint._core.endings import Cancellation
 from safepoint._core.orphans import Orphan
+from safepoint._values import Value
 from safepoint.agent.checkpoint import Checkpoint, Question
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.stop_reason import StopReason as StopReason
 from safepoint.agent.usage import Usage
 from safepoint.errors import NoOutput
 from safepoint.history.parts import Message
-from safepoint.history.values import Value
 
 OutT = TypeVar("OutT", default=str, covariant=True)
 

@@ -14,15 +14,15 @@ A call that would run, but whose tool is gone or has other parameters now, gets 
 
 from __future__ import annotations
 
-import dataclasses
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from msgspec import field
 from msgspec.structs import replace
 
 from safepoint._core.reasons import Reason
+from safepoint._values import Value
 from safepoint.agent.checkpoint import Checkpoint, OpenCall, Question, question_inside
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import CheckpointError, HistoryError
@@ -40,8 +40,7 @@ Edit: TypeAlias = Callable[[list[Message]], list[Message]]
 _SETTLED = frozenset({LedgerState.FINISHED, LedgerState.FAILED, LedgerState.FINISHED_LATE})
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(Value, frozen=True):
     """A checkpoint and how to continue it.
 
     `message` is added to the conversation before the next model call. `answers` has one answer for each question, by
@@ -118,16 +117,14 @@ def _no_checkpoint(given: object) -> str:
     return f"{type(given).__name__} is not a checkpoint: write {hint}"
 
 
-@dataclass(frozen=True, slots=True)
-class Unanswered(Resume):
+class Unanswered(Resume, frozen=True):
     """For a run that is stopped before its first step: its questions stand, and are asked when it continues later."""
 
     def check(self, name: str) -> None:
         self._check_agent(name)
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(Value, frozen=True):
     """How one open call continues. `runs` is false if its entry is already final; `saved` is its state before.
 
     `before`: the call's entry in the run before.
@@ -218,8 +215,7 @@ def _refused(entry: LedgerEntry, saved: OpenCall, why: str) -> Restored:
     return Restored(replace(entry, state=LedgerState.FAILED, error=why), False, saved, entry)
 
 
-@dataclass(frozen=True, slots=True)
-class Cleared:
+class Cleared(Value, frozen=True):
     """Why a pause was cleared, and the id of the checkpoint from which its run now continues."""
 
     reason: Reason
@@ -295,7 +291,7 @@ class Continued:
         cleared = self._claims.get(resume.checkpoint.id)
         if not isinstance(cleared, Cleared):
             return resume
-        return dataclasses.replace(resume, checkpoint=resume.checkpoint.cleared(cleared.reason, cleared.successor))
+        return replace(resume, checkpoint=resume.checkpoint.cleared(cleared.reason, cleared.successor))
 
     def _refuse_cleared(self, resume: Resume) -> None:
         cleared = self._claims.get(resume.checkpoint.id)

@@ -11,9 +11,11 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
+
+from msgspec import field
+from msgspec.structs import replace
 
 from safepoint._core.caller_cancellation import outlast, outlive
 from safepoint._core.groups import CancelToken
@@ -23,6 +25,7 @@ from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import Receipt, check_wait, current_node
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node, NodeState
+from safepoint._values import Value
 from safepoint.agent.budget import Budget
 from safepoint.agent.event_hub import EventHub, EventReader, TextReader
 from safepoint.agent.events import Event
@@ -87,8 +90,7 @@ class Inherit:
 INHERIT = Inherit()
 
 
-@dataclass(frozen=True, slots=True)
-class RunSetup(Generic[DepsT]):
+class RunSetup(Value, Generic[DepsT], frozen=True):
     """The arguments with which a run is started."""
 
     messages: list[Message]

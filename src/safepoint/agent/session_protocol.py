@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from msgspec import field
+
+from safepoint._values import Value
 from safepoint.agent.journal import Journal
 from safepoint.errors import SafepointError
 from safepoint.history.parts import Message
@@ -18,8 +20,7 @@ class ConversationMoved(SafepointError):
     """The conversation changed after the run had entered it and before it began: enter it again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entered:
+class Entered(Value, frozen=True):
     """The run may continue the conversation so far, and the journal takes what it adds.
 
     `index`: where the run's own part begins. `call_ids`: the ids of all calls, which a new call must not repeat.

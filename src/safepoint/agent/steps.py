@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from safepoint._values import Value
 from safepoint.agent.partial_reply import PartialReply
 from safepoint.agent.result import StopReason
 from safepoint.agent.tool_batch import ToolBatch
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(Value, frozen=True):
     """Run the hooks that come first."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallModel:
+class CallModel(Value, frozen=True):
     """Make a model call: try number `attempt`, with one of the agent's models."""
 
     attempt: int = 0
@@ -28,30 +26,26 @@ class CallModel:
         return self.attempt > 0 or self.model > 0
 
 
-@dataclass(frozen=True, slots=True)
-class BackOff:
+class BackOff(Value, frozen=True):
     """Wait before trying again."""
 
     seconds: float
     then: CallModel
 
 
-@dataclass(frozen=True, slots=True)
-class RunTools:
+class RunTools(Value, frozen=True):
     """Carry out the calls of the last reply."""
 
     batch: ToolBatch
 
 
-@dataclass(frozen=True, slots=True)
-class Finalize:
+class Finalize(Value, frozen=True):
     """The answer is complete and recorded; run the hooks that follow it."""
 
     stop_reason: StopReason
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(Value, frozen=True):
     """Close the history and seal the run. `incoming`: a reply that was cut."""
 
     stop_reason: StopReason
@@ -59,8 +53,7 @@ class Close:
     error: BaseException | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Value, frozen=True):
     """Everything is recorded."""
 
 

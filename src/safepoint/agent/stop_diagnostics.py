@@ -8,21 +8,20 @@ the deadline of the request, if it has one.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from safepoint._core.ladder import Rung, WorkKind
 from safepoint._core.stacks import task_stack, thread_stack
 from safepoint._core.tree import Node
 from safepoint._core.work import Work
+from safepoint._values import Value
 from safepoint.tools.options import Effect
 
 if TYPE_CHECKING:
     from safepoint.agent.base_driver import BaseDriver
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(Value, frozen=True):
     """One piece of work that a stop waits for, and where it is.
 
     `rung`: None while the work may end by itself. `seconds`: since it reached this rung, or began. `seconds_left`:

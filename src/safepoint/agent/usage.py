@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from safepoint.history.values import Value
+from safepoint._values import Value
 
 
 class Usage(Value, frozen=True):

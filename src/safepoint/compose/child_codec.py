@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from safepoint._core.endings import Cancellation
+from safepoint._values import Value
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.result import ChildResult, RunResult, StopReason
 from safepoint.agent.usage import Usage
 from safepoint.errors import CheckpointError
 from safepoint.history.json_codec import Codec
 from safepoint.history.parts import Message
-from safepoint.history.values import Value
 
 if TYPE_CHECKING:
     from safepoint.agent.base import BaseAgent

@@ -15,11 +15,12 @@ import dataclasses
 import json
 from collections import UserString
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, MappingView, Sequence, Set
-from dataclasses import dataclass
 from enum import Enum
 from math import isfinite, log10
 from pathlib import PurePath
 from typing import Any, TypeAlias, cast
+
+from safepoint._values import Value
 
 MAX_DEPTH = 64
 MAX_REPR_CHARS = 20_000
@@ -34,32 +35,27 @@ _CONSTANTS = {None: "null", True: "true", False: "false"}
 _encode_string = json.JSONEncoder(ensure_ascii=False).encode
 
 
-@dataclass(frozen=True, slots=True)
-class _Words:
+class _Words(Value, frozen=True):
     """A string to be written, or a description in place of a value."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Literal:
+class _Literal(Value, frozen=True):
     """JSON that is already encoded: a number."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Array:
+class _Array(Value, frozen=True):
     items: Iterator[Any]  # Any: items of the user's container
 
 
-@dataclass(frozen=True, slots=True)
-class _Object:
+class _Object(Value, frozen=True):
     pairs: Iterator[tuple[Any, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Instead:
+class _Instead(Value, frozen=True):
     """Another value that says the same: an enum's value, a model's dump."""
 
     value: Any

@@ -21,11 +21,11 @@ from typing import Final, assert_never
 
 from msgspec.structs import replace
 
+from safepoint._values import Value
 from safepoint.errors import HistoryError
 from safepoint.history.check import part_rank
 from safepoint.history.parts import Attachment, Message, Notice, Part, Reasoning, Text, ToolCall, ToolResult
 from safepoint.history.states import LedgerState
-from safepoint.history.values import Value
 from safepoint.history.wellformed import is_well_formed, well_formed
 
 _as_json: Final = json.JSONEncoder(ensure_ascii=False).encode

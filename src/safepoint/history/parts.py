@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from safepoint.history.values import Value
+from safepoint._values import Value
 
 Role: TypeAlias = Literal["user", "assistant", "tool"]
 

@@ -12,10 +12,10 @@ ten million ints took 340 ms.
 from __future__ import annotations
 
 from collections.abc import Sized
-from dataclasses import dataclass
 from types import CoroutineType
 from typing import cast
 
+from safepoint._values import Value
 from safepoint.history.bounded_json import BoundedJson
 from safepoint.history.plain_text import clean, cut
 
@@ -30,8 +30,7 @@ _GROUP_SHOWN = 5
 _GROUP_DEPTH = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
+class Rendered(Value, frozen=True):
     """`text` goes to the model. `truncated`: it was cut. `note`: what in it is a description and not the value."""
 
     text: str

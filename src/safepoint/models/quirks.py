@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
+
+from msgspec.structs import replace
 
 from safepoint.agent.model import ModelRequest
 from safepoint.models.wire_id import short_id, wire_id

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 from msgspec import field
 
+from safepoint._values import Value
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.checkpoint import Question
 from safepoint.agent.ledger import LedgerEntry
@@ -29,7 +30,6 @@ from safepoint.agent.result import StopReason
 from safepoint.agent.usage import Usage
 from safepoint.compose.handoff import Handoff
 from safepoint.history.parts import Message, Notice
-from safepoint.history.values import Value
 
 USER = "user"
 REFUSED = "refused"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from safepoint.history.values import Value
+from safepoint._values import Value
 
 _ID = re.compile(r"[A-Za-z0-9._@~+-]{1,128}")
 

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, cast
 
 from safepoint._core.ladder import Ladder
+from safepoint._values import Value
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.resume import Resume
 from safepoint.errors import SafepointError
 from safepoint.history.json_codec import decode_message, encode_message
 from safepoint.history.parts import File, Image, Message, Prompt, Text, UserPart
-from safepoint.history.values import Value
 from safepoint.serving.event_publisher import AnyRun
 from safepoint.serving.events import Turn, call_of
 from safepoint.sessions.dispatch import IfBusy

@@ -7,12 +7,12 @@ no turns, is read as well.
 
 from __future__ import annotations
 
+from safepoint._values import Value
 from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.codec import digest
 from safepoint.errors import StoreCorrupt
 from safepoint.history.json_codec import Codec
 from safepoint.history.parts import Message
-from safepoint.history.values import Value
 from safepoint.storage.loop_data import StoredItem, StoredLoop, StoredState, StoredTurn
 
 MAGIC = "safepoint-turns"

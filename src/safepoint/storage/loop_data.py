@@ -18,10 +18,10 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from msgspec.structs import replace
 
+from safepoint._values import Value
 from safepoint.agent.checkpoint import Checkpoint
 from safepoint.errors import StoreError, Superseded
 from safepoint.history.parts import Message
-from safepoint.history.values import Value
 
 
 class StoredState(StrEnum):

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import field
 
-from safepoint.history.values import Value
+from safepoint._values import Value
 from safepoint.storage.loop_data import LoopChange, OpenedLoop, StoredLoop
 from safepoint.storage.run_records import Cursor, RunRecord, RunState, StoredCancelRequest
 from safepoint.storage.session_data import Change, LateResult, Stored, Version

@@ -26,8 +26,8 @@ from typing import Any, Protocol
 from msgspec import field
 from msgspec.structs import replace
 
+from safepoint._values import Value
 from safepoint.errors import SessionBusy, StoreError
-from safepoint.history.values import Value
 
 
 class RunState(StrEnum):

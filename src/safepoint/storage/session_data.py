@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from msgspec import field
 
+from safepoint._values import Value
 from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.journal import Counted, Fact
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import SessionBusy, StoreError
 from safepoint.history.parts import Message
-from safepoint.history.values import Value
 from safepoint.tools.call_state import CallState
 
 # How the name of a claimant begins that is no run, and has the session for a moment.

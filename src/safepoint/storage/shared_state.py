@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from safepoint.history.values import Value
+from safepoint._values import Value
 
 
 class Note(Value, frozen=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
-from safepoint.history.values import Value
+from safepoint._values import Value
 from safepoint.storage.changes import Subscription
 
 

@@ -14,7 +14,6 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any
 
@@ -24,6 +23,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, JsonSchemaWarningKind
 from pydantic_core import core_schema, from_json, to_json
 
+from safepoint._values import Value
 from safepoint.errors import ToolDefinitionError
 from safepoint.history.rendering import render_error
 from safepoint.tools.bad_arguments import explain, one_problem
@@ -33,8 +33,7 @@ _WIRE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _WORKS = "str, int, float, bool, list, dict, Literal, Enum, a dataclass, a TypedDict or a pydantic model"
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Value, frozen=True):
     """One parameter that the model fills. `meaning` is the docstring's; metadata in the annotation wins over it."""
 
     name: str
@@ -43,8 +42,7 @@ class Parameter:
     meaning: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
+class _Field(Value, frozen=True):
     name: str
     wire_name: str
     definition: tuple[Any, Any]  # Any: annotation and default, as create_model wants them

@@ -6,12 +6,12 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from safepoint._core.ladder import Ladder, StopPolicy
 from safepoint._core.tree import Propagation
+from safepoint._values import Value
 from safepoint.history.check import TOOL_NAME
 from safepoint.tools.options import ToolOptions
 
@@ -25,8 +25,7 @@ def checked_tool_name(name: str) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True)
-class ToolSpec:
+class ToolSpec(Value, frozen=True):
     """A tool as the model sees it."""
 
     name: str

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
+from safepoint._values import Value
 from safepoint.history.check import part_fault
 from safepoint.history.parts import Attachment, File, Image, Text
 from safepoint.history.plain_text import clean
 from safepoint.history.rendering import render_result
-from safepoint.history.values import Value
 
 MAX_PART_BYTES = 20_000_000
 """The limit for all parts of one result together: no provider takes more in one request."""

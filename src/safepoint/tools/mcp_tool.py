@@ -12,8 +12,10 @@ import binascii
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
+
+from msgspec.structs import replace
 
 from safepoint._core.ladder import StopPolicy
 from safepoint.errors import McpFailed, UsageError

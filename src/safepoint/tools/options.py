@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from msgspec.structs import replace
+
+from safepoint._values import Value
 from safepoint.errors import ToolDefinitionError
 from safepoint.tools.tool_function import is_async_function
 
@@ -51,8 +53,7 @@ Undo: TypeAlias = Callable[..., Awaitable[object]]
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolOptions:
+class ToolOptions(Value, frozen=True, kw_only=True):
     """A tool's declarations. `grace` None means the ladder's own; `run_in` None means by the kind of function."""
 
     effect: Effect = Effect.EFFECTFUL

@@ -13,17 +13,16 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from safepoint._values import Value
 from safepoint.errors import ToolDefinitionError
 
 # Set in a worker while it imports the program that started it.
 importing = False
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Value, frozen=True):
     """The first message to a worker: the program to import, if the function is in there."""
 
     argv: list[str]
@@ -31,8 +30,7 @@ class Job:
     main_path: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessTarget:
+class ProcessTarget(Value, frozen=True):
     """Where a function can be found again: its module, and its name in there."""
 
     module: str

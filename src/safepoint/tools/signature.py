@@ -14,9 +14,9 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
+from safepoint._values import Value
 from safepoint.errors import ToolDefinitionError
 from safepoint.tools.bad_arguments import BadArguments
 from safepoint.tools.tool_function import ToolFunction
@@ -43,8 +43,7 @@ _SPHINX_PARAM = re.compile(
 _SPHINX_TYPE = re.compile(r":(?:type|kwtype)\s+\w+\s*:.*")
 
 
-@dataclass(frozen=True, slots=True)
-class Docstring:
+class Docstring(Value, frozen=True):
     """`description` is empty if the docstring has only parameters."""
 
     description: str
@@ -141,8 +140,7 @@ def _indent(line: str) -> int:
 # Annotations as types: strings and forward references are resolved, and the ToolContext is recognised.
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(Value, frozen=True):
     """The names that an annotation written as text can mean: its module's, and those of the scopes around it."""
 
     module: dict[str, Any]  # Any: a namespace
@@ -194,8 +192,7 @@ __all__ = ["BadArguments", "Signature"]
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(Value, frozen=True):
     """A tool as the model sees it (`name`, `description`, `parameters`) and as its caller needs it (the rest).
 
     `parameters` is a JSON schema. `context_parameter` names the parameter that takes the ToolContext, if any.
@@ -206,7 +203,7 @@ class Signature:
     parameters: Mapping[str, Any]  # Any: a JSON schema
     context_parameter: str | None
     is_async: bool
-    _arguments: Arguments = field(repr=False, compare=False)
+    _arguments: Arguments
 
     @classmethod
     def of(

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Generic, TypeAlias, TypeVar
 
+from safepoint._values import Value
 from safepoint.errors import UsageError
-from safepoint.history.values import Value
 from safepoint.turns.exit import ExitState
 from safepoint.turns.turn import TurnOutcome
 

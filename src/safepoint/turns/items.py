@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, TypeVar, overload
 
-from safepoint.history.values import Value
+from safepoint._values import Value
 from safepoint.turns.receipts import PushReceipt
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""The base of Safepoint's frozen values: messages, ledger entries, events, facts, records.
+"""The base of Safepoint's frozen values: asks, reasons, steps, messages, ledger entries, events, facts, records.
 
 A value is a msgspec struct: made in a tenth of the time that a frozen dataclass takes, and its annotations declare its
 JSON (`history/json_codec.py`). To programs that use one it is the dataclass that it was before: `dataclasses.fields`,
