@@ -181,7 +181,7 @@ class CompositeDriver(BaseDriver[OwnStep]):
 
     def _asked(self) -> list[Message]:
         """The composite's input: its prompt, and the messages added while its children ran."""
-        return joined(self._record.messages, self._record.steering.taken())
+        return joined(self._record.messages, self._record.steering.joined_messages())
 
     def _remains(self, reason: str | None) -> OpenCalls:
         if self._answer is NO_VALUE:
@@ -194,8 +194,8 @@ class CompositeDriver(BaseDriver[OwnStep]):
     def preview(self, query: CancelQuery) -> Preview:
         """At a safe point running children continue, and queued ones never start."""
         children = self._crew.children if self._crew is not None else []
-        own = Preview(seconds=longest(work.stops_within(query.now, force=query.force) for work in super().works()))
-        return joined_previews([own, *(child.preview(query) for child in children)])
+        of_works = Preview(seconds=longest(work.stops_within(query.now, force=query.force) for work in super().works()))
+        return joined_previews([of_works, *(child.preview(query) for child in children)])
 
     def works(self) -> Iterator[Work[object]]:
         yield from super().works()

@@ -326,7 +326,7 @@ class Authorization:
         self._head = head
         self._who = who
         self._version = door.version
-        self._told: list[Callable[[], object]] = []
+        self._listeners: list[Callable[[], object]] = []
 
     def check(self) -> Refusal | None:
         """Judge the caller anew. Keys are compared only if their file has changed, so it may be asked all the time."""
@@ -336,15 +336,15 @@ class Authorization:
                 self._version = version
                 self.refusal = self._door.still(self._head, self._who)
                 if self.refusal is not None:
-                    told, self._told = self._told, []
-                    for tell in told:
+                    listeners, self._listeners = self._listeners, []
+                    for tell in listeners:
                         tell()
         return self.refusal
 
     def when_refused(self, tell: Callable[[], object]) -> None:
         """Called on the loop, once, also if it is refused already."""
         if self.refusal is None:
-            self._told.append(tell)
+            self._listeners.append(tell)
         else:
             tell()
 

@@ -91,9 +91,9 @@ class Server(uvicorn.Server):
         if self._loop is None:
             self.should_exit = True
         else:
-            self._loop.call_soon_threadsafe(self._told)
+            self._loop.call_soon_threadsafe(self._on_signal)
 
-    def _told(self) -> None:
+    def _on_signal(self) -> None:
         match self.stage:
             case ShutdownStage.SERVING:
                 self.stage = ShutdownStage.DRAINING

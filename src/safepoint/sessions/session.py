@@ -42,7 +42,7 @@ from safepoint.sessions.state import TEMPORARY, lasting, plain, rebased
 from safepoint.sessions.stores import storage_of
 from safepoint.storage.operations import AppendChanges, ClaimSession, CreateSession, Statement
 from safepoint.storage.protocol import SessionCommits, Store
-from safepoint.storage.reducer import apply, knowing
+from safepoint.storage.reducer import apply, mark_known
 from safepoint.storage.session_data import (
     CHANGE,
     Change,
@@ -294,9 +294,9 @@ class Session:
     async def enter(self, run: Run[Any, Any], continues: str | None) -> Entered:  # Any: a run of any agent
         """Take the session for a run. Raises `SessionBusy` if another run has it. Cancellation: it is not taken."""
         await self._pauses.wait()
-        taken = self.live not in (None, run)  # a run enters again if others wrote before it began
-        if taken or self._changing:
-            what = "a run" if taken else "a change"
+        is_held = self.live not in (None, run)  # a run enters again if others wrote before it began
+        if is_held or self._changing:
+            what = "a run" if is_held else "a change"
             raise SessionBusy(
                 f"{what} of the session {self.id!r} is live: wait for it, or use SessionDispatcher(…).send(…)"
             )
@@ -384,7 +384,7 @@ class Session:
         stored, mine = self._stored, object()
         unit = (
             ClaimSession(self.id, self._hold.name(""), stored.version),
-            AppendChanges(self.id, None, knowing(stored, changes), 1),
+            AppendChanges(self.id, None, mark_known(stored, changes), 1),
             *more,
         )
         self._open.add(mine)
@@ -426,7 +426,7 @@ class Session:
     def _end_of(self, ended: Ended, changes: list[Change]) -> PendingEnd:
         writes = self._writes.get(ended.run_id)
         state = next((change.state for change in changes if isinstance(change, StateSet)), self._stored.state)
-        append = AppendChanges(self.id, self._stored.epoch, knowing(self._stored, changes), self._hold.next_number())
+        append = AppendChanges(self.id, self._stored.epoch, mark_known(self._stored, changes), self._hold.next_number())
         unit = (append, *(writes.ending(ended, state) if writes is not None else ()))
 
         def stored() -> None:
@@ -526,7 +526,7 @@ class Session:
         """One unit of work; the results of `more`. Cancellation: only the waiting ends."""
         mine, number = object(), self._hold.next_number()
         self._open.add(mine)
-        append = AppendChanges(self.id, self._stored.epoch, knowing(self._stored, changes), number)
+        append = AppendChanges(self.id, self._stored.epoch, mark_known(self._stored, changes), number)
         _, *results = await self._storage.commit(append, *more)
         if mine in self._open:  # else it was given up long ago, and the session was loaded since
             self._open.remove(mine)
@@ -557,8 +557,8 @@ class Session:
         return bool(self._stored.runs) and not self._stored.runs[-1].ended
 
     def _state_change(self) -> list[Change]:
-        own = {name: value for name, value in self.state.items() if not str(name).startswith(self._not_stored)}
-        state = plain(own) if own else own
+        kept_state = {name: value for name, value in self.state.items() if not str(name).startswith(self._not_stored)}
+        state = plain(kept_state) if kept_state else kept_state
         return [StateSet(state)] if self._open or state != dict(self._stored.state) else []
 
     def _refuse_live(self, what: str) -> None:

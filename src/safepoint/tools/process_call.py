@@ -59,12 +59,12 @@ async def in_process(
 def _read(reply: bytes, ended: Ended, *, asked: bool) -> object:
     """The worker's reply, or the error that its end implies."""
     try:
-        told: object = json.loads(reply)
+        answer: object = json.loads(reply)
     except ValueError:
-        told = None
-    match told:
+        answer = None
+    match answer:
         case {"value": str(text)}:
-            return Content(text, decode_attachments(cast("Json", told)))
+            return Content(text, decode_attachments(cast("Json", answer)))
         case {"retry": str(text)}:
             raise Retry(text)
         case {"error": str(text)}:

@@ -130,7 +130,7 @@ class Shell(BaseTool):
             raise CutShort(output.text)
         if ended.status is None:
             raise ProcessFailed(f"the shell {ended}; what it had printed: {output.text or 'nothing'}")
-        return _told(output.text, ended)
+        return _result_text(output.text, ended)
 
 
 def shell(
@@ -200,7 +200,7 @@ def _inherited() -> dict[str, str]:
     return {name: os.environ[name] for name in INHERITED if name in os.environ}
 
 
-def _told(output: str, ended: Ended) -> str:
+def _result_text(output: str, ended: Ended) -> str:
     notes: list[str] = []
     if ended.code is None:
         notes.append(f"[the shell {ended}]")

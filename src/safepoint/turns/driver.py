@@ -473,7 +473,7 @@ class Driver(Generic[T]):
             values(places.interrupted),
             self.stops.cause,
             saved,
-            [failure.told for failure in state.failures],
+            [failure.failed_turn for failure in state.failures],
         )
         self.journal.end(saved)
         state.end()

@@ -246,7 +246,7 @@ class TurnLoop(Generic[T]):
         if turn is not None:
             run = turn.run if turn.has_run else None
             seen = TurnView(turn.number, turn.phase, tuple(turn.consumed), run, turn.since)
-        return LoopView(seen, tuple(queue), tuple(failure.told for failure in tuple(state.failures)))
+        return LoopView(seen, tuple(queue), tuple(failure.failed_turn for failure in tuple(state.failures)))
 
     def requeue(self, failed: FailedTurn[T] | None = None) -> None:
         """Retry a failed turn, or all of them. Safe from any thread, also before the start.
