@@ -310,8 +310,11 @@ class Driver(BaseDriver[OwnStep]):
             return Close(StopReason.CANCELLED, incoming=incoming)
         agent = self._agent
         if incoming.empty and isinstance(error, ModelUnavailable) and step.attempt < agent.retries:
-            wish = error.retry_after
-            seconds = min(wish if wish is not None and is_seconds(wish) else 0.5 * 2**step.attempt, LONGEST_BACK_OFF)
+            pause = error.retry_after
+            seconds = min(
+                pause if pause is not None and is_seconds(pause) else 0.5 * 2**step.attempt,
+                LONGEST_BACK_OFF,
+            )
             self._record.emit(RetryScheduled, step=self._record.step, delay=seconds, error=error)
             return BackOff(seconds, CallModel(step.attempt + 1, step.model))
         if incoming.empty and isinstance(error, ModelError) and step.model + 1 < len(agent.models):

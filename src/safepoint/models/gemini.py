@@ -103,7 +103,7 @@ class GeminiModel(Upstream):
         code: int | None = getattr(error, "code", None)
         message = text(problem.get("message")) or str(error)
         status = 401 if "API_KEY_INVALID" in str(problem) else code
-        headers = {"retry-after": wish} if (wish := _wish(problem)) else {}
+        headers = {"retry-after": delay} if (delay := _retry_delay(problem)) else {}
         return refusal(
             self.name, message, status=status, kind=text(problem.get("status")), headers=headers, key=KEYS[0]
         )
@@ -143,7 +143,7 @@ async def _close(clients: tuple[Client, httpx2.AsyncClient]) -> None:
     await http.aclose()
 
 
-def _wish(error: object) -> str:
+def _retry_delay(error: object) -> str:
     """How long to wait, as Google says it: `retryDelay: "7s"` among the details."""
     delays = [text(mapping(detail).get("retryDelay")) for detail in items(mapping(error).get("details"))]
     return next((delay.removesuffix("s") for delay in delays if delay), "")

@@ -111,10 +111,10 @@ input, button {{ font: inherit; padding: .4rem; width: 100%; box-sizing: border-
 """
 
 
-async def log_in(door: Authenticator, head: Head, body: bytes, send: Send) -> None:
+async def log_in(authenticator: Authenticator, head: Head, body: bytes, send: Send) -> None:
     """A form is answered with the page, JSON with JSON. Cancellation: logged in or not."""
     is_form = head.get(b"content-type").partition(";")[0].strip() == "application/x-www-form-urlencoded"
-    found = door.log_in(head, _key_in(body, is_form=is_form))
+    found = authenticator.log_in(head, _key_in(body, is_form=is_form))
     if isinstance(found, Refusal):
         await (login_page(send, found) if is_form and found.status in (401, 429) else reply(send, found))
         return
@@ -127,9 +127,9 @@ async def log_in(door: Authenticator, head: Head, body: bytes, send: Send) -> No
         await reply_json(send, 200, {"name": who.name, "user": who.user, "admin": who.admin}, cookie)
 
 
-async def log_out(door: Authenticator, head: Head, send: Send) -> None:
+async def log_out(authenticator: Authenticator, head: Head, send: Send) -> None:
     """Cancellation: logged out or not."""
-    door.log_out(head)
+    authenticator.log_out(head)
     await reply_json(send, 200, {}, {"Set-Cookie": set_cookie(head.cookie, "", secure=False)})
 
 
@@ -203,7 +203,7 @@ class ConcurrencyLimits:
         return of_protocol and path.endswith("/stop") and path.count("/") > 2
 
     def take(self, kind: str) -> Refusal | None:
-        """None, or why there is no seat left."""
+        """None, or why the limit is reached."""
         limits, wait = self._limits, {"Retry-After": "5"}
         if kind == VIEWERS and self._in_use[kind] >= limits.viewers:
             return Refusal(503, f"{limits.viewers} requests wait for runs already, and no more may", wait)
@@ -235,9 +235,9 @@ class AuthMiddleware:
         config = config or ServerConfig()
         self._app = app
         self._limits = config.limits
-        self._door = Authenticator(config, keys, time.monotonic)
-        self._seats = ConcurrencyLimits(config.limits, protocols)
-        self._authorizations = Authorizations(self._door)
+        self._authenticator = Authenticator(config, keys, time.monotonic)
+        self._concurrency = ConcurrencyLimits(config.limits, protocols)
+        self._authorizations = Authorizations(self._authenticator)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Cancellation: that of the request."""
@@ -245,10 +245,10 @@ class AuthMiddleware:
             await self._app(scope, receive, send)
             return
         head = Head(scope)
-        page = self._door.may_read(head)
+        page = self._authenticator.may_read(head)
         sender = _Sender(send, cors_headers(page) if page is not None else ())
-        has_keys = self._door.has_keys
-        refusal = self._door.screen(head, has_keys=has_keys)
+        has_keys = self._authenticator.has_keys
+        refusal = self._authenticator.screen(head, has_keys=has_keys)
         if refusal is not None:
             await self._refuse(head, refusal, receive, sender)
         elif page is not None and head.method == "OPTIONS":
@@ -256,7 +256,7 @@ class AuthMiddleware:
         elif head.path == "/login" and head.method == "POST":
             await self._log_in(head, receive, sender)
         else:
-            found = self._door.caller(head, has_keys=has_keys)
+            found = self._authenticator.caller(head, has_keys=has_keys)
             if isinstance(found, Refusal):
                 await self._refuse(head, found, receive, sender)
             else:
@@ -268,21 +268,21 @@ class AuthMiddleware:
         if isinstance(body, Refusal):
             await self._refuse(head, body, receive, send)
         elif body is not None:
-            await log_in(self._door, head, body, send)
+            await log_in(self._authenticator, head, body, send)
 
     async def _admit(self, head: Head, who: Principal, receive: Receive, sender: _Sender) -> None:
-        """Let the request through, if there is a seat for it. Cancellation: that of the request."""
+        """Let the request through, unless its limit is reached. Cancellation: that of the request."""
         if head.path == "/logout" and head.method == "POST":
-            await log_out(self._door, head, sender)
+            await log_out(self._authenticator, head, sender)
             return
         head.scope["safepoint.principal"] = who
-        seat = self._seats.kind(head, who)
-        refusal = self._seats.take(seat) if seat is not None else None
+        limit_kind = self._concurrency.kind(head, who)
+        refusal = self._concurrency.take(limit_kind) if limit_kind is not None else None
         if refusal is not None:
             await self._refuse(head, refusal, receive, sender)
             return
         # A caller that may stay for long is checked again and again.
-        staying = self._authorizations.open(head, who) if seat == VIEWERS else None
+        staying = self._authorizations.open(head, who) if limit_kind == VIEWERS else None
         try:
             if trace := head.get(b"traceparent"):
                 with remote_parent({"traceparent": trace, "tracestate": head.get(b"tracestate")}):
@@ -292,8 +292,8 @@ class AuthMiddleware:
         finally:
             if staying is not None:
                 self._authorizations.close(staying)
-            if seat is not None:
-                self._seats.give_back(seat)
+            if limit_kind is not None:
+                self._concurrency.give_back(limit_kind)
 
     async def _serve(self, head: Head, receive: Receive, sender: _Sender) -> None:
         """Cancellation: that of the request."""
@@ -318,9 +318,9 @@ class AuthMiddleware:
         if isinstance(body, Refusal):
             await self._refuse(head, body, receive, sender)
             return
-        flaw = find_problem(body, depth=self._limits.json_depth, values=self._limits.json_values)
-        if flaw is not None:
-            await reply_json(sender, 422, invalid_json(flaw))
+        problem = find_problem(body, depth=self._limits.json_depth, values=self._limits.json_values)
+        if problem is not None:
+            await reply_json(sender, 422, invalid_json(problem))
         else:
             await self._app(head.scope, _BodyAgain(body, receive), sender)
 
@@ -420,11 +420,11 @@ async def drain(receive: Receive, limit: int) -> None:
             return
 
 
-def invalid_json(flaw: JsonProblem) -> Mapping[str, object]:
+def invalid_json(problem: JsonProblem) -> Mapping[str, object]:
     """As ADK's server says it."""
-    where, nothing = ["body", flaw.at], dict[str, object]()
+    where, nothing = ["body", problem.at], dict[str, object]()
     error = {"type": "json_invalid", "loc": where, "msg": "JSON decode error", "input": nothing}
-    return {"detail": [{**error, "ctx": {"error": flaw.text}}]}
+    return {"detail": [{**error, "ctx": {"error": problem.text}}]}
 
 
 _access_log = logging.getLogger("safepoint.access")

@@ -115,7 +115,7 @@ class Shell(BaseTool):
         """One command. Cancellation: all its processes are killed, and waited for, within a second."""
         output = OutputBuffer(self._max_output, context.tell)
         with _Pipe(output) as pipe:
-            family = ProcessTree(
+            tree = ProcessTree(
                 f"{self.name}:{context.call_id}",
                 ["/bin/sh", "-c", args["command"]],
                 clock=context.node.clock,
@@ -123,9 +123,9 @@ class Shell(BaseTool):
                 env={**_inherited(), **self._env},
                 output=pipe.end,
             )
-            context.work.killable = family
+            context.work.killable = tree
             pipe.let_go()
-            ended = await family.wait()
+            ended = await tree.wait()
         if context.work.rung is not None and ended.code != 0:
             raise CutShort(output.text)
         if ended.status is None:

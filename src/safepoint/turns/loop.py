@@ -180,10 +180,10 @@ class TurnLoop(Generic[T]):
 
     def _entry(self, item: T, receipt: PushReceipt, options: PushOptions, seen: Turn[T] | None) -> Pushed[T]:
         wanted = options.ask(self._driver.clock)
-        wish = None if wanted is None or seen is None else Preempt(wanted[0], wanted[1], seen, receipt)
+        request = None if wanted is None or seen is None else Preempt(wanted[0], wanted[1], seen, receipt)
         receipt.wants_to_join = options.join
         receipt.on_withdrawn = lambda withdrawn: self._record(Withdrawn(withdrawn))
-        return Pushed(item, receipt, wish, joins=seen if options.join else None)
+        return Pushed(item, receipt, request, joins=seen if options.join else None)
 
     def _refuse(self, receipt: PushReceipt, error: StoreError) -> PushReceipt:
         receipt.accepted, receipt.error = False, error
