@@ -149,7 +149,7 @@ class PartialReply:
     def reply(self, used_ids: AbstractSet[str]) -> Message | None:
         """The complete reply; None if the model was cut off or refused before it said a word.
 
-        Ids of calls that are missing or already `taken` in this conversation are replaced. A reply that the token limit
+        Ids of calls that are missing or already in `used_ids` are replaced. A reply that the token limit
         cut off has no calls: the last one may be incomplete.
         """
         parts: list[Part] = list(self._reasoning)

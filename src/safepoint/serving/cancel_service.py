@@ -38,8 +38,8 @@ _PATIENCE = 1.0
 class Cancelled:
     """What came of one cancel of one run. `receipt` is None for a run that had not started, or was over.
 
-    `requested`: whether this call asked for anything. `outcome`: None while the run is still stopping. `told`: what
-    another process, which has the run, has said beside the outcome: as `receipt_json` of its receipt.
+    `requested`: whether this call asked for anything. `outcome`: None while the run is still stopping.
+    `receipt_fields`: what another process that owns the run has answered beside the outcome, as `receipt_json` does.
     """
 
     run_id: str
