@@ -18,7 +18,7 @@ PYTEST := $(BIN)/pytest --dist loadfile --no-loadscope-reorder
 FAST := $(addprefix tests/,agent cli compose core history hostile house sessions tools turns)
 
 # The first interpreter that is new enough. Each is tried, because a name on PATH may be a shim that does not run.
-PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
 .PHONY: help

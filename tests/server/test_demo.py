@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from safepoint.cli.demo import demo_agent, wish_of
+from safepoint.cli.demo import demo_agent, reply_to
 from tests.server.server_process import ServerProcess, message, parts, texts
 
 
@@ -67,8 +67,8 @@ def test_it_has_no_tool_that_reaches_out() -> None:
 
 
 def test_any_words_are_understood_within_bounds() -> None:
-    assert wish_of("please count to 3").words == "1 2 3"
-    assert json.loads(wish_of("nap 999999").arguments) == {"seconds": 3600}
-    assert json.loads(wish_of("block for 0 s").arguments) == {"seconds": 1}
-    assert json.loads(wish_of("climb!").arguments) == {"stairs": 50}
-    assert wish_of("what is a nappy?").tool is None
+    assert reply_to("please count to 3").words == "1 2 3"
+    assert json.loads(reply_to("nap 999999").arguments) == {"seconds": 3600}
+    assert json.loads(reply_to("block for 0 s").arguments) == {"seconds": 1}
+    assert json.loads(reply_to("climb!").arguments) == {"stairs": 50}
+    assert reply_to("what is a nappy?").tool is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from safepoint.serving.ids import SessionKey
-from safepoint.serving.shared_state import bring, changed, drop_temporary, lasting, own, shared
+from safepoint.serving.shared_state import bring, changed, drop_temporary, lasting, session_part, shared
 
 KEY = SessionKey("desk", "ann", "s")
 
@@ -13,7 +13,7 @@ KEY = SessionKey("desk", "ann", "s")
 def test_each_value_goes_to_its_place() -> None:
     state = {"app:a": 1, "user:b": 2, "temp:c": 3, "d": 4}
     assert shared(KEY, state) == {"desk": {"app:a": 1}, "desk/ann": {"user:b": 2}}
-    assert own(state) == {"d": 4}
+    assert session_part(state) == {"d": 4}
     assert lasting(state) == {"app:a": 1, "user:b": 2, "d": 4}
     drop_temporary(state)
     assert state == {"app:a": 1, "user:b": 2, "d": 4}

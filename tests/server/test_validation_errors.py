@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from safepoint.protocols.adk.requests import RunRequest
-from safepoint.server.app import told
+from safepoint.server.app import readable_errors
 from safepoint.server.requests import CancelRequest
 
 
@@ -34,15 +34,17 @@ def test_many_errors_are_not_even_looked_for(model: type[RunRequest] | type[Canc
 
 def test_what_was_sent_is_shown_in_part() -> None:
     body = {"newMessage": {"parts": [{f"unknown{number}": "x" * 10_000 for number in range(1000)}]}}
-    errors = told(errors_of(RunRequest, body).errors())
+    errors = readable_errors(errors_of(RunRequest, body).errors())
     assert len(errors) == 20
     assert len(json.dumps(errors, default=str)) < 100_000
     deep: object = "end"
     for _ in range(60):
         deep = [deep] * 3
-    assert len(json.dumps(told([{"input": deep}]))) < 2_000
+    assert len(json.dumps(readable_errors([{"input": deep}]))) < 2_000
 
 
 def test_what_is_small_is_shown_whole() -> None:
     small = {"a": [1, None, True, {"b": "c"}], "d": "e"}
-    assert told([{"type": "t", "loc": ("body",), "input": small}]) == [{"type": "t", "loc": ("body",), "input": small}]
+    assert readable_errors([{"type": "t", "loc": ("body",), "input": small}]) == [
+        {"type": "t", "loc": ("body",), "input": small}
+    ]

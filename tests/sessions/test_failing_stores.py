@@ -346,7 +346,7 @@ def test_a_run_whose_session_was_taken_over_is_refused_and_changes_nothing(kind:
 
 async def _take_over(store: Store, session: Session) -> int:
     """What a process does that takes the owner for dead."""
-    claimant = session._hold.claimant  # pyright: ignore[reportPrivateUsage]  # as if its lease had run out
+    claimant = session._lease.claimant  # pyright: ignore[reportPrivateUsage]  # as if its lease had run out
     assert claimant is not None
     await store.release("s", claimant)
     return await store.claim("s", "somebody else")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from safepoint import Checkpoint, Message, StopReason, Text, Usage
 from safepoint.agent.journal import Ended, Opened, Said
 from safepoint.sessions.store import Change, StateSet, Stored
-from safepoint.storage.reducer import knowing
+from safepoint.storage.reducer import mark_known
 
 
 def test_what_a_checkpoint_shares_with_its_session_is_known_only_if_it_is_the_same() -> None:
@@ -17,8 +17,8 @@ def test_what_a_checkpoint_shares_with_its_session_is_known_only_if_it_is_the_sa
         checkpoint = Checkpoint("c", "a", "r", StopReason.CANCELLED, messages, messages)
         ended = Ended("r", StopReason.CANCELLED, 2, own, (), Usage(), checkpoint)
         opened = Opened("r", "a", 2, own, "c", base=checkpoint)
-        [*_, seen] = knowing(stored, [*before, ended])
-        [*_, begun] = knowing(stored, [*before, opened])
+        [*_, seen] = mark_known(stored, [*before, ended])
+        [*_, begun] = mark_known(stored, [*before, opened])
         assert isinstance(seen, Ended)
         assert isinstance(begun, Opened)
         assert begun.known == min(seen.known, 2)  # from there on a run that goes on changes the conversation

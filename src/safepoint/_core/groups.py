@@ -130,8 +130,8 @@ class GroupReceipt:
         return any(receipt.acted_on for receipt in self.receipts)
 
     def _refuse_untaken(self) -> None:
-        taken = any(receipt.accepted for receipt in self.receipts)
-        if self._kept_in is not None and not taken and not self._withdrawn:
+        accepted = any(receipt.accepted for receipt in self.receipts)
+        if self._kept_in is not None and not accepted and not self._withdrawn:
             raise AskNotTaken("no run has taken this ask yet, so waiting would never end: start the run first")
 
 
@@ -172,8 +172,8 @@ class Group:
     def ask_live(self, receipt: GroupReceipt) -> bool:
         """Ask every live run; False if there is none."""
         self._forget_lost()
-        taken = [receipt.ask(node) for node in tuple(self._live)]  # a list, not a generator: every run is asked
-        return any(taken)
+        accepted = [receipt.ask(node) for node in tuple(self._live)]  # a list, not a generator: every run is asked
+        return any(accepted)
 
     def _is_live(self) -> bool:
         return any(node.open for node in tuple(self._live))

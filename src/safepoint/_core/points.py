@@ -103,10 +103,10 @@ class SafePoint:
             return NotImplemented
         if self.level is not Level.SAFE or other.level is not Level.SAFE:
             raise ValueError(f"{self!r} | {other!r}: NOW and FORCE join with nothing; write SafePoint.NOW alone")
-        mine, others = self._places, other._places
-        if mine is None or others is None or len(mine) + len(others) > _FEW:
+        first, second = self._places, other._places
+        if first is None or second is None or len(first) + len(second) > _FEW:
             return self._with(other)
-        places = mine | others
+        places = first | second
         return SafePoint.ANY if EVERYWHERE in places else SafePoint(Level.SAFE, places)
 
     def _with(self, other: SafePoint) -> SafePoint:

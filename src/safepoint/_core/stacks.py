@@ -26,8 +26,8 @@ def suspended(task: asyncio.Task[Any]) -> Iterator[tuple[object, FrameType]]:  #
     """The coroutines and generators that a suspended task is in, from its own to the innermost, with their frames."""
     awaited: object = task.get_coro()
     while awaited is not None:
-        for own, inner in _FRAMED:
-            frame: FrameType | None = getattr(awaited, own, None)
+        for frame_name, inner in _FRAMED:
+            frame: FrameType | None = getattr(awaited, frame_name, None)
             if frame is not None:
                 yield awaited, frame
                 awaited = getattr(awaited, inner, None)
@@ -45,6 +45,6 @@ def _held_by(awaited: object) -> object:
     if type(awaited).__name__ not in _OPAQUE:
         return None
     for held in gc.get_referents(awaited):
-        if any(hasattr(held, own) for own, _ in _FRAMED) or type(held).__name__ in _OPAQUE:
+        if any(hasattr(held, frame_name) for frame_name, _ in _FRAMED) or type(held).__name__ in _OPAQUE:
             return held
     return None

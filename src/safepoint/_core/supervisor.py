@@ -192,16 +192,16 @@ async def wind_down(ladder: Ladder) -> None:
     threads of an executor are not waited for: closing the loop releases them.
     """
     supervisor = Supervisor.current()
-    for task in _others():
+    for task in _other_tasks():
         task.cancel()
     with suppress(TimeoutError):
         async with asyncio.timeout(ladder.cap):
             for root in tuple(supervisor.roots.values()):
                 await root.ended.wait()
-    await _part_with(_others(), ladder.task)
+    await _part_with(_other_tasks(), ladder.task)
     generators = asyncio.get_running_loop().shutdown_asyncgens()
     await _part_with({supervisor.spawn(generators, "generators", None)}, ladder.task)
-    await _part_with(_others(), 0)
+    await _part_with(_other_tasks(), 0)
 
 
 async def _part_with(tasks: set[asyncio.Task[Any]], seconds: float) -> None:  # Any: any task
@@ -211,7 +211,7 @@ async def _part_with(tasks: set[asyncio.Task[Any]], seconds: float) -> None:  # 
             disown(task)
 
 
-def _others() -> set[asyncio.Task[Any]]:
+def _other_tasks() -> set[asyncio.Task[Any]]:
     return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
 
 

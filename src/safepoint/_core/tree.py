@@ -252,11 +252,11 @@ class Node:
         """`acted_on`: the parent has acted on the request it hands down, so its asks can no longer be withdrawn."""
         if self.state in _NOT_LIVE:
             return
-        own = self.log.standing().pressing
-        pressing, hard = join(own, inherited), None
+        own_request = self.log.standing().pressing
+        pressing, hard = join(own_request, inherited), None
         if _level(pressing, now) > self.pushed:
-            hard = pressing if acted_on and own is None else self._settled(pressing, self._pressing, None, now)
-        self._arm(own, now)
+            hard = pressing if acted_on and own_request is None else self._settled(pressing, self._pressing, None, now)
+        self._arm(own_request, now)
         self.on_change()  # the ask is published before anything it causes
         level = _level(hard, now)
         if hard is not None and level > self.pushed:

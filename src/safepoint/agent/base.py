@@ -236,8 +236,8 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
 
     def as_tool(self, *, name: str | None = None, description: str | None = None) -> AgentTool:
         """This agent as a tool of another one; the model passes the task as `input`."""
-        told = description or f"Hand a task to the agent {self.name!r}."
-        return AgentTool(self, checked_tool_name(name or self.name), checked_kind("description", told, str, "'…'"))
+        text = description or f"Hand a task to the agent {self.name!r}."
+        return AgentTool(self, checked_tool_name(name or self.name), checked_kind("description", text, str, "'…'"))
 
     # -- asking --------------------------------------------------------------------------------------------------------
 

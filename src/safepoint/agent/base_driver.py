@@ -154,12 +154,12 @@ class BaseDriver(ABC, Generic[OwnT]):
         if session is None:
             return await self._open(None) if record.join_inside() else None
         continues = resume.checkpoint.id if resume is not None else None
-        own = list(record.messages)
+        before = list(record.messages)
         while True:
             step = await self._enter_once(session, continues)
             if not (isinstance(step, Close) and isinstance(step.error, ConversationMoved)):
                 return step
-            record.messages[:] = own  # on the next try the session stays taken, so this loop ends
+            record.messages[:] = before  # on the next try the session stays taken, so this loop ends
 
     async def _enter_once(self, session: SessionProtocol, continues: str | None) -> Frame | None:
         record, resume = self._record, self._resume

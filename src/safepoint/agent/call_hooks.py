@@ -17,11 +17,11 @@ from safepoint.agent.hooks import (
     AskFirst,
     Deny,
     Replace,
+    hook_failure,
     in_context,
     is_its_own,
     leaves,
     overridden,
-    told,
     words_unwrapped,
 )
 from safepoint.agent.run_context import RunContext
@@ -95,7 +95,7 @@ class CallHooks:
             except BaseException as error:
                 if self._being_stopped() or leaves(name, error) or not is_its_own(error):
                     raise
-                self._record.emit(HookFailed, hook=name, error=told(name, error))
+                self._record.emit(HookFailed, hook=name, error=hook_failure(name, error))
                 verdict = Deny(f"the check {type(hooks).__name__}.{name} failed") if name == "before_tool" else None
             verdicts.append(verdict)
         return verdicts

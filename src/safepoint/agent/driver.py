@@ -203,8 +203,8 @@ class Driver(BaseDriver[OwnStep]):
         agent = self._agent
         self._record.hear()
         specs = tuple(tool.spec for tool in agent.tools.values())
-        told = with_guidance(instructions, agent.tools.values())
-        return ModelRequest(tuple(self._record.messages), told, specs, agent.settings)
+        guidance = with_guidance(instructions, agent.tools.values())
+        return ModelRequest(tuple(self._record.messages), guidance, specs, agent.settings)
 
     def _unprepared(self, outcome: WorkResult[ModelRequest]) -> Step:
         if self._node.check_stop() is not None:
@@ -238,8 +238,8 @@ class Driver(BaseDriver[OwnStep]):
         for meter in record.payers():
             meter.spent(self._agent.models[step.model].name, usage)
         complete = incoming.finish is not None and error is None
-        told = message if complete else incoming.kept()
-        self._tell_model_call(told, usage, complete=complete, error=error)
+        reply = message if complete else incoming.kept()
+        self._tell_model_call(reply, usage, complete=complete, error=error)
         if error is not None:
             return self._after_error(step, incoming, error)
         if incoming.finish is None:
@@ -310,8 +310,11 @@ class Driver(BaseDriver[OwnStep]):
             return Close(StopReason.CANCELLED, incoming=incoming)
         agent = self._agent
         if incoming.empty and isinstance(error, ModelUnavailable) and step.attempt < agent.retries:
-            wish = error.retry_after
-            seconds = min(wish if wish is not None and is_seconds(wish) else 0.5 * 2**step.attempt, LONGEST_BACK_OFF)
+            pause = error.retry_after
+            seconds = min(
+                pause if pause is not None and is_seconds(pause) else 0.5 * 2**step.attempt,
+                LONGEST_BACK_OFF,
+            )
             self._record.emit(RetryScheduled, step=self._record.step, delay=seconds, error=error)
             return BackOff(seconds, CallModel(step.attempt + 1, step.model))
         if incoming.empty and isinstance(error, ModelError) and step.model + 1 < len(agent.models):

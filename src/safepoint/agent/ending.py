@@ -131,7 +131,7 @@ def _closed_messages(
     calls, said, pending = remains.calls, messages[start:], record.pending
     if pending:
         calls, said = (), joined(list(close_history(said, batch=calls)), list(pending))
-    notice = _notice(step, cancellation, remains.told, incomplete=_is_incomplete(draft, remains.messages))
+    notice = _notice(step, cancellation, remains.report, incomplete=_is_incomplete(draft, remains.messages))
     messages[start:] = close_history(said, batch=calls, draft=draft, notice=notice)
     return messages
 
@@ -157,16 +157,16 @@ def _checkpoint(
     )
 
 
-def _notice(step: Close, cancellation: Cancellation | None, told: str, *, incomplete: bool) -> str | None:
+def _notice(step: Close, cancellation: Cancellation | None, report: str, *, incomplete: bool) -> str | None:
     """The notice to the next model call, if the run did not end with an answer."""
     if cancellation is not None:
         why = cancellation.reason
-        return notice_text(reason=why.text, source=why.source, by=why.by, incomplete=incomplete, told=told)
+        return notice_text(reason=why.text, source=why.source, by=why.by, incomplete=incomplete, report=report)
     if step.stop_reason is StopReason.ERROR:
         error = quoted(render_error(step.error or Exception("unknown")))
-        return remark(f"This run failed before it was done: {error}. {told}".strip())
+        return remark(f"This run failed before it was done: {error}. {report}".strip())
     why_not = _REMARKS.get(step.stop_reason)
-    return remark(f"{why_not} {told}".strip()) if why_not is not None else None
+    return remark(f"{why_not} {report}".strip()) if why_not is not None else None
 
 
 _REMARKS = {

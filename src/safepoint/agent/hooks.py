@@ -166,7 +166,7 @@ def _word_in(error: BaseException) -> BaseException | None:
     return None if words is None or rest is not None else _word_in(words.exceptions[0])
 
 
-def told(name: str, error: BaseException) -> BaseException:
+def hook_failure(name: str, error: BaseException) -> BaseException:
     """The error that a `HookFailed` event reports."""
     if isinstance(error, AskPerson):
         return UsageError(f"ctx.interrupt(…) in {name}: ask in a before_… hook, nothing has happened then")

@@ -105,13 +105,13 @@ class Ended(Value, frozen=True, eq=False, tag_field="kind", tag="ended"):
     @staticmethod
     def of(result: RunResult[Any], index: int, at: float) -> Ended:  # Any: of every output type
         """The end of a run whose part of the conversation begins at `index`."""
-        own, ledger, usage = tuple(result.messages[index:]), result.ledger, result.usage
+        messages, ledger, usage = tuple(result.messages[index:]), result.ledger, result.usage
         reason = result.cancellation.reason if result.cancellation is not None else None
         return Ended(
             result.run_id,
             result.stop_reason,
             index,
-            own,
+            messages,
             ledger,
             usage,
             result.checkpoint,

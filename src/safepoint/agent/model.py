@@ -141,5 +141,5 @@ class Model(Protocol):
 
 def provider_names(model: Model) -> tuple[str | None, str | None]:
     """The provider's name for the model, and the provider's own name; None where the model does not say."""
-    told = (getattr(model, "model_name", None), getattr(model, "provider_name", None))
-    return told[0] if isinstance(told[0], str) else None, told[1] if isinstance(told[1], str) else None
+    names = (getattr(model, "model_name", None), getattr(model, "provider_name", None))
+    return names[0] if isinstance(names[0], str) else None, names[1] if isinstance(names[1], str) else None

@@ -15,7 +15,7 @@ from safepoint.history.parts import Message
 class OpenCalls(NamedTuple):
     """`calls` have no result in the conversation yet; `open` is the state that they, or children, need to continue.
 
-    `told`: the notice's report on children. `draft`: an unfinished answer of a child that speaks for the run.
+    `report`: the notice's report on children. `draft`: an unfinished answer of a child that speaks for the run.
     `messages`: the conversation, if a child has continued it; otherwise the run's own counts.
     """
 
@@ -24,6 +24,6 @@ class OpenCalls(NamedTuple):
     touched: tuple[Touched, ...] = ()
     queued: tuple[str, ...] = ()
     children: tuple[ChildResult, ...] = ()
-    told: str = ""
+    report: str = ""
     draft: Draft | None = None
     messages: tuple[Message, ...] | None = None

@@ -146,10 +146,10 @@ class PartialReply:
         """How the run ends if this reply is its last."""
         return _ENDS.get(self.finish.reason if self.finish is not None else "", StopReason.END_TURN)
 
-    def reply(self, taken: AbstractSet[str]) -> Message | None:
+    def reply(self, used_ids: AbstractSet[str]) -> Message | None:
         """The complete reply; None if the model was cut off or refused before it said a word.
 
-        Ids of calls that are missing or already `taken` in this conversation are replaced. A reply that the token limit
+        Ids of calls that are missing or already in `used_ids` are replaced. A reply that the token limit
         cut off has no calls: the last one may be incomplete.
         """
         parts: list[Part] = list(self._reasoning)
@@ -157,7 +157,7 @@ class PartialReply:
             parts.append(Reasoning(well_formed(thinking)))
         if (text := self.kept_text).strip():
             parts.append(Text(well_formed(text)))
-        used = set(taken)
+        used = set(used_ids)
         whole = self.stop_reason is StopReason.END_TURN
         for index in sorted(self._calls) if whole else ():
             call = self._tool_call(index, used)

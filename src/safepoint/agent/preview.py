@@ -127,31 +127,31 @@ def preview(calls: Sequence[BatchedCall], works: Iterable[Work[object]], query: 
     """The preview of one run. `works`: the work beside its calls, such as a model call or a hook."""
     at, now = query.at, query.now
     if at.level is Level.SAFE:
-        told = joined(_at_safe_point(call, query) for call in calls if call.running or call.queued)
-        return Preview(told.calls, None if any(not work.ended for work in works) else told.seconds)
-    own = Preview(seconds=longest(work.stops_within(now, force=query.force) for work in works))
-    return joined([own, *(_pushed(call, query) for call in calls if call.running or call.queued)])
+        waits = joined(_at_safe_point(call, query) for call in calls if call.running or call.queued)
+        return Preview(waits.calls, None if any(not work.ended for work in works) else waits.seconds)
+    of_works = Preview(seconds=longest(work.stops_within(now, force=query.force) for work in works))
+    return joined([of_works, *(_pushed(call, query) for call in calls if call.running or call.queued)])
 
 
 def _at_safe_point(call: BatchedCall, query: CancelQuery) -> Preview:
     """Work in flight completes; the point decides whether a queued call starts."""
     at, execution = query.at, call.execution
     if execution is not None:
-        return Preview((_told(call, Fate.FINISHES, None), *query.inside(execution.node).calls), None)
+        return Preview((_previewed(call, Fate.FINISHES, None), *query.inside(execution.node).calls), None)
     starts = not at.covers("after_tool") and (call.mild or not at.covers("before_effect"))
     seconds = None if starts else 0.0
-    return Preview((_told(call, Fate.FINISHES if starts else Fate.NEVER_STARTS, seconds),), seconds)
+    return Preview((_previewed(call, Fate.FINISHES if starts else Fate.NEVER_STARTS, seconds),), seconds)
 
 
 def _pushed(call: BatchedCall, query: CancelQuery) -> Preview:
     """The preview of one call, and of the runs inside it, for NOW or FORCE."""
     execution = call.execution
     if execution is None:
-        return Preview((_told(call, Fate.NEVER_STARTS, 0.0),))
+        return Preview((_previewed(call, Fate.NEVER_STARTS, 0.0),))
     inside = query.inside(execution.node)
     fate = _fate(call, execution, force=query.force)
     seconds = _seconds(execution, inside.seconds or 0.0, query)
-    return Preview((_told(call, fate, seconds), *inside.calls), seconds)
+    return Preview((_previewed(call, fate, seconds), *inside.calls), seconds)
 
 
 def _fate(call: BatchedCall, execution: ToolExecution, *, force: bool) -> Fate:
@@ -175,13 +175,13 @@ def _fate(call: BatchedCall, execution: ToolExecution, *, force: bool) -> Fate:
 
 
 def _seconds(execution: ToolExecution, inside: float, query: CancelQuery) -> float:
-    own = execution.stops_within(query.now, force=query.force)
+    of_call = execution.stops_within(query.now, force=query.force)
     if execution.tool.stop_policy.kind is WorkKind.CHILD and execution.phase is Phase.WORKING:
-        return min(own, inside)  # its plan allows the cap, but it needs only as long as the runs inside
-    return max(own, min(inside, execution.ladder.cap))
+        return min(of_call, inside)  # its plan allows the cap, but it needs only as long as the runs inside
+    return max(of_call, min(inside, execution.ladder.cap))
 
 
-def _told(call: BatchedCall, fate: Fate, seconds: float | None) -> PreviewedCall:
+def _previewed(call: BatchedCall, fate: Fate, seconds: float | None) -> PreviewedCall:
     kind = call.tool.stop_policy.kind if call.tool is not None else WorkKind.TASK
     entry = call.entry
     return PreviewedCall(entry.name, entry.call_id, call.path, entry.effect, kind, fate, seconds, entry.remote)

@@ -157,8 +157,8 @@ def _unknown(resume: Resume, entry: LedgerEntry, saved: OpenCall, tool: BaseTool
     if decided is True or (resume.on_unknown == "rerun" and decided is None):
         return _again(resume, entry, saved, tool)
     if isinstance(decided, str):
-        told = replace(entry, state=LedgerState.FINISHED, content=f"A person says: {decided}")
-        return Restored(told, False, saved, entry)
+        answered = replace(entry, state=LedgerState.FINISHED, content=f"A person says: {decided}")
+        return Restored(answered, False, saved, entry)
     if resume.on_unknown == "ask" and decided is None:
         payload = f"The call {entry.name} was cut, its outcome is unknown. Run it again?"
         question = Question(f"{entry.call_id}:unknown", entry.name, payload, "unknown")
@@ -206,7 +206,7 @@ def resume_inside(resume: Resume, saved: OpenCall) -> Resume | None:
     if saved.child is None:
         return None
     asked = [(question_inside(saved.call_id, question).id, question.id) for question in saved.child.questions]
-    answers = {id: resume.answers[told] for told, id in asked if told in resume.answers}
+    answers = {id: resume.answers[shown_id] for shown_id, id in asked if shown_id in resume.answers}
     # Only the outer checkpoint is limited to one continuation; the inner one goes with it.
     return Resume(saved.child, answers=answers, on_unknown=resume.on_unknown, fork=True)
 

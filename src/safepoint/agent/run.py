@@ -74,8 +74,8 @@ class RunTree:
         branch: Node | None = self._root
         while branch is not None and branch is not keep:
             inside = next((child for child in branch.children if child.holds(keep)), None)
-            others = [child for child in branch.children if child is not inside]
-            receipts += [child.cancel(SafePoint.NOW, reason=reason) for child in others]
+            siblings = [child for child in branch.children if child is not inside]
+            receipts += [child.cancel(SafePoint.NOW, reason=reason) for child in siblings]
             branch = inside  # None: the node to keep has ended meanwhile
         return receipts
 

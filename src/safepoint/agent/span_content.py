@@ -28,9 +28,9 @@ def is_captured(environment: Mapping[str, str]) -> bool:
 
 def request_content(request: ModelRequest) -> dict[str, str]:
     """The attributes for the request to the model."""
-    told = {"gen_ai.input.messages": messages_json(request.messages)}
+    attributes = {"gen_ai.input.messages": messages_json(request.messages)}
     if request.instructions:
-        told["gen_ai.system_instructions"] = _dumps([{"type": "text", "content": cut(request.instructions)}])
+        attributes["gen_ai.system_instructions"] = _dumps([{"type": "text", "content": cut(request.instructions)}])
     if request.tools:
         tools = [
             {
@@ -41,8 +41,8 @@ def request_content(request: ModelRequest) -> dict[str, str]:
             }
             for tool in request.tools
         ]
-        told["gen_ai.tool.definitions"] = _dumps(tools)
-    return told
+        attributes["gen_ai.tool.definitions"] = _dumps(tools)
+    return attributes
 
 
 def messages_json(messages: Sequence[Message]) -> str:

@@ -134,26 +134,26 @@ def _describe_run(opened: _Open, run: Run[Any, Any]) -> None:  # Any: a run of e
 
 def _request_attributes(model: Model, request: ModelRequest) -> Attributes:
     settings = request.settings
-    told: dict[str, Value] = {"gen_ai.request.stream": True}
+    attributes: dict[str, Value] = {"gen_ai.request.stream": True}
     if settings.temperature is not None:
-        told["gen_ai.request.temperature"] = settings.temperature
+        attributes["gen_ai.request.temperature"] = settings.temperature
     if settings.max_tokens is not None:
-        told["gen_ai.request.max_tokens"] = settings.max_tokens
+        attributes["gen_ai.request.max_tokens"] = settings.max_tokens
     if settings.stop:
-        told["gen_ai.request.stop_sequences"] = tuple(settings.stop)
+        attributes["gen_ai.request.stop_sequences"] = tuple(settings.stop)
     url: object = getattr(model, "server_url", None)
     if isinstance(url, str) and (host := (parts := urlsplit(url)).hostname):
-        told |= {"server.address": host, "server.port": parts.port or (80 if parts.scheme == "http" else 443)}
-    return told
+        attributes |= {"server.address": host, "server.port": parts.port or (80 if parts.scheme == "http" else 443)}
+    return attributes
 
 
 def _reply_attributes(finish: Finish) -> Attributes:
-    told: dict[str, Value] = {"gen_ai.response.finish_reasons": (_FINISHES.get(finish.reason, finish.reason),)}
+    attributes: dict[str, Value] = {"gen_ai.response.finish_reasons": (_FINISHES.get(finish.reason, finish.reason),)}
     if finish.response_id:
-        told["gen_ai.response.id"] = finish.response_id
+        attributes["gen_ai.response.id"] = finish.response_id
     if finish.response_model:
-        told["gen_ai.response.model"] = finish.response_model
-    return told
+        attributes["gen_ai.response.model"] = finish.response_model
+    return attributes
 
 
 class Spans:
@@ -294,7 +294,7 @@ def _end(opened: _Open, cancellation: Cancellation | None, error: BaseException 
 
 def _cancel_attributes(cancellation: Cancellation, rungs: list[Rung]) -> Attributes:
     reason = cancellation.reason
-    told: dict[str, Value] = {
+    attributes: dict[str, Value] = {
         "safepoint.cancel.reason": reason.text,
         "safepoint.cancel.source": str(reason.source),
         "safepoint.cancel.level": cancellation.level.name.lower(),
@@ -304,12 +304,12 @@ def _cancel_attributes(cancellation: Cancellation, rungs: list[Rung]) -> Attribu
         "safepoint.cancel.timed_out": cancellation.timed_out,
     }
     if reason.by is not None:
-        told["safepoint.cancel.by"] = reason.by
+        attributes["safepoint.cancel.by"] = reason.by
     if rungs:
-        told["safepoint.cancel.rung"] = str(max(rungs, key=_CLIMB.index))
+        attributes["safepoint.cancel.rung"] = str(max(rungs, key=_CLIMB.index))
     elif cancellation.level is Level.SAFE:
-        told["safepoint.cancel.rung"] = "safe_point"
-    return told
+        attributes["safepoint.cancel.rung"] = "safe_point"
+    return attributes
 
 
 def _tell_usage(span: Span, usage: Usage) -> None:

@@ -89,7 +89,7 @@ class Steering:
         self._to_all = to_all
         # The messages for all children that this child has taken; and each message taken here or by children, once.
         self._heard: set[SteerReceipt] = set()
-        self._taken: dict[SteerReceipt, None] = {}
+        self._joined: dict[SteerReceipt, None] = {}
 
     def add(self, message: Message) -> SteerReceipt:
         receipt = SteerReceipt(message, self._node)
@@ -100,14 +100,14 @@ class Steering:
 
     @property
     def waiting(self) -> bool:
-        own = any(not receipt.withdrawn for receipt in tuple(self._waiting))
-        return own or (self._above is not None and self._above.has_for(self))
+        has_messages = any(not receipt.withdrawn for receipt in tuple(self._waiting))
+        return has_messages or (self._above is not None and self._above.has_for(self))
 
     def has_for(self, child: Steering) -> bool:
         if not self._to_all:
             return self.waiting
-        own = any(not receipt.withdrawn and receipt not in child._heard for receipt in tuple(self._waiting))
-        return own or (self._above is not None and self._above.has_for(self))
+        has_messages = any(not receipt.withdrawn and receipt not in child._heard for receipt in tuple(self._waiting))
+        return has_messages or (self._above is not None and self._above.has_for(self))
 
     def take(self) -> list[Message]:
         """Take all waiting messages, in order; they have joined."""
@@ -115,7 +115,7 @@ class Steering:
             return []
         above = self._above.take_for(self) if self._above is not None else []
         new = [*above, *self._take(SteerOutcome.JOINED)]
-        self._taken.update(dict.fromkeys(new))
+        self._joined.update(dict.fromkeys(new))
         return [receipt.message for receipt in new]
 
     def take_for(self, child: Steering) -> list[SteerReceipt]:
@@ -127,12 +127,12 @@ class Steering:
             child._heard.update(new)
         else:
             new = [*new, *self._take(SteerOutcome.JOINED)]
-        self._taken.update(dict.fromkeys(new))
+        self._joined.update(dict.fromkeys(new))
         return new
 
-    def taken(self) -> list[Message]:
+    def joined_messages(self) -> list[Message]:
         """The messages that have joined, here or through a child: those are messages to this run too."""
-        return [receipt.message for receipt in self._taken]
+        return [receipt.message for receipt in self._joined]
 
     def close(self) -> None:
         """No model call follows: waiting and later messages are too late."""
@@ -140,15 +140,15 @@ class Steering:
         self._take(SteerOutcome.TOO_LATE)
 
     def _take(self, outcome: SteerOutcome) -> list[SteerReceipt]:
-        taken: list[SteerReceipt] = []
+        settled: list[SteerReceipt] = []
         while self._waiting:
             try:
                 receipt = self._waiting.pop(0)
             except IndexError:  # another thread is emptying the list too
                 break
             if receipt.settle(outcome) is outcome:
-                taken.append(receipt)
-        return taken
+                settled.append(receipt)
+        return settled
 
 
 def joined(messages: list[Message], new: list[Message]) -> list[Message]:

@@ -25,7 +25,15 @@ from safepoint._core.reasons import Reason, Source
 from safepoint._core.work import Abandoned, Cut, Failed, NeverRan, Work, WorkResult
 from safepoint.agent.checkpoint import OpenCall, Question
 from safepoint.agent.events import CancelRequested, HookFailed, RungReached
-from safepoint.agent.hooks import in_context, is_being_cut, is_its_own, leaves, overridden, told, words_unwrapped
+from safepoint.agent.hooks import (
+    hook_failure,
+    in_context,
+    is_being_cut,
+    is_its_own,
+    leaves,
+    overridden,
+    words_unwrapped,
+)
 from safepoint.agent.run_context import RunContext
 from safepoint.agent.tool_context import ToolContext
 from safepoint.errors import AskPerson, StopTool
@@ -301,7 +309,7 @@ class WorkRunner:
             self._record.hooked[name] = replace(hook, question=question)
 
     def _hook_failed(self, name: str, error: BaseException) -> None:
-        error = told(name, error)
+        error = hook_failure(name, error)
         _log.warning("the hook %s of %s failed: %s", name, self._node.path, render_error(error))
         self._record.emit(HookFailed, hook=name, error=error)
 

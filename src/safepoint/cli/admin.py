@@ -25,15 +25,15 @@ from safepoint.cli.client import Answer, ServerClient, Trouble, not_safepoint
 from safepoint.cli.options import NOT_YET, REFUSED, T, fail, takes
 from safepoint.cli.sanitize import sanitize
 from safepoint.cli.server_responses import (
-    EventTold,
+    EventAnswer,
     Part,
-    ResumeTold,
-    RunTold,
-    SessionTold,
-    SteerTold,
+    ResumeAnswer,
+    RunAnswer,
+    SessionAnswer,
+    SteerAnswer,
+    StopAnswer,
     Stopped,
-    StopTold,
-    WhyTold,
+    WhyAnswer,
 )
 
 _POINTS = f"{', '.join(POINT_NAMES)}, point:NAME; repeat."
@@ -64,7 +64,7 @@ def age(since: float | None) -> str:
     return f"{seconds} s"
 
 
-def event_line(event: EventTold) -> str:
+def event_line(event: EventAnswer) -> str:
     """One whole event as a line: who, and what was said, called or returned."""
     at = time.strftime("%H:%M:%S", time.localtime(event.timestamp))
     said = [_part(part) for part in event.content.parts]
@@ -84,7 +84,7 @@ def _part(part: Part) -> str:
     if result is not None:
         response = result.response
         return f"← {result.name}: {response.get('result', response.get('error', response))}"
-    return part.text.strip() if part.text is not None else f"<{', '.join(part.others)}>"
+    return part.text.strip() if part.text is not None else f"<{', '.join(part.other_fields)}>"
 
 
 _SILENCE = 2.0
@@ -127,15 +127,15 @@ class Ps(Common):
 def ps(options: Ps) -> None:
     """List runs: those that are queued, live, paused or suspended."""
     state = None if options.all else _OPEN
-    found: dict[str, tuple[RunTold, object]] = {}
+    found: dict[str, tuple[RunAnswer, object]] = {}
     for answer in options.client().pages("runs", app=options.app, user=options.user, state=state, limit=_MANY):
-        told = zip(answer.read(list[RunTold]), answer.json, strict=True)
-        page = {run.run_id: (run, as_told) for run, as_told in told}
+        pairs = zip(answer.read(list[RunAnswer]), answer.json, strict=True)
+        page = {run.run_id: (run, as_sent) for run, as_sent in pairs}
         if answer.link and page.keys() <= found.keys():
             raise not_safepoint(answer.address)  # it would go on like that for ever
         found |= page
     if options.json:
-        return _print_json([as_told for _, as_told in found.values()])
+        return _print_json([as_sent for _, as_sent in found.values()])
     runs = [run for run, _ in found.values()]
     if not runs:
         nothing = "no run is there" if options.all else "no run is under way; --all lists those that are over"
@@ -143,7 +143,7 @@ def ps(options: Ps) -> None:
     show_table(("RUN", "STATE", "APP", "USER", "SESSION", "AGE", "OUTCOME", "REASON"), map(_run_row, runs))
 
 
-def _run_row(run: RunTold) -> Sequence[object]:
+def _run_row(run: RunAnswer) -> Sequence[object]:
     whose = (run.app_name, run.user_id, run.session_id)
     return run.run_id, run.state, *whose, age(run.created_at), run.outcome, run.reason and run.reason.text
 
@@ -172,16 +172,16 @@ class Stop(Common):
 def stop(options: Stop) -> None:
     """Stop a run, the runs of a session, or all. Exits with 5 if it is asked and not over when the wait ends."""
     answer = _stop(options)
-    told = answer.read(StopTold)
+    stopped = answer.read(StopAnswer)
     if options.json:
         _print_json(answer.json)
-    elif told.runs is None:
-        typer.echo(sanitize(f"{options.run} is over already: {told.outcome or 'ended'}"))
-    elif not told.runs:
+    elif stopped.runs is None:
+        typer.echo(sanitize(f"{options.run} is over already: {stopped.outcome or 'ended'}"))
+    elif not stopped.runs:
         typer.echo("no run is live")
     else:
-        show_table(("RUN", "OUTCOME", "DURABLE", "LEFT BEHIND"), map(_stopped_row, told.runs))
-    if told.status == "cancelling":
+        show_table(("RUN", "OUTCOME", "DURABLE", "LEFT BEHIND"), map(_stopped_row, stopped.runs))
+    if stopped.status == "cancelling":
         raise typer.Exit(NOT_YET)
 
 
@@ -219,39 +219,39 @@ def steer(options: Steer) -> None:
     wait = options.wait
     body = {**_message(options.text), "waitSeconds": wait}
     answer = options.client().post("runs", options.run, action="steer", body=body, wait=wait)
-    told = answer.read(SteerTold)
+    steered = answer.read(SteerAnswer)
     if options.json:
         _print_json(answer.json)
     else:
-        typer.echo(sanitize(": ".join(filter(None, (told.outcome, told.reason)))))
-    if told.outcome != "joined":
-        raise typer.Exit(NOT_YET if told.outcome == "waiting" else REFUSED)
+        typer.echo(sanitize(": ".join(filter(None, (steered.outcome, steered.reason)))))
+    if steered.outcome != "joined":
+        raise typer.Exit(NOT_YET if steered.outcome == "waiting" else REFUSED)
 
 
 def why(options: OfRun) -> None:
     """Tell what holds a run that was asked to stop and has not."""
     answer = options.client().get("runs", options.run, "why")
-    told = answer.read(WhyTold)
+    why = answer.read(WhyAnswer)
     if options.json:
         return _print_json(answer.json)
-    if not told.holding:
-        typer.echo(sanitize(_not_held(told)))
+    if not why.holding:
+        typer.echo(sanitize(_not_held(why)))
         return
-    if told.asked and not any(each.rung for each in told.holding):
-        typer.echo(sanitize(f"it has not come to where it is to stop: {', '.join(told.asked)}; it waits for"))
+    if why.asked and not any(each.rung for each in why.holding):
+        typer.echo(sanitize(f"it has not come to where it is to stop: {', '.join(why.asked)}; it waits for"))
     columns = ("NAME", "PATH", "RUNG", "SECONDS")
-    show_table(columns, ([each.name, each.path, each.rung, f"{each.seconds or 0:.1f}"] for each in told.holding))
-    for each in told.holding:
+    show_table(columns, ([each.name, each.path, each.rung, f"{each.seconds or 0:.1f}"] for each in why.holding))
+    for each in why.holding:
         if each.stack:
             typer.echo(sanitize(f"\n{each.name}:\n{each.stack}"))
 
 
-def _not_held(told: WhyTold) -> str:
-    state, asked = told.state, told.asked
+def _not_held(why: WhyAnswer) -> str:
+    state, asked = why.state, why.asked
     if state not in ("queued", "live"):
-        return f"nothing holds it: it is {state}" + (f", {told.outcome}" if told.outcome is not None else "")
+        return f"nothing holds it: it is {state}" + (f", {why.outcome}" if why.outcome is not None else "")
     if asked is None:
-        return f"it is {state} in another process: {told.reason or 'ask that one'}"
+        return f"it is {state} in another process: {why.reason or 'ask that one'}"
     if not asked:
         return f"no stop was asked for: the run is {state}"
     if {"now", "force"} & set(asked):
@@ -272,21 +272,21 @@ def resume(options: Resume) -> None:
     client = options.client()
     body = _reply(client, options.run, options.text)
     answer = client.post("runs", options.run, action="resume", body=body)
-    told = answer.read(ResumeTold)
+    resumed = answer.read(ResumeAnswer)
     if options.json:
         return _print_json(answer.json)
-    typer.echo(sanitize(f"goes on as {told.run_id}"))
+    typer.echo(sanitize(f"goes on as {resumed.run_id}"))
 
 
 def _reply(client: ServerClient, run: str, text: str | None) -> dict[str, object]:
-    found = client.get("runs", run).read(RunTold)
+    found = client.get("runs", run).read(RunAnswer)
     if found.state != "paused":
         return {} if text is None else _message(text)
     if text is None:
         fail(f"{run} waits for an answer: write it as TEXT; `safepoint logs {run}` shows what was asked")
     names = ("apps", found.app_name or "", "users", found.user_id or "", "sessions", found.session_id or "")
-    told = (event.custom_metadata.safepoint_questions for event in client.get(*names).read(SessionTold).events)
-    asked = [questions for questions in told if questions]
+    metadata = (event.custom_metadata.safepoint_questions for event in client.get(*names).read(SessionAnswer).events)
+    asked = [questions for questions in metadata if questions]
     open_ones = asked[-1] if asked else []
     if len(open_ones) > 1:
         fail(f"{run} asks {len(open_ones)} questions: answer them on the page, or in one POST to /runs/{run}:resume")
@@ -308,16 +308,16 @@ class Logs(OfRun):
 def logs(options: Logs) -> None:
     """Show what a run has told so far."""
     client = options.client()
-    known = client.get("runs", options.run).read(RunTold).events
+    known = client.get("runs", options.run).read(RunAnswer).events
     if known == 0 and not options.follow:
         typer.echo("it has told nothing yet", err=True)
         return
-    under_way, told = False, 0
+    under_way, shown = False, 0
     # Of a run that another process has, the server does not know how much it has told.
     silence = _SILENCE if known is None and not options.follow else None
     for answer in client.events(options.run, silence=silence):
-        event = answer.read(EventTold)
-        told += not event.partial
+        event = answer.read(EventAnswer)
+        shown += not event.partial
         if options.json and (options.follow or not event.partial):
             typer.echo(json.dumps(answer.json, ensure_ascii=False))
         elif event.partial and options.follow:
@@ -326,7 +326,7 @@ def logs(options: Logs) -> None:
         elif not event.partial and event.id is not None:
             typer.echo(("\n" if under_way else "") + event_line(event))
             under_way = False
-        if not options.follow and known is not None and told >= known:
+        if not options.follow and known is not None and shown >= known:
             return
 
 

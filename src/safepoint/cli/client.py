@@ -145,11 +145,11 @@ class ServerClient:
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             is_plain = (response.getheader("Content-Type") or "").startswith("text/plain")
             detail = text if is_plain and text else response.reason
-        told = f"{response.status}: {detail}"
+        message = f"{response.status}: {detail}"
         if response.status == 401:
             hint = "set SAFEPOINT_KEY, or name a --key-file" if self._key is None else "look at the one that you sent"
-            return Trouble(f"{told}: {hint}", NOT_ALLOWED)
-        return Trouble(told, NOT_ALLOWED if response.status == 403 else REFUSED)
+            return Trouble(f"{message}: {hint}", NOT_ALLOWED)
+        return Trouble(message, NOT_ALLOWED if response.status == 403 else REFUSED)
 
 
 def _join(path: tuple[str, ...]) -> str:

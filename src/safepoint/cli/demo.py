@@ -64,7 +64,7 @@ async def ask(question: str, ctx: ToolContext[None]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Reply:
     """What a message asks the script for: something to say, and perhaps a call."""
 
     words: str
@@ -72,13 +72,13 @@ class Wish:
     arguments: str = "{}"
 
 
-def wish_of(text: str) -> Wish:
+def reply_to(text: str) -> Reply:
     """The first word of the text that the script knows, with the number after it."""
     found = re.search(r"\b(count|nap|climb|block|ask)\b(?:\D*?(\d{1,4}))?", text.lower())
     verb, number = found.groups() if found is not None else (None, None)
     match verb:
         case "count":
-            return Wish(" ".join(map(str, range(1, int(number or 100) + 1))))
+            return Reply(" ".join(map(str, range(1, int(number or 100) + 1))))
         case "nap":
             return _call("nap", seconds=min(max(int(number or 60), 1), 3600))
         case "climb":
@@ -88,11 +88,11 @@ def wish_of(text: str) -> Wish:
         case "ask":
             return _call("ask", question="Shall I go on?")
         case _:
-            return Wish(HELP)
+            return Reply(HELP)
 
 
-def _call(tool: str, **arguments: object) -> Wish:
-    return Wish("As you wish.", tool, json.dumps(arguments))
+def _call(tool: str, **arguments: object) -> Reply:
+    return Reply("As you wish.", tool, json.dumps(arguments))
 
 
 class Script:
@@ -111,14 +111,14 @@ class Script:
 
     async def _chunks(self, request: ModelRequest) -> AsyncGenerator[Chunk]:
         *earlier, last = request.messages
-        wish = wish_of(last.text) if last.role == "user" else Wish("Done.")
+        reply = reply_to(last.text) if last.role == "user" else Reply("Done.")
         stopped = bool(earlier) and any(part.kind == "notice" for part in earlier[-1].parts)
-        for word in [*(STOPPED.split() if stopped else ()), *wish.words.split()]:
+        for word in [*(STOPPED.split() if stopped else ()), *reply.words.split()]:
             yield TextDelta(f"{word} ")
             await self._pause()
-        if wish.tool is not None:
-            yield CallDelta(0, None, wish.tool, wish.arguments)
-        yield Finish("tool_calls" if wish.tool is not None else "end_turn")
+        if reply.tool is not None:
+            yield CallDelta(0, None, reply.tool, reply.arguments)
+        yield Finish("tool_calls" if reply.tool is not None else "end_turn")
 
 
 def demo_agent(model: Model | None = None) -> Agent:

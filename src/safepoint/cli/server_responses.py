@@ -13,15 +13,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, mo
 from pydantic.alias_generators import to_camel
 
 
-class Told(BaseModel):
+class ServerAnswer(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, frozen=True, strict=True)
 
 
-class Why(Told):
+class Why(ServerAnswer):
     text: str | None = None
 
 
-class RunTold(Told):
+class RunAnswer(ServerAnswer):
     """`events`: how many it has told, if the server knows that."""
 
     run_id: str
@@ -35,18 +35,18 @@ class RunTold(Told):
     events: int | None = None
 
 
-class Orphaned(Told):
+class Orphaned(ServerAnswer):
     name: str
 
 
-class Stopped(Told):
+class Stopped(ServerAnswer):
     run_id: str
     durable: bool
     outcome: str | None = None
     orphans: list[Orphaned] = []
 
 
-class StopTold(Told):
+class StopAnswer(ServerAnswer):
     """`runs`: those that were asked; None if the one that was named is over already."""
 
     status: Literal["cancelled", "cancelling", "ended"]
@@ -54,18 +54,18 @@ class StopTold(Told):
     runs: list[Stopped] | None = None
 
     @model_validator(mode="after")
-    def _tells_its_runs(self) -> StopTold:
+    def _tells_its_runs(self) -> StopAnswer:
         if (self.runs is None) is not (self.status == "ended"):
             raise ValueError("the runs that were asked, or the end of one that is over")
         return self
 
 
-class SteerTold(Told):
+class SteerAnswer(ServerAnswer):
     outcome: str
     reason: str | None = None
 
 
-class Held(Told):
+class Held(ServerAnswer):
     name: str
     path: str
     rung: str | None = None
@@ -73,7 +73,7 @@ class Held(Told):
     stack: str | None = None
 
 
-class WhyTold(Told):
+class WhyAnswer(ServerAnswer):
     """`reason`: why the process that has the run could not be asked; then `asked` is None."""
 
     state: str
@@ -83,17 +83,17 @@ class WhyTold(Told):
     reason: str | None = None
 
 
-class ResumeTold(Told):
+class ResumeAnswer(ServerAnswer):
     run_id: str
 
 
-class Question(Told):
+class Question(ServerAnswer):
     id: str
     kind: str
     payload: object = None
 
 
-class Metadata(Told):
+class Metadata(ServerAnswer):
     safepoint_questions: list[Question] = []
 
     @field_validator("safepoint_questions", mode="wrap")
@@ -106,28 +106,28 @@ class Metadata(Told):
             return []
 
 
-class CallTold(Told):
+class CallPart(ServerAnswer):
     name: str | None = None
     args: dict[str, object] = {}
 
 
-class ResultTold(Told):
+class ResultPart(ServerAnswer):
     name: str | None = None
     response: dict[str, object] = {}
 
     @property
     def output(self) -> str:
         """Of a call that still runs: what it has told."""
-        told = self.response.get("output", "")
-        return told if isinstance(told, str) else ""
+        output = self.response.get("output", "")
+        return output if isinstance(output, str) else ""
 
 
-class Part(Told):
+class Part(ServerAnswer):
     model_config = ConfigDict(extra="allow")
 
     text: str | None = None
-    function_call: CallTold | None = None
-    function_response: ResultTold | None = None
+    function_call: CallPart | None = None
+    function_response: ResultPart | None = None
 
     @property
     def words(self) -> str:
@@ -135,16 +135,16 @@ class Part(Told):
         return self.text or (self.function_response.output if self.function_response is not None else "")
 
     @property
-    def others(self) -> Mapping[str, Any]:  # Any: JSON
+    def other_fields(self) -> Mapping[str, Any]:  # Any: JSON
         """What it is instead, by name."""
         return self.__pydantic_extra__ or {}
 
 
-class Content(Told):
+class Content(ServerAnswer):
     parts: list[Part] = []
 
 
-class EventTold(Told):
+class EventAnswer(ServerAnswer):
     """One without an `id` tells only that the stream ended badly."""
 
     id: str | None = None
@@ -158,5 +158,5 @@ class EventTold(Told):
     custom_metadata: Metadata = Metadata()
 
 
-class SessionTold(Told):
-    events: list[EventTold]
+class SessionAnswer(ServerAnswer):
+    events: list[EventAnswer]

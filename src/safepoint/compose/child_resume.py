@@ -44,5 +44,5 @@ def restore_child(resume: Resume, entry: LedgerEntry) -> RestoredChild:
         return RestoredChild(question=Question(f"{entry.call_id}:unknown", entry.name, payload, "unknown"))
     if saved.decided is True or (resume.on_unknown == "rerun" and saved.decided is None):
         return RestoredChild(decided=saved.decided)
-    told = f"{_UNKNOWN} A person says: {saved.decided}" if isinstance(saved.decided, str) else _UNKNOWN
-    return RestoredChild(remark=told, decided=saved.decided)
+    remark = f"{_UNKNOWN} A person says: {saved.decided}" if isinstance(saved.decided, str) else _UNKNOWN
+    return RestoredChild(remark=remark, decided=saved.decided)

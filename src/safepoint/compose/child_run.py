@@ -48,7 +48,7 @@ class Left(NamedTuple):
 
     open: OpenCall
     touched: Touched
-    told: ChildResult | None
+    result: ChildResult | None
 
 
 class ChildRun:

@@ -159,15 +159,15 @@ class Children:
             left = run.left()
             opened[key] = left.open
             touched.append(left.touched)
-            if left.told is not None:
-                children.append(left.told)
+            if left.result is not None:
+                children.append(left.result)
         carried = self._agent.conversation(Progress(tuple(self._record.messages), self.ended()))
         return OpenCalls(
             opened,
             touched=tuple(touched),
             queued=tuple([entry.call_id for entry in self._record.ledger if entry.state is LedgerState.NOT_STARTED]),
             children=tuple(children),
-            told=self._sentences(),
+            report=self._sentences(),
             draft=draft or (self._unfinished_words() if carried is None else None),
             messages=carried,
         )
@@ -182,10 +182,12 @@ class Children:
 
     def _sentences(self) -> str:
         """The report on the children for the next model call, if the composite has no answer."""
-        told: dict[str, list[str]] = {}
+        by_state: dict[str, list[str]] = {}
         for entry in self._record.ledger:
-            told.setdefault(_WORDS.get(entry.state, _BEGUN), []).append(_named(entry.call_id))
-        return " ".join([f"{what}: {', '.join(told[what])}." for what in (_FINISHED, _BEGUN, _NEVER) if what in told])
+            by_state.setdefault(_WORDS.get(entry.state, _BEGUN), []).append(_named(entry.call_id))
+        return " ".join(
+            [f"{what}: {', '.join(by_state[what])}." for what in (_FINISHED, _BEGUN, _NEVER) if what in by_state]
+        )
 
 
 _FINISHED, _BEGUN, _NEVER = "Finished", "Begun, not finished", "Not started"

@@ -1,6 +1,6 @@
 """The run of a composite: ask the plan, run the children it names, ask again.
 
-    Begin ──▶ Plan ──children──▶ RunCrew ──all have ended──┐
+    Begin ──▶ Plan ──children──▶ RunGroup ─all have ended──┐
                ▲ └──an answer──▶ Finalize ──▶ Close        │
                └───────────────────────────────────────────┘   Close from any step, once the node is to stop
 
@@ -46,13 +46,13 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class RunCrew:
+class RunGroup:
     """Run these children."""
 
-    crew: ChildGroup
+    group: ChildGroup
 
 
-OwnStep: TypeAlias = Plan | RunCrew
+OwnStep: TypeAlias = Plan | RunGroup
 Step: TypeAlias = OwnStep | Frame
 
 
@@ -62,8 +62,8 @@ class CompositeDriver(BaseDriver[OwnStep]):
     def __init__(self, agent: Composite[Any, Any], record: RunContext, resume: Resume | None) -> None:  # Any: every one
         super().__init__(record, resume)
         self._agent = agent
-        self._crew: ChildGroup | None = None
-        self._family = Children(agent, record, resume)
+        self._group: ChildGroup | None = None
+        self._children = Children(agent, record, resume)
         self._answer: object = NO_VALUE
         self._draft: Draft | None = None
         self.runner.push_more = self._push
@@ -78,15 +78,15 @@ class CompositeDriver(BaseDriver[OwnStep]):
         for message in (*checkpoint.pending, *((amendment,) if amendment is not None else ())):
             record.amendments.append(record.steering.add(message))
         if record.meter is not None:
-            record.meter.carry(checkpoint.used, self._family.calls_made())
+            record.meter.carry(checkpoint.used, self._children.calls_made())
 
     def _carried(self) -> Iterable[Fact]:
         """Record the answers of children that finished earlier, so that they also survive a crash of this run."""
-        return self._family.facts_before()
+        return self._children.facts_before()
 
     def _push(self, level: Level) -> None:
-        if self._crew is not None:
-            self._crew.push(force=level is Level.FORCE)
+        if self._group is not None:
+            self._group.push(force=level is Level.FORCE)
 
     def _first(self) -> Step:
         return Plan()
@@ -95,17 +95,17 @@ class CompositeDriver(BaseDriver[OwnStep]):
         match step:
             case Plan():
                 return await self._plan()
-            case RunCrew(crew):
-                while not crew.advance():
+            case RunGroup(group):
+                while not group.advance():
                     await self.runner.wait()
-                return self._after_crew(crew)
+                return self._after_group(group)
             case _:
                 assert_never(step)
 
     # -- the plan ------------------------------------------------------------------------------------------------------
 
     async def _plan(self) -> Step:
-        progress = Progress(tuple(self._record.messages), self._family.ended())
+        progress = Progress(tuple(self._record.messages), self._children.ended())
         outcome = await self.runner.perform(partial(_asked, self._agent, progress), "plan")
         if isinstance(outcome, Returned):
             return self._moved(outcome.value)
@@ -118,13 +118,13 @@ class CompositeDriver(BaseDriver[OwnStep]):
         """Carry out the plan's move. The answer is recorded without an await in between."""
         match move:
             case RunChildren(children, limit, stop_others):
-                if self._family.has_moved and self._node.check_safe_point(BETWEEN) is not None:
+                if self._children.has_moved and self._node.check_safe_point(BETWEEN) is not None:
                     return Close(StopReason.CANCELLED)
-                runs = [self._family.run_of(child) for child in children]
+                runs = [self._children.run_of(child) for child in children]
                 if any(run.asks for run in runs):
                     return Close(StopReason.INTERRUPTED if self._node.pause() is None else StopReason.CANCELLED)
-                self._crew = ChildGroup(self._record, runs, limit, stop_others=stop_others)
-                return RunCrew(self._crew)
+                self._group = ChildGroup(self._record, runs, limit, stop_others=stop_others)
+                return RunGroup(self._group)
             case Answer():
                 if self._node.answer() is not None:
                     return Close(StopReason.CANCELLED)  # nothing is lost: the children's answers make it again
@@ -143,30 +143,30 @@ class CompositeDriver(BaseDriver[OwnStep]):
 
     # -- after the children --------------------------------------------------------------------------------------------
 
-    def _after_crew(self, crew: ChildGroup) -> Step:
-        self._family.has_moved = True
+    def _after_group(self, group: ChildGroup) -> Step:
+        self._children.has_moved = True
         if self._node.stop is not None:
             return Close(StopReason.CANCELLED)
         if self._record.broken is not None:
             return self._fail(self._record.broken, None)
-        failed = crew.failed
+        failed = group.failed
         if failed is not None:
             return self._fail(failed.error, None)
-        if any(child.waits for child in crew.children):
+        if any(child.waits for child in group.children):
             return Close(StopReason.INTERRUPTED if self._node.pause() is None else StopReason.CANCELLED)
-        stopped = [child for child in crew.children if child.stopped]
+        stopped = [child for child in group.children if child.stopped]
         if any(child.was_asked_by_composite for child in stopped):
             self._node.check_safe_point(BETWEEN)
-        elif stopped and not self._may_go_on(crew):
+        elif stopped and not self._may_go_on(group):
             self._stop_with(stopped[0])
         if self._node.stop is not None or self._node.check_stop() is not None:
             return Close(StopReason.CANCELLED)
-        self._crew = None
+        self._group = None
         return Plan()
 
-    def _may_go_on(self, crew: ChildGroup) -> bool:
+    def _may_go_on(self, group: ChildGroup) -> bool:
         """A child was stopped alone. Whether there is anything left to answer with."""
-        return self._agent.goes_on_without and not all(child.stopped for child in crew.children)
+        return self._agent.goes_on_without and not all(child.stopped for child in group.children)
 
     def _stop_with(self, child: ChildRun) -> None:
         """A child was stopped alone and the composite cannot continue without it: it stops for the same reason."""
@@ -181,25 +181,25 @@ class CompositeDriver(BaseDriver[OwnStep]):
 
     def _asked(self) -> list[Message]:
         """The composite's input: its prompt, and the messages added while its children ran."""
-        return joined(self._record.messages, self._record.steering.taken())
+        return joined(self._record.messages, self._record.steering.joined_messages())
 
     def _remains(self, reason: str | None) -> OpenCalls:
         if self._answer is NO_VALUE:
             self._record.messages[:] = self._asked()
-        return self._family.remains(self._draft)
+        return self._children.remains(self._draft)
 
     def _value(self, text: str) -> object:
         return self._answer
 
     def preview(self, query: CancelQuery) -> Preview:
         """At a safe point running children continue, and queued ones never start."""
-        children = self._crew.children if self._crew is not None else []
-        own = Preview(seconds=longest(work.stops_within(query.now, force=query.force) for work in super().works()))
-        return joined_previews([own, *(child.preview(query) for child in children)])
+        children = self._group.children if self._group is not None else []
+        of_works = Preview(seconds=longest(work.stops_within(query.now, force=query.force) for work in super().works()))
+        return joined_previews([of_works, *(child.preview(query) for child in children)])
 
     def works(self) -> Iterator[Work[object]]:
         yield from super().works()
-        for child in self._crew.children if self._crew is not None else ():
+        for child in self._group.children if self._group is not None else ():
             if child.work is not None and child.running:
                 yield child.work
 

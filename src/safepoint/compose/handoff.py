@@ -146,10 +146,10 @@ class Handoff(Composite[DepsT, OutT]):
             return EndAs(result.stop_reason)
         target = _target(self.member(key), result.ledger)
         if target is None:
-            return Answer(result.text, result.output, _told(progress))
+            return Answer(result.text, result.output, _conversation(progress))
         if number > self._max_transfers:
             return EndAs(StopReason.MAX_STEPS)
-        return self._turn(number + 1, target, _up_to_transfer(_told(progress)))
+        return self._turn(number + 1, target, _up_to_transfer(_conversation(progress)))
 
     def _turn(self, number: int, name: str, messages: tuple[Message, ...]) -> RunChildren:
         key = f"{name}#{number}"
@@ -159,10 +159,10 @@ class Handoff(Composite[DepsT, OutT]):
         if not progress.ended:
             return None
         key, last = list(progress.ended.items())[-1]
-        told = _told(progress)
+        conversation = _conversation(progress)
         if last.stop_reason is StopReason.END_TURN:
-            return told if _target(self.member(key), last.ledger) is None else _up_to_transfer(told)
-        *before, closing = told
+            return conversation if _target(self.member(key), last.ledger) is None else _up_to_transfer(conversation)
+        *before, closing = conversation
         parts = tuple([part for part in closing.parts if not isinstance(part, Notice)])  # the composite has its own
         return (*before, replace(closing, parts=parts)) if parts else tuple(before)
 
@@ -176,7 +176,7 @@ def _target(agent: BaseAgent[Any, Any], ledger: Iterable[LedgerEntry]) -> str | 
     return None
 
 
-def _told(progress: Progress) -> tuple[Message, ...]:
+def _conversation(progress: Progress) -> tuple[Message, ...]:
     """The conversation of the last child, with its own messages under its name."""
     *before, (key, last) = progress.ended.items()
     start = len(before[-1][1].messages) - 1 if before else common(progress.messages, last.messages)

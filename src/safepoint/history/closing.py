@@ -130,26 +130,26 @@ def notice_text(
     source: str | None = None,
     by: str | None = None,
     incomplete: bool = False,
-    told: str = "",
+    report: str = "",
 ) -> str:
     """The remark that a later model call sees: that it was stopped, by whom, why, and whether the answer is whole.
 
-    `told`: more sentences of Safepoint's, about what was done and what was not.
+    `report`: more sentences of Safepoint's, about what was done and what was not.
     """
     sentences = _sentences(
         "This run was stopped before it was done.",
         _source(source),
-        _told("Asked by:", by),
-        _told("Reason:", reason),
+        _labelled("Asked by:", by),
+        _labelled("Reason:", reason),
         "The answer above is incomplete." if incomplete else "",
-        told,
+        report,
     )
     return remark(sentences)
 
 
 @lru_cache
 def _source(source: str | None) -> str:
-    return _told("Source:", source)
+    return _labelled("Source:", source)
 
 
 def remark(text: str) -> str:
@@ -174,7 +174,7 @@ def quoted(text: str, limit: int = QUOTE_LIMIT) -> str:
 
 
 def _not_started_text(entry: ClosedCall) -> str:
-    return _sentences("This call was not started.", _told("Reason:", entry.reason))
+    return _sentences("This call was not started.", _labelled("Reason:", entry.reason))
 
 
 def _cut_text(entry: ClosedCall) -> str:
@@ -182,14 +182,14 @@ def _cut_text(entry: ClosedCall) -> str:
         "This call was cut while running, outcome unknown.",
         "It is remote, outcome unknown: the server may have gone on." if entry.remote else "",
         "It may still be running." if entry.still_running else "",
-        _told("Its output so far:", entry.content, limit=PARTIAL_LIMIT),
-        _told("When cut, it raised:", entry.error),
-        _told("Reason:", entry.reason),
+        _labelled("Its output so far:", entry.content, limit=PARTIAL_LIMIT),
+        _labelled("When cut, it raised:", entry.error),
+        _labelled("Reason:", entry.reason),
     )
 
 
 def _compensated_text(entry: ClosedCall) -> str:
-    return _sentences("This call was cut and undone.", _told("Reason:", entry.reason))
+    return _sentences("This call was cut and undone.", _labelled("Reason:", entry.reason))
 
 
 def _stopped_text(entry: ClosedCall) -> str:
@@ -197,16 +197,18 @@ def _stopped_text(entry: ClosedCall) -> str:
         "This sub-agent was stopped before it was done; some of its work may be done."
         if entry.point is None
         else f"This call stopped at its own safe point {quoted(entry.point)}, before it was done.",
-        _told("Its answer so far:", entry.content, limit=PARTIAL_LIMIT),
-        _told("Reason:", entry.reason),
+        _labelled("Its answer so far:", entry.content, limit=PARTIAL_LIMIT),
+        _labelled("Reason:", entry.reason),
     )
 
 
 def _waiting_text(entry: ClosedCall) -> str:
-    return _sentences("This call asked a person, has no answer yet and is not done.", _told("Reason:", entry.reason))
+    return _sentences(
+        "This call asked a person, has no answer yet and is not done.", _labelled("Reason:", entry.reason)
+    )
 
 
-def _told(label: str, text: str | None, *, limit: int = QUOTE_LIMIT) -> str:
+def _labelled(label: str, text: str | None, *, limit: int = QUOTE_LIMIT) -> str:
     line = quoted(text, limit) if text else '""'
     return "" if line == '""' else f"{label} {line}."
 

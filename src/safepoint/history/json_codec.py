@@ -166,7 +166,7 @@ def _of_mapping(prepare: Prepare) -> Prepare:
 def _of_union(types: Sequence[inspect.Type], known: dict[type, Prepare | None]) -> Prepare | None:
     """Objects are told apart by their class; of other types, at most one needs anything."""
     objects: dict[type, Prepare] = {}
-    others: Prepare = _unchanged
+    fallback: Prepare = _unchanged
     for each in types:
         prepare = _prepare(each, known)
         if prepare is None:
@@ -174,12 +174,12 @@ def _of_union(types: Sequence[inspect.Type], known: dict[type, Prepare | None]) 
         if isinstance(each, inspect.StructType | inspect.DataclassType):
             objects[each.cls] = prepare
         else:
-            others = prepare
-    if not objects and others is _unchanged:
+            fallback = prepare
+    if not objects and fallback is _unchanged:
         return None
 
     def prepare_one(value: object) -> Any:
-        return value if value is None else objects.get(type(value), others)(value)
+        return value if value is None else objects.get(type(value), fallback)(value)
 
     return prepare_one
 

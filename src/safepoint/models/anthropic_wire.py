@@ -209,7 +209,7 @@ def check_payload(payload: Mapping[str, Any]) -> None:  # Any: JSON
     messages: list[Payload] = payload["messages"]
     if not messages or messages[0]["role"] != "user" or messages[-1]["role"] != "user":
         raise HistoryError("messages: the first and the last must be the user's")
-    taken: set[str] = set()
+    used_ids: set[str] = set()
     waiting: list[str] = []
     for index, message in enumerate(messages):
         where = f"messages[{index}] ({message['role']})"
@@ -221,11 +221,11 @@ def check_payload(payload: Mapping[str, Any]) -> None:  # Any: JSON
             _check_block(where, block)
         _check_results(where, message, waiting)
         waiting = [block["id"] for block in message["content"] if block["type"] == "tool_use"]
-        if len({*waiting} - taken) < len(waiting):
+        if len({*waiting} - used_ids) < len(waiting):
             raise HistoryError(f"{where}: an id of a call is taken")
-        taken.update(waiting)
+        used_ids.update(waiting)
     _check_thinking(payload)
-    if taken and not payload.get("tools"):
+    if used_ids and not payload.get("tools"):
         raise HistoryError("tools: they must be defined if there are calls")
     _check_marks(payload)
 

@@ -99,12 +99,14 @@ class GeminiModel(Upstream):
         if not isinstance(error, self._errors.APIError):
             return error
         details = mapping(getattr(error, "details", None))
-        told = mapping(details.get("error")) or details
+        problem = mapping(details.get("error")) or details
         code: int | None = getattr(error, "code", None)
-        message = text(told.get("message")) or str(error)
-        status = 401 if "API_KEY_INVALID" in str(told) else code
-        headers = {"retry-after": wish} if (wish := _wish(told)) else {}
-        return refusal(self.name, message, status=status, kind=text(told.get("status")), headers=headers, key=KEYS[0])
+        message = text(problem.get("message")) or str(error)
+        status = 401 if "API_KEY_INVALID" in str(problem) else code
+        headers = {"retry-after": delay} if (delay := _retry_delay(problem)) else {}
+        return refusal(
+            self.name, message, status=status, kind=text(problem.get("status")), headers=headers, key=KEYS[0]
+        )
 
     async def aclose(self) -> None:
         """Close this loop's connections; calls that are under way fail, and the model stays usable.
@@ -141,7 +143,7 @@ async def _close(clients: tuple[Client, httpx2.AsyncClient]) -> None:
     await http.aclose()
 
 
-def _wish(error: object) -> str:
+def _retry_delay(error: object) -> str:
     """How long to wait, as Google says it: `retryDelay: "7s"` among the details."""
     delays = [text(mapping(detail).get("retryDelay")) for detail in items(mapping(error).get("details"))]
     return next((delay.removesuffix("s") for delay in delays if delay), "")

@@ -113,7 +113,7 @@ class LlamaServer:
         child = self._started()
         outside = current_clock().outside("llama.cpp server")
         try:
-            await child.told.wait()
+            await child.spoken.wait()
         finally:
             outside.done()
         if child.ready is None:
@@ -147,16 +147,16 @@ class LlamaServer:
 
 
 class _Child:
-    """The process. `told` is set when it has printed its address, or has ended without one."""
+    """The process. `spoken` is set when it has printed its address, or has ended without one."""
 
     def __init__(self, weights: Path, options: LlamaOptions) -> None:
-        told = {"model": str(weights), **asdict(options), "batch": options.tokens_at_once}
-        self.told = Latch()
+        setup = {"model": str(weights), **asdict(options), "batch": options.tokens_at_once}
+        self.spoken = Latch()
         self.ready: Ready | None = None
         self.last_words = ""
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `end`)
         self.process = subprocess.Popen(
-            [sys.executable, "-P", str(_PROGRAM), json.dumps(told)],
+            [sys.executable, "-P", str(_PROGRAM), json.dumps(setup)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -172,10 +172,10 @@ class _Child:
             if self.ready is None and line.startswith(b"http"):
                 address, _, abilities = line.decode().partition(" ")
                 self.ready = Ready(address, bool(json.loads(abilities)["tools"]))
-                self.told.set()
+                self.spoken.set()
         if self.ready is None:
             self.last_words = self._logged()
-        self.told.set()
+        self.spoken.set()
 
     def _logged(self) -> str:
         os.lseek(self._log.fileno(), 0, os.SEEK_SET)

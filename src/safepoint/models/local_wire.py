@@ -81,8 +81,8 @@ def offered(request: ModelRequest) -> Sequence[ToolSpec]:
 
 
 def _words_of(tool: ToolSpec) -> set[str]:
-    told = "" if tool.name == OUTPUT_TOOL else tool.description
-    return set[str](_WORD.findall(f"{tool.name.replace('_', ' ')} {told}".lower()))
+    description = "" if tool.name == OUTPUT_TOOL else tool.description
+    return set[str](_WORD.findall(f"{tool.name.replace('_', ' ')} {description}".lower()))
 
 
 def _call_schema(tool: ToolSpec) -> Payload:
@@ -91,11 +91,11 @@ def _call_schema(tool: ToolSpec) -> Payload:
 
 
 def _messages(request: ModelRequest) -> list[Payload]:
-    told = request.instructions or ""
+    instructions = request.instructions or ""
     if tools := offered(request):
         listed = "\n".join(f"{tool.name}: {tool.description}" for tool in tools)
-        told = f"{told}\n\nAnswer with a call of one of these tools, in JSON:\n{listed}".strip()
-    sent: list[Payload] = [{"role": "system", "content": told}] if told else []
+        instructions = f"{instructions}\n\nAnswer with a call of one of these tools, in JSON:\n{listed}".strip()
+    sent: list[Payload] = [{"role": "system", "content": instructions}] if instructions else []
     for message in request.messages:
         match message.role:
             case "user":
@@ -109,12 +109,12 @@ def _messages(request: ModelRequest) -> list[Payload]:
 
 
 def _results(message: Message) -> str:
-    told: list[str] = []
+    results: list[str] = []
     for result in message.parts:
         if isinstance(result, ToolResult):
-            told.append(f"The tool {result.name} says: {result.content}")
-            told += [_shown(part) for part in result.parts]
-    return "\n".join([*told, "Now answer me."])
+            results.append(f"The tool {result.name} says: {result.content}")
+            results += [_shown(part) for part in result.parts]
+    return "\n".join([*results, "Now answer me."])
 
 
 def _shown(part: Attachment) -> str:

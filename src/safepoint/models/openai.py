@@ -136,12 +136,12 @@ def sdk_failure(sdk: Any, name: str, error: Exception, key: str) -> Exception:  
         return error
     answered: object = getattr(error, "body", None)  # some providers answer with a bare sentence
     body = mapping(answered)
-    told = mapping(body.get("error")) or body
-    said = text(told.get("message")) or text(answered) or text(body.get("detail"))
+    problem = mapping(body.get("error")) or body
+    said = text(problem.get("message")) or text(answered) or text(body.get("detail"))
     message = said or (f"{dict(body)!r:.500}" if body else str(error))
-    kind = text(told.get("code")) or text(told.get("type"))
+    kind = text(problem.get("code")) or text(problem.get("type"))
     response = getattr(error, "response", None)
-    status = response.status_code if response is not None else number(told.get("code"))
+    status = response.status_code if response is not None else number(problem.get("code"))
     if status == 200:  # an error inside a stream that had begun well
         status = None
     headers: Mapping[str, str] | None = response.headers if response is not None else None

@@ -81,11 +81,11 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
     """The delay that the provider asks for, in seconds, in any of three forms; None if there is no sensible one."""
     if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
         return milliseconds / 1000
-    wish = headers.get("retry-after")
-    if (seconds := _number(wish)) is not None:
+    retry_after = headers.get("retry-after")
+    if (seconds := _number(retry_after)) is not None:
         return seconds
     try:
-        date = email.utils.parsedate_to_datetime(wish or "")
+        date = email.utils.parsedate_to_datetime(retry_after or "")
     except ValueError:
         return None
     return max(0.0, date.timestamp() - now)

@@ -161,15 +161,15 @@ def check_payload(payload: Mapping[str, Any]) -> None:  # Any: JSON
     if payload.get("store") is False and ENCRYPTED not in payload.get("include", []):
         raise HistoryError("include: without encrypted thinking, nothing is left of it where nothing is stored")
     waiting: list[str] = []
-    taken: set[str] = set()
+    used_ids: set[str] = set()
     for index, item in enumerate(sent):
         where = f"input[{index}] ({item['type']})"
         following = sent[index + 1] if index + 1 < len(sent) else None
         _check_item(where, item, following)
         if item["type"] == "function_call":
-            if item["call_id"] in taken:
+            if item["call_id"] in used_ids:
                 raise HistoryError(f"{where}: an id of a call is taken")
-            taken.add(item["call_id"])
+            used_ids.add(item["call_id"])
             waiting.append(item["call_id"])
         elif item["type"] == "function_call_output":
             if item["call_id"] not in waiting:
@@ -188,10 +188,10 @@ def _check_item(where: str, item: Payload, following: Payload | None) -> None:
             if not content or any("text" in part and not part["text"].strip() for part in content):
                 raise HistoryError(f"{where}: it has no content, or a blank text")
         case "reasoning":
-            own = following is not None and (
+            is_followed = following is not None and (
                 following["type"] in ("reasoning", "function_call") or following.get("role") == "assistant"
             )
-            if not own:
+            if not is_followed:
                 raise HistoryError(f"{where}: it stands without the item that must follow it")
             if not item["encrypted_content"] or not item["id"]:
                 raise HistoryError(f"{where}: it has no id or nothing encrypted")
@@ -227,13 +227,13 @@ class Reader:
         """The last event that was read: a stream of a background response can be taken up after it."""
 
     def read(self, event: object, /) -> list[Chunk]:
-        told = event_of(event)
-        self.sequence = number(told.get("sequence_number")) if "sequence_number" in told else self.sequence
-        kind, delta = text(told.get("type")), text(told.get("delta"))
+        sent_event = event_of(event)
+        self.sequence = number(sent_event.get("sequence_number")) if "sequence_number" in sent_event else self.sequence
+        kind, delta = text(sent_event.get("type")), text(sent_event.get("delta"))
         match kind:
             case "response.created":
-                self.response_id = text(mapping(told.get("response")).get("id")) or None
-                self._model = text(mapping(told.get("response")).get("model")) or None
+                self.response_id = text(mapping(sent_event.get("response")).get("id")) or None
+                self._model = text(mapping(sent_event.get("response")).get("model")) or None
             case "response.output_text.delta":
                 return [TextDelta(delta)] if delta else []
             case "response.refusal.delta":
@@ -241,20 +241,20 @@ class Reader:
                 return [TextDelta(delta)] if delta else []
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
                 return [ReasoningDelta(delta)] if delta else []
-            case "response.reasoning_summary_part.added" if number(told.get("summary_index")):
+            case "response.reasoning_summary_part.added" if number(sent_event.get("summary_index")):
                 return [ReasoningDelta("\n\n")]
             case "response.output_item.added" | "response.output_item.done":
-                return self._item(told, whole=kind.endswith("done"))
+                return self._item(sent_event, whole=kind.endswith("done"))
             case "response.function_call_arguments.delta":
-                return self._arguments(number(told.get("output_index")), delta)
+                return self._arguments(number(sent_event.get("output_index")), delta)
             case "response.completed" | "response.incomplete" | "response.failed" | "response.cancelled" | "error":
-                self._end(kind, told)
+                self._end(kind, sent_event)
             case _:
                 pass
         return []
 
-    def _item(self, told: Loose, *, whole: bool) -> list[Chunk]:
-        item, place = mapping(told.get("item")), number(told.get("output_index"))
+    def _item(self, sent_event: Loose, *, whole: bool) -> list[Chunk]:
+        item, place = mapping(sent_event.get("item")), number(sent_event.get("output_index"))
         kind, encrypted = text(item.get("type")), text(item.get("encrypted_content"))
         if kind == "reasoning" and whole and encrypted and text(item.get("id")):
             # Only now: half of an encrypted thought would be refused.
@@ -282,9 +282,9 @@ class Reader:
         """Whether the provider computes no more."""
         return self._over
 
-    def _end(self, kind: str, told: Loose) -> None:
+    def _end(self, kind: str, sent_event: Loose) -> None:
         self._over = True
-        response = mapping(told.get("response"))
+        response = mapping(sent_event.get("response"))
         self._usage = mapping(response.get("usage")) or self._usage
         match kind:
             case "response.completed":
@@ -293,7 +293,7 @@ class Reader:
                 why = text(mapping(response.get("incomplete_details")).get("reason"))
                 self._reason = "refused" if why == "content_filter" else "max_tokens"
             case _:
-                error = mapping(response.get("error")) or told
+                error = mapping(response.get("error")) or sent_event
                 message = text(error.get("message")) or kind
                 raise refusal(self._name, message, status=None, kind=text(error.get("code")))
 

@@ -58,17 +58,17 @@ class ThinkingReader:
 
 def thinking_for(messages: Sequence[Message], server: str) -> Iterator[str | None]:
     """For each message, the `reasoning_content` that this server wants on it; None where it wants none."""
-    own = [_own(message, server) for message in messages]
-    if all(thought is None for thought in own):
-        yield from own
+    thoughts = [_thought(message, server) for message in messages]
+    if all(thought is None for thought in thoughts):
+        yield from thoughts
         return
     for start, end in _turns(messages):
         called = any(message.tool_calls for message in messages[start:end])
-        for message, thought in zip(messages[start:end], own[start:end], strict=True):
+        for message, thought in zip(messages[start:end], thoughts[start:end], strict=True):
             yield (thought or "") if called and message.role == "assistant" else None
 
 
-def _own(message: Message, server: str) -> str | None:
+def _thought(message: Message, server: str) -> str | None:
     thoughts = [
         part for part in message.parts if isinstance(part, Reasoning) and unseal(_WIRE, part) == (FIELD, server)
     ]

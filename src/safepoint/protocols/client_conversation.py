@@ -155,10 +155,15 @@ async def stop(
 
 
 def _cancelled_json(cancelled: Cancelled, who: Principal) -> Json:
-    told: Mapping[str, Any] = cancelled.told  # Any: JSON values
+    receipt_fields: Mapping[str, Any] = cancelled.receipt_fields  # Any: JSON values
     if cancelled.receipt is not None:
-        told = receipt_json(cancelled.receipt, is_over=cancelled.outcome is not None)
-    found: Json = {"runId": cancelled.run_id, "outcome": cancelled.outcome, "durable": cancelled.durable, **told}
+        receipt_fields = receipt_json(cancelled.receipt, is_over=cancelled.outcome is not None)
+    found: Json = {
+        "runId": cancelled.run_id,
+        "outcome": cancelled.outcome,
+        "durable": cancelled.durable,
+        **receipt_fields,
+    }
     if "orphans" in found and not who.admin:
         found["orphans"] = [without_stack(each) for each in found["orphans"]]
     return found

@@ -68,10 +68,10 @@ _TEXT = 500
 
 async def answer_invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    return JSONResponse({"detail": jsonable_encoder(told(error.errors()))}, 422)
+    return JSONResponse({"detail": jsonable_encoder(readable_errors(error.errors()))}, 422)
 
 
-def told(errors: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:  # Any: as pydantic makes them
+def readable_errors(errors: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:  # Any: as pydantic makes them
     """The first of the errors, each with a glimpse of what was sent."""
     return [{**error, "input": glimpse(error.get("input"))} for error in islice(errors, _ERRORS)]
 

@@ -320,31 +320,31 @@ class Authorization:
     valid ──the key is revoked, the login is over──▶ refused
     """
 
-    def __init__(self, door: Authenticator, head: Head, who: Principal) -> None:
+    def __init__(self, authenticator: Authenticator, head: Head, who: Principal) -> None:
         self.refusal: Refusal | None = None
-        self._door = door
+        self._authenticator = authenticator
         self._head = head
         self._who = who
-        self._version = door.version
-        self._told: list[Callable[[], object]] = []
+        self._version = authenticator.version
+        self._listeners: list[Callable[[], object]] = []
 
     def check(self) -> Refusal | None:
         """Judge the caller anew. Keys are compared only if their file has changed, so it may be asked all the time."""
         if self.refusal is None:
-            version = self._door.version
-            if version != self._version or self._door.has_login(self._head):
+            version = self._authenticator.version
+            if version != self._version or self._authenticator.has_login(self._head):
                 self._version = version
-                self.refusal = self._door.still(self._head, self._who)
+                self.refusal = self._authenticator.still(self._head, self._who)
                 if self.refusal is not None:
-                    told, self._told = self._told, []
-                    for tell in told:
+                    listeners, self._listeners = self._listeners, []
+                    for tell in listeners:
                         tell()
         return self.refusal
 
     def when_refused(self, tell: Callable[[], object]) -> None:
         """Called on the loop, once, also if it is refused already."""
         if self.refusal is None:
-            self._told.append(tell)
+            self._listeners.append(tell)
         else:
             tell()
 
@@ -352,15 +352,15 @@ class Authorization:
 class Authorizations:
     """Those of all connections that stay open."""
 
-    def __init__(self, door: Authenticator) -> None:
-        self._door = door
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
         self._open: set[Authorization] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def open(self, head: Head, who: Principal) -> Authorization:
         """From now on it is looked at, until `close`; routes find it by `access_of`."""
-        made = head.scope[ACCESS] = Authorization(self._door, head, who)
-        if self._door.may_change:
+        made = head.scope[ACCESS] = Authorization(self._authenticator, head, who)
+        if self._authenticator.may_change:
             self._open.add(made)
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(_LOOK, self._look)

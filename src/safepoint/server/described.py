@@ -44,7 +44,7 @@ class Error(_Answer):
     last_run: LastRun | Absent = None
 
 
-class Flaw(BaseModel):
+class FieldError(BaseModel):
     """`loc`: where in the request; `input`: a glimpse of what was there."""
 
     type: str
@@ -57,7 +57,7 @@ class Flaw(BaseModel):
 class Invalid(BaseModel):
     """What is wrong with a request of the wrong shape, the first of it."""
 
-    detail: list[Flaw]
+    detail: list[FieldError]
 
 
 # -- sessions and events -----------------------------------------------------------------------------------------------

@@ -111,10 +111,10 @@ input, button {{ font: inherit; padding: .4rem; width: 100%; box-sizing: border-
 """
 
 
-async def log_in(door: Authenticator, head: Head, body: bytes, send: Send) -> None:
+async def log_in(authenticator: Authenticator, head: Head, body: bytes, send: Send) -> None:
     """A form is answered with the page, JSON with JSON. Cancellation: logged in or not."""
     is_form = head.get(b"content-type").partition(";")[0].strip() == "application/x-www-form-urlencoded"
-    found = door.log_in(head, _key_in(body, is_form=is_form))
+    found = authenticator.log_in(head, _key_in(body, is_form=is_form))
     if isinstance(found, Refusal):
         await (login_page(send, found) if is_form and found.status in (401, 429) else reply(send, found))
         return
@@ -127,9 +127,9 @@ async def log_in(door: Authenticator, head: Head, body: bytes, send: Send) -> No
         await reply_json(send, 200, {"name": who.name, "user": who.user, "admin": who.admin}, cookie)
 
 
-async def log_out(door: Authenticator, head: Head, send: Send) -> None:
+async def log_out(authenticator: Authenticator, head: Head, send: Send) -> None:
     """Cancellation: logged out or not."""
-    door.log_out(head)
+    authenticator.log_out(head)
     await reply_json(send, 200, {}, {"Set-Cookie": set_cookie(head.cookie, "", secure=False)})
 
 
@@ -186,7 +186,7 @@ class ConcurrencyLimits:
     def __init__(self, limits: Limits, protocols: tuple[str, ...] = ()) -> None:
         self._limits = limits
         self._protocols = protocols
-        self._taken: Counter[str] = Counter()
+        self._in_use: Counter[str] = Counter()
 
     def kind(self, head: Head, who: Principal) -> str | None:
         """Which count the request belongs to; None if it is over soon."""
@@ -203,19 +203,19 @@ class ConcurrencyLimits:
         return of_protocol and path.endswith("/stop") and path.count("/") > 2
 
     def take(self, kind: str) -> Refusal | None:
-        """None, or why there is no seat left."""
+        """None, or why the limit is reached."""
         limits, wait = self._limits, {"Retry-After": "5"}
-        if kind == VIEWERS and self._taken[kind] >= limits.viewers:
+        if kind == VIEWERS and self._in_use[kind] >= limits.viewers:
             return Refusal(503, f"{limits.viewers} requests wait for runs already, and no more may", wait)
-        if kind != VIEWERS and self._taken[kind] >= limits.cancels:
+        if kind != VIEWERS and self._in_use[kind] >= limits.cancels:
             return Refusal(429, f"{limits.cancels} cancels of this key are open already: send waitSeconds: 0", wait)
-        self._taken[kind] += 1
+        self._in_use[kind] += 1
         return None
 
     def give_back(self, kind: str) -> None:
-        self._taken[kind] -= 1
-        if not self._taken[kind]:
-            del self._taken[kind]
+        self._in_use[kind] -= 1
+        if not self._in_use[kind]:
+            del self._in_use[kind]
 
 
 _log = logging.getLogger("safepoint.server")
@@ -235,9 +235,9 @@ class AuthMiddleware:
         config = config or ServerConfig()
         self._app = app
         self._limits = config.limits
-        self._door = Authenticator(config, keys, time.monotonic)
-        self._seats = ConcurrencyLimits(config.limits, protocols)
-        self._authorizations = Authorizations(self._door)
+        self._authenticator = Authenticator(config, keys, time.monotonic)
+        self._concurrency = ConcurrencyLimits(config.limits, protocols)
+        self._authorizations = Authorizations(self._authenticator)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Cancellation: that of the request."""
@@ -245,22 +245,22 @@ class AuthMiddleware:
             await self._app(scope, receive, send)
             return
         head = Head(scope)
-        page = self._door.may_read(head)
-        told = _Told(send, cors_headers(page) if page is not None else ())
-        has_keys = self._door.has_keys
-        refusal = self._door.screen(head, has_keys=has_keys)
+        page = self._authenticator.may_read(head)
+        sender = _Sender(send, cors_headers(page) if page is not None else ())
+        has_keys = self._authenticator.has_keys
+        refusal = self._authenticator.screen(head, has_keys=has_keys)
         if refusal is not None:
-            await self._refuse(head, refusal, receive, told)
+            await self._refuse(head, refusal, receive, sender)
         elif page is not None and head.method == "OPTIONS":
-            await preflight(told)
+            await preflight(sender)
         elif head.path == "/login" and head.method == "POST":
-            await self._log_in(head, receive, told)
+            await self._log_in(head, receive, sender)
         else:
-            found = self._door.caller(head, has_keys=has_keys)
+            found = self._authenticator.caller(head, has_keys=has_keys)
             if isinstance(found, Refusal):
-                await self._refuse(head, found, receive, told)
+                await self._refuse(head, found, receive, sender)
             else:
-                await self._admit(head, found, receive, told)
+                await self._admit(head, found, receive, sender)
 
     async def _log_in(self, head: Head, receive: Receive, send: Send) -> None:
         """Cancellation: logged in or not."""
@@ -268,61 +268,61 @@ class AuthMiddleware:
         if isinstance(body, Refusal):
             await self._refuse(head, body, receive, send)
         elif body is not None:
-            await log_in(self._door, head, body, send)
+            await log_in(self._authenticator, head, body, send)
 
-    async def _admit(self, head: Head, who: Principal, receive: Receive, told: _Told) -> None:
-        """Let the request through, if there is a seat for it. Cancellation: that of the request."""
+    async def _admit(self, head: Head, who: Principal, receive: Receive, sender: _Sender) -> None:
+        """Let the request through, unless its limit is reached. Cancellation: that of the request."""
         if head.path == "/logout" and head.method == "POST":
-            await log_out(self._door, head, told)
+            await log_out(self._authenticator, head, sender)
             return
         head.scope["safepoint.principal"] = who
-        seat = self._seats.kind(head, who)
-        refusal = self._seats.take(seat) if seat is not None else None
+        limit_kind = self._concurrency.kind(head, who)
+        refusal = self._concurrency.take(limit_kind) if limit_kind is not None else None
         if refusal is not None:
-            await self._refuse(head, refusal, receive, told)
+            await self._refuse(head, refusal, receive, sender)
             return
         # A caller that may stay for long is checked again and again.
-        staying = self._authorizations.open(head, who) if seat == VIEWERS else None
+        staying = self._authorizations.open(head, who) if limit_kind == VIEWERS else None
         try:
             if trace := head.get(b"traceparent"):
                 with remote_parent({"traceparent": trace, "tracestate": head.get(b"tracestate")}):
-                    await self._serve(head, receive, told)
+                    await self._serve(head, receive, sender)
             else:
-                await self._serve(head, receive, told)
+                await self._serve(head, receive, sender)
         finally:
             if staying is not None:
                 self._authorizations.close(staying)
-            if seat is not None:
-                self._seats.give_back(seat)
+            if limit_kind is not None:
+                self._concurrency.give_back(limit_kind)
 
-    async def _serve(self, head: Head, receive: Receive, told: _Told) -> None:
+    async def _serve(self, head: Head, receive: Receive, sender: _Sender) -> None:
         """Cancellation: that of the request."""
         try:
             if head.has_body and not head.is_websocket:
-                await self._serve_body(head, receive, told)
+                await self._serve_body(head, receive, sender)
             else:
-                await self._app(head.scope, receive, told)
+                await self._app(head.scope, receive, sender)
         except WebSocketDisconnect:
             pass  # the client left while it was being answered
         except Exception:
-            if told.begun:
+            if sender.begun:
                 raise  # the server below logs it, and ends the answer where it is
             _log.exception("%s %s failed", head.method, head.path)
-            await _answer(head, Refusal(500, "Internal error"), told)
+            await _answer(head, Refusal(500, "Internal error"), sender)
 
-    async def _serve_body(self, head: Head, receive: Receive, told: _Told) -> None:
+    async def _serve_body(self, head: Head, receive: Receive, sender: _Sender) -> None:
         """Cancellation: that of the request."""
         body = await read_body(head, receive, self._limits.body_bytes)
         if body is None:
             return
         if isinstance(body, Refusal):
-            await self._refuse(head, body, receive, told)
+            await self._refuse(head, body, receive, sender)
             return
-        flaw = find_problem(body, depth=self._limits.json_depth, values=self._limits.json_values)
-        if flaw is not None:
-            await reply_json(told, 422, invalid_json(flaw))
+        problem = find_problem(body, depth=self._limits.json_depth, values=self._limits.json_values)
+        if problem is not None:
+            await reply_json(sender, 422, invalid_json(problem))
         else:
-            await self._app(head.scope, _Again(body, receive), told)
+            await self._app(head.scope, _BodyAgain(body, receive), sender)
 
     async def _refuse(self, head: Head, refusal: Refusal, receive: Receive, send: Send) -> None:
         """Cancellation: that of the request."""
@@ -336,7 +336,7 @@ class AuthMiddleware:
             await _answer(head, refusal, send)
 
 
-class _Told:
+class _Sender:
     """A `send` that knows whether the answer has begun, and adds to its headers."""
 
     __slots__ = ("_more", "_send", "begun")
@@ -361,7 +361,7 @@ class _Told:
 _ALWAYS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 
 
-class _Again:
+class _BodyAgain:
     """A `receive` that gives a body that was read already, and then what comes after it."""
 
     __slots__ = ("_body", "_receive")
@@ -420,11 +420,11 @@ async def drain(receive: Receive, limit: int) -> None:
             return
 
 
-def invalid_json(flaw: JsonProblem) -> Mapping[str, object]:
+def invalid_json(problem: JsonProblem) -> Mapping[str, object]:
     """As ADK's server says it."""
-    where, nothing = ["body", flaw.at], dict[str, object]()
+    where, nothing = ["body", problem.at], dict[str, object]()
     error = {"type": "json_invalid", "loc": where, "msg": "JSON decode error", "input": nothing}
-    return {"detail": [{**error, "ctx": {"error": flaw.text}}]}
+    return {"detail": [{**error, "ctx": {"error": problem.text}}]}
 
 
 _access_log = logging.getLogger("safepoint.access")

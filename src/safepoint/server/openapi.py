@@ -1,6 +1,6 @@
 """The server's description of itself: every status that an operation can answer with, and how callers are known.
 
-Routes say what they answer and which errors are their own (`answers`, `errors`). What the door and the connection
+Routes say what they answer and which errors are their own (`answers`, `errors`). What the middleware and the connection
 refuse before any route, and what any route may meet, is added here to all of them.
 """
 
@@ -37,7 +37,7 @@ _ALWAYS, _WITH_KEY = (400, 403, 408, 431, 500), (401, 429, 503)
 _OPEN = ("/health", "/ready")
 _OF_SESSIONS = ("/run", "/run_sse")  # which they name in the body
 _METHODS = ("get", "post", "put", "patch", "delete")
-# The door says these as plain text; so does the connection, below everything that knows JSON.
+# The middleware says these as plain text; so does the connection, below everything that knows JSON.
 _PLAIN, _PLAIN_ONLY = (403,), (408, 431)
 _STREAM = (
     "Server-sent events. Each `data:` is an Event as JSON, each `id:` a place to come back to (`Last-Event-ID`). The "

@@ -55,7 +55,7 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, host: RunManager) -> None:
         super().__init__(config)
         self.stage = ShutdownStage.SERVING
-        self._host = host
+        self._manager = host
         self._loop: asyncio.AbstractEventLoop | None = None
         self._drained: asyncio.Task[None] | None = None
         self._all_recorded = True
@@ -71,7 +71,7 @@ class Server(uvicorn.Server):
         option = getattr(socket_options, "TCP_USER_TIMEOUT", None)
         for each in [each for server in self.servers for each in server.sockets]:
             if option is not None and each.family in (socket_options.AF_INET, socket_options.AF_INET6):
-                patience = int(self._host.config.stalled_seconds * 1000)
+                patience = int(self._manager.config.stalled_seconds * 1000)
                 each.setsockopt(socket_options.IPPROTO_TCP, option, patience)
 
     @contextmanager
@@ -91,16 +91,16 @@ class Server(uvicorn.Server):
         if self._loop is None:
             self.should_exit = True
         else:
-            self._loop.call_soon_threadsafe(self._told)
+            self._loop.call_soon_threadsafe(self._on_signal)
 
-    def _told(self) -> None:
+    def _on_signal(self) -> None:
         match self.stage:
             case ShutdownStage.SERVING:
                 self.stage = ShutdownStage.DRAINING
                 self._drained = asyncio.get_running_loop().create_task(self._drain(), name="safepoint: drain")
             case ShutdownStage.DRAINING:
                 self.stage = ShutdownStage.FORCING
-                self._host.force()
+                self._manager.force()
             case ShutdownStage.FORCING:
                 _leave(1)
             case ShutdownStage.LEAVING:
@@ -110,7 +110,7 @@ class Server(uvicorn.Server):
         """Bounded, as `shut_down` is. Cancellation: uvicorn leaves all the same."""
         self._all_recorded = False
         try:
-            self._all_recorded = await self._host.shut_down()
+            self._all_recorded = await self._manager.shut_down()
         finally:
             self.stage = ShutdownStage.LEAVING
             self.should_exit = True

@@ -21,10 +21,10 @@ def cancelled_json(cancelled: Cancelled, *, stacks: bool) -> Json:
         "outcome": cancelled.outcome,
         "durable": cancelled.durable,
     }
-    told = cancelled.told
+    receipt_fields = cancelled.receipt_fields
     if cancelled.receipt is not None:
-        told = receipt_json(cancelled.receipt, is_over=cancelled.outcome is not None)
-    found |= told
+        receipt_fields = receipt_json(cancelled.receipt, is_over=cancelled.outcome is not None)
+    found |= receipt_fields
     if "orphans" in found and not stacks:
         found["orphans"] = [without_stack(each) for each in found["orphans"]]
     return found

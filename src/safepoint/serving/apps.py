@@ -79,8 +79,8 @@ def _load(path: Path) -> App:
     except (Exception, SystemExit) as error:
         _log.exception("the app %s can't be served", name)
         return App(name, None, f"{type(error).__name__}: {error}")
-    told = inspect.cleandoc(module.__doc__ or "").partition("\n\n")[0]
-    return App(name, agent, description=told or None)  # pyright: ignore[reportUnknownArgumentType]  # of any kind
+    description = inspect.cleandoc(module.__doc__ or "").partition("\n\n")[0]
+    return App(name, agent, description=description or None)  # pyright: ignore[reportUnknownArgumentType]  # of any kind
 
 
 def _import(name: str, path: Path) -> ModuleType:

@@ -38,8 +38,8 @@ _PATIENCE = 1.0
 class Cancelled:
     """What came of one cancel of one run. `receipt` is None for a run that had not started, or was over.
 
-    `requested`: whether this call asked for anything. `outcome`: None while the run is still stopping. `told`: what
-    another process, which has the run, has said beside the outcome: as `receipt_json` of its receipt.
+    `requested`: whether this call asked for anything. `outcome`: None while the run is still stopping.
+    `receipt_fields`: what another process that owns the run has answered beside the outcome, as `receipt_json` does.
     """
 
     run_id: str
@@ -47,7 +47,7 @@ class Cancelled:
     outcome: str | None
     durable: bool
     receipt: Receipt | None = None
-    told: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: JSON values
+    receipt_fields: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: JSON values
 
 
 async def cancel_all(
@@ -107,10 +107,10 @@ async def _settle(
     if run is None or not run.is_accepted:  # nothing that is told of it would hold after a crash
         return Cancelled(managed.id, True, None, durable=False, receipt=receipt)
     durable = number is not None and manager.storage.durable
-    return _told(run, receipt if run is managed else None, request, durable=durable)
+    return _cancelled(run, receipt if run is managed else None, request, durable=durable)
 
 
-def _told(managed: ManagedRun, receipt: Receipt | None, request: StopRequest, *, durable: bool) -> Cancelled:
+def _cancelled(managed: ManagedRun, receipt: Receipt | None, request: StopRequest, *, durable: bool) -> Cancelled:
     never_began = managed.over.is_set and not managed.run.node.started
     if receipt is None or never_began:
         outcome = str(Outcome.STOPPED) if managed.withdrawn is not None else managed.outcome
@@ -136,7 +136,7 @@ async def _until_settled(managed: ManagedRun, receipt: Receipt | None, request: 
 async def outcome_of(managed: ManagedRun, receipt: Receipt | None, request: StopRequest) -> Cancelled:
     """What came of an ask that `ask` has made, once that is known. Cancellation: only the waiting ends."""
     await _until_settled(managed, receipt, request)
-    return _told(managed, receipt, request, durable=True)
+    return _cancelled(managed, receipt, request, durable=True)
 
 
 def _is_withdrawn(receipt: Receipt) -> bool:

@@ -72,7 +72,7 @@ class CrossProcessQueue:
     def _has_turns(self, run_id: str) -> bool:
         """Is it the sender of this process that says when it runs?"""
         managed = self._here(run_id)
-        return managed is not None and managed.others_over is None
+        return managed is not None and managed.ahead_over is None
 
     async def _stop(self, found: list[RunRecord], if_busy: IfBusy) -> None:
         """Cancellation: some were asked."""

@@ -30,7 +30,7 @@ from safepoint.agent.run import Run
 from safepoint.history.parts import Message
 from safepoint.serving.events import Failure, MessageEvent, PartialText, RunEnd, ToolOutput, waiting_calls
 from safepoint.serving.feed import Feed
-from safepoint.serving.shared_state import SHARED, difference, own, plain
+from safepoint.serving.shared_state import SHARED, difference, plain, session_part
 from safepoint.sessions.session import Session
 
 AnyRun: TypeAlias = Run[Any, Any]  # Any: runs of every agent
@@ -67,8 +67,8 @@ class StateDeltas:
             self._seen = state
             if delta:
                 self.deltas[event.id] = {**self.deltas.get(event.id, {}), **plain(delta)}
-        told = self.deltas.get(event.id) if self.deltas else None  # an id is a hash, and most runs need none here
-        return event if told is None else replace(event, state=told)
+        stored = self.deltas.get(event.id) if self.deltas else None  # an id is a hash, and most runs need none here
+        return event if stored is None else replace(event, state=stored)
 
 
 class EventPublisher:
@@ -164,7 +164,7 @@ class EventPublisher:
         stored = session.stored_state
         if not shared and not any(name.startswith(SHARED) for name in stored):
             return stored  # the same object until the state is changed
-        return {**own(stored), **deepcopy(shared)}
+        return {**session_part(stored), **deepcopy(shared)}
 
     def _publish_last(self, ended: Ended) -> None:
         """What the end adds, the last event with how the run ended."""

@@ -190,9 +190,9 @@ class LeaseSweeper:
         """Answer the request as a client here would be answered. Cancellation: its asker reads the record."""
         cancelled = await outcome_of(managed, receipt, request)
         known = cancelled.receipt
-        told = {} if known is None else receipt_json(known, is_over=cancelled.outcome is not None)
+        receipt_fields = {} if known is None else receipt_json(known, is_over=cancelled.outcome is not None)
         with suppress(StoreError):
-            await self._manager.storage.runs.answer_cancel(number, {"outcome": cancelled.outcome, **told})
+            await self._manager.storage.runs.answer_cancel(number, {"outcome": cancelled.outcome, **receipt_fields})
 
     # -- runs without an owner -----------------------------------------------------------------------------------------
 

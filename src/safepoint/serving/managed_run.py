@@ -41,7 +41,7 @@ from safepoint.serving.event_publisher import AnyRun, EventPublisher
 from safepoint.serving.events import REFUSED, Failure, RunEnd, Turn
 from safepoint.serving.feed import Feed
 from safepoint.serving.ids import SessionKey
-from safepoint.serving.shared_state import SHARED, bring, changed, drop_temporary, merge, own, places, shared
+from safepoint.serving.shared_state import SHARED, bring, changed, drop_temporary, merge, places, session_part, shared
 from safepoint.serving.stored_events import before_its_turn, usage_json
 from safepoint.serving.submission import OnDisconnect
 from safepoint.sessions.dispatch import Delivery, IfBusy, SessionDispatcher
@@ -145,7 +145,7 @@ class ManagedRun:
         # Its record, if that is to be accepted with the beginning of the run.
         self.accept: AcceptRun | None = None
         # Waits for runs of its session in other processes that come before it; None once they are over.
-        self.others_over: Callable[[], Awaitable[None]] | None = None
+        self.ahead_over: Callable[[], Awaitable[None]] | None = None
         self._session: Session | None = None
 
     def move(self, phase: Phase) -> None:
@@ -313,9 +313,9 @@ class ManagedRun:
     async def _let_others_end(self) -> None:
         """Cancellation: the run never starts."""
         try:
-            if self.others_over is not None:
-                await self.others_over()
-                self.others_over = None
+            if self.ahead_over is not None:
+                await self.ahead_over()
+                self.ahead_over = None
         except BaseException:
             self.run.discard()
             raise
@@ -486,7 +486,7 @@ class StateSync:
     def opening(self) -> Sequence[Statement[Any]]:  # Any: of every result
         managed = self._managed
         if managed.state_delta:
-            delta = own(managed.state_delta)
+            delta = session_part(managed.state_delta)
             self._replaced = {name: self._session.state.get(name) for name in delta}
             merge(self._session.state, delta)
         statements: list[Statement[Any]] = []  # Any: of every result
@@ -513,7 +513,7 @@ class StateSync:
         managed, session = self._managed, self._session
         drop_temporary(session.state)
         shared_now = {name: value for name, value in session.state.items() if name.startswith(SHARED)}
-        managed.publisher.prepare_end(ended, {**own(state), **shared_now})
+        managed.publisher.prepare_end(ended, {**session_part(state), **shared_now})
         state_now = state_after(ended.stop_reason, ended.reason)
         left = {**_left_behind(ended), **_owner_of(state_now)}
         statements: list[Statement[Any]] = [MoveRun(managed.id, state_now, managed.epoch, left)]  # Any: of every result

@@ -62,12 +62,12 @@ async def _cancel(
             return cleared
     run_id, ask_id, durable = record.run_id, new_ask_id(), manager.storage.durable
     # A run that waits for its turn is taken out of the queue: there is no ask that could be withdrawn.
-    told = {} if record.state is RunState.QUEUED else {"askId": ask_id}
+    receipt_fields = {} if record.state is RunState.QUEUED else {"askId": ask_id}
     until = time.monotonic() + request.wait_seconds
     async with _subscribed(manager, run_id) as changes:  # before the request: its answer may come at once
         number = await store_request(manager, run_id, request, reason, ask_id=ask_id)
         if number is None or changes is None:
-            return Cancelled(run_id, True, None, durable and number is not None, told=told)
+            return Cancelled(run_id, True, None, durable and number is not None, receipt_fields=receipt_fields)
         while True:
             managed = manager.runs.get(run_id)
             if managed is not None and managed.live:  # it has come to us meanwhile
@@ -75,7 +75,7 @@ async def _cancel(
                     return cancelled
             said, now = await asyncio.gather(_said(manager, run_id, number), manager.storage.runs.get(run_id))
             if said is not None and now is not None:
-                return _as_told(run_id, said, durable=durable)
+                return _as_answered(run_id, said, durable=durable)
             outcome = await _outcome(manager, key, now, reason)
             if outcome == Outcome.STOPPED and now is not None and now.epoch == record.epoch:
                 # It was stopped by its owner, whose answer comes right after.
@@ -83,7 +83,7 @@ async def _cancel(
             elif outcome is not None:
                 until = 0.0
             if time.monotonic() >= until:
-                return Cancelled(run_id, True, outcome, durable, told=told)
+                return Cancelled(run_id, True, outcome, durable, receipt_fields=receipt_fields)
             await _wait_for(changes, until)
 
 
@@ -114,11 +114,11 @@ async def _cancel_node(
     async with _subscribed(manager, run_id) as changes:
         number = await store_request(manager, run_id, request, reason, ask_id=ask_id)
         if number is None or changes is None:
-            return Cancelled(run_id, True, None, durable and number is not None, told={"askId": ask_id})
+            return Cancelled(run_id, True, None, durable and number is not None, receipt_fields={"askId": ask_id})
         while True:
             said, now = await asyncio.gather(_said(manager, run_id, number), manager.storage.runs.get(run_id))
             if said is not None:
-                return None if said.get("outcome") is None else _as_told(run_id, said, durable=durable)
+                return None if said.get("outcome") is None else _as_answered(run_id, said, durable=durable)
             managed = manager.runs.get(run_id)
             if managed is not None and managed.live:  # it has come to us meanwhile
                 for cancelled in await cancel_all(manager, [managed], request, reason):
@@ -127,7 +127,7 @@ async def _cancel_node(
             if not is_live:  # it may have ended by this very request: then its owner's answer comes right after
                 until = min(until, time.monotonic() + _LAST_WORD)
             if time.monotonic() >= until:
-                return Cancelled(run_id, True, None, durable, told={"askId": ask_id}) if is_live else None
+                return Cancelled(run_id, True, None, durable, receipt_fields={"askId": ask_id}) if is_live else None
             await _wait_for(changes, until)
 
 
@@ -138,9 +138,9 @@ async def _said(manager: RunManager, run_id: str, number: int) -> Mapping[str, A
     return {"outcome": str(Outcome.WITHDRAWN)} if mine is None else mine.answer
 
 
-def _as_told(run_id: str, said: Mapping[str, Any], *, durable: bool) -> Cancelled:  # Any: JSON values
-    told = {name: value for name, value in said.items() if name != "outcome"}
-    return Cancelled(run_id, True, said.get("outcome"), durable, told=told)
+def _as_answered(run_id: str, said: Mapping[str, Any], *, durable: bool) -> Cancelled:  # Any: JSON values
+    receipt_fields = {name: value for name, value in said.items() if name != "outcome"}
+    return Cancelled(run_id, True, said.get("outcome"), durable, receipt_fields=receipt_fields)
 
 
 async def _outcome(manager: RunManager, key: SessionKey, record: RunRecord | None, reason: Reason) -> str | None:

@@ -21,7 +21,7 @@ from safepoint.serving.ids import SessionKey, check_id
 from safepoint.serving.managed_run import ManagedRun, first_stored
 from safepoint.serving.principal import NotFound, Principal
 from safepoint.serving.run_manager import RunManager
-from safepoint.serving.shared_state import own, places
+from safepoint.serving.shared_state import places, session_part
 from safepoint.serving.stored_events import SessionContext, session_events, stored_run_events
 from safepoint.storage.run_records import Cursor, RunRecord, RunState
 from safepoint.storage.shared_state import Note
@@ -165,7 +165,7 @@ class RunLookup:
         """With all its events. Raises `SessionNotFound`. Cancellation: nothing has changed."""
         session, beside = await self._manager.view(key), await self._beside(key)
         updated_at = max((beside.touched, *session.times[-1:]))
-        state = {**own(session.state), **beside.shared}
+        state = {**session_part(session.state), **beside.shared}
         return SessionView(key, state, updated_at, session_events(key, session, beside))
 
     async def sessions(self, app: str, user: str, prefix: str) -> list[SessionView]:
@@ -174,7 +174,7 @@ class RunLookup:
         touched, states = await manager.storage.runs.touched(prefix), await manager.storage.sessions.states(prefix)
         shared = await manager.storage.shared.shared(places(SessionKey(app, user, "")).values())
         keys = [key for id in sorted(states, key=lambda id: touched.get(id, 0.0)) if (key := SessionKey.parse(id))]
-        found = [(key, own(manager.state_of(key, states[key.stored_as]))) for key in keys]
+        found = [(key, session_part(manager.state_of(key, states[key.stored_as]))) for key in keys]
         return [SessionView(key, {**state, **shared}, touched.get(key.stored_as, 0.0)) for key, state in found]
 
     async def _beside(self, key: SessionKey) -> SessionContext:

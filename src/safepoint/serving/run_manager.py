@@ -37,7 +37,7 @@ from safepoint.serving.ids import SessionKey
 from safepoint.serving.managed_run import NOT_TAKEN, ManagedRun, share
 from safepoint.serving.operations import Operations
 from safepoint.serving.principal import Principal
-from safepoint.serving.shared_state import SHARED, lasting, merge, own
+from safepoint.serving.shared_state import SHARED, lasting, merge, session_part
 from safepoint.serving.submission import Start, Submission, start
 from safepoint.sessions.dispatch import IfBusy, SessionDispatcher
 from safepoint.sessions.session import Session
@@ -80,7 +80,7 @@ class RunManager:
         self.runs: OrderedDict[str, ManagedRun] = OrderedDict()
         # Those of them that have a task: few, where `runs` has many that are over.
         self._led: dict[str, ManagedRun] = {}
-        self._others = CrossProcessQueue(storage, self._led.get)
+        self._cross_process_queue = CrossProcessQueue(storage, self._led.get)
         # Pauses that are being cleared, by run id: whether that is durable, or None if there was none to clear.
         self.clearing: dict[str, asyncio.Task[bool | None]] = {}
         # Messages whose record is not stored yet: by which key, and whether they are to wait for their turn.
@@ -119,7 +119,7 @@ class RunManager:
         history: Sequence[Message] = (),
     ) -> Session:
         """Raises `SessionExists`, `HistoryError`. Cancellation: it is made or it is not."""
-        session = await Session.create(self.storage, key.stored_as, state=own(state or {}), history=history)
+        session = await Session.create(self.storage, key.stored_as, state=session_part(state or {}), history=history)
         await self.storage.commit(*share(key, state or {}), TouchSession(key.stored_as, time.time()))
         self._keep(key, SessionDispatcher(_of_server(session)))
         return session
@@ -227,8 +227,8 @@ class RunManager:
     async def _accept(self, who: Principal, key: SessionKey, submission: Submission) -> ManagedRun | RunRecord:
         """As `submit`, for a message that is not known. Cancellation: likewise."""
         dispatcher = await self._ready(key, submission)
-        others = await self._others.of(key.stored_as, submission.if_busy)
-        waits = self._is_busy(key, dispatcher) or bool(others)
+        ahead = await self._cross_process_queue.of(key.stored_as, submission.if_busy)
+        waits = self._is_busy(key, dispatcher) or bool(ahead)
         self._admit(who, submission.if_busy, waits=waits)
         # Counted from here on, not from when its record is stored: many may come at once.
         arriving = object()
@@ -299,7 +299,7 @@ class RunManager:
         """
         record = self._record(managed, submission, RunState.LIVE)
         managed.accept = AcceptRun(
-            record, managed.accepted_at - _DAY, only_first=self._others.matter(submission.if_busy)
+            record, managed.accepted_at - _DAY, only_first=self._cross_process_queue.matter(submission.if_busy)
         )
         self._beginning[managed.key] = managed
         # Also if this request has gone: until then the session is taken, and its key may be this message's.
@@ -348,9 +348,9 @@ class RunManager:
             managed.run.discard()
             await self.storage.runs.move(managed.id, RunState.ENDED, epoch=0, ended_at=now, **NOT_TAKEN)
             self._refuse_if_draining()
-        if self._others.matter(submission.if_busy):
+        if self._cross_process_queue.matter(submission.if_busy):
             id = managed.key.stored_as
-            managed.others_over = partial(self._others.make_way, submission.if_busy, id, managed.id)
+            managed.ahead_over = partial(self._cross_process_queue.make_way, submission.if_busy, id, managed.id)
         managed.queue()
         self._arriving.pop(arriving, None)
         self.serve(managed, dispatcher, submission.if_busy)

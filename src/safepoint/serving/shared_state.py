@@ -39,7 +39,7 @@ def lasting(delta: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON values
     return {name: value for name, value in delta.items() if not name.startswith(_TEMPORARY)}
 
 
-def own(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON values
+def session_part(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON values
     """The part that is the session's alone."""
     return {name: value for name, value in state.items() if not name.startswith((*SHARED, _TEMPORARY))}
 

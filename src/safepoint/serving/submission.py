@@ -197,8 +197,8 @@ def _events_of(session: Session, call_id: str) -> set[str]:
     """The events in which a client has seen that call."""
     run, last = session.runs[-1], len(session.messages) - 1
     turn = Turn(run.origin, run.agent)
-    own = enumerate(session.messages[run.index :], run.index)
-    positions = [position for position, message in own if any(call.id == call_id for call in message.tool_calls)]
+    numbered = enumerate(session.messages[run.index :], run.index)
+    positions = [position for position, message in numbered if any(call.id == call_id for call in message.tool_calls)]
     # A question of a composite's child is told by the last event of its run.
     return {turn.event_id(position) for position in (positions or [last])}
 

@@ -31,8 +31,8 @@ def pause_cleared(stored: Stored, clearing: Clearing, at: float) -> list[Change]
     if run is None or run.checkpoint is None:
         return []
     left = run.checkpoint.cleared(clearing.mark.reason, clearing.mark.successor)
-    own = left.messages[run.index :]
-    return [Ended(run.run_id, StopReason.CANCELLED, run.index, own, run.ledger, Usage(), left, at)]
+    messages = left.messages[run.index :]
+    return [Ended(run.run_id, StopReason.CANCELLED, run.index, messages, run.ledger, Usage(), left, at)]
 
 
 def refuse_cleared(stored: Stored, continues: str | None) -> None:

@@ -65,33 +65,35 @@ def _content(value: object) -> str | None:
 def late_change(stored: Stored, opened: Opened) -> list[Change]:
     """What the beginning of a run changes: it is told of late results, or takes those of its own calls."""
     if opened.continues is not None:
-        taken = {entry.call_id for entry in opened.ledger if entry.state is LedgerState.FINISHED_LATE}
-        taken |= _taken_inside(opened.base)
-        left = tuple(late for late in stored.late if late.call_id not in taken)
+        used_ids = {entry.call_id for entry in opened.ledger if entry.state is LedgerState.FINISHED_LATE}
+        used_ids |= _used_inside(opened.base)
+        left = tuple(late for late in stored.late if late.call_id not in used_ids)
         return [LateSet(left)] if left != stored.late else []
-    if not _is_told(stored):
+    if not _mentions_late(stored):
         return []
     return [Said(opened.index - 1, with_late_notes(stored)[-1], opened.at), LateSet(())]
 
 
 def with_late_notes(stored: Stored) -> Sequence[Message]:
     """The conversation, its last remark completed with what came back late."""
-    if not _is_told(stored):
+    if not _mentions_late(stored):
         return stored.messages
     messages = list(stored.messages)
-    told = " ".join(f"The call {late.name} finished after all: {quoted(late.content, 2000)}." for late in stored.late)
+    sentences = " ".join(
+        f"The call {late.name} finished after all: {quoted(late.content, 2000)}." for late in stored.late
+    )
     before = " ".join(part.text for part in messages[-1].parts if isinstance(part, Notice))
-    others = tuple(part for part in messages[-1].parts if not isinstance(part, Notice))
-    messages[-1] = replace(messages[-1], parts=(*others, Notice(f"{before} {told}".strip())))
+    parts = tuple(part for part in messages[-1].parts if not isinstance(part, Notice))
+    messages[-1] = replace(messages[-1], parts=(*parts, Notice(f"{before} {sentences}".strip())))
     return messages
 
 
-def _taken_inside(checkpoint: Checkpoint | None, prefix: str = "") -> set[str]:
-    taken: set[str] = set()
+def _used_inside(checkpoint: Checkpoint | None, prefix: str = "") -> set[str]:
+    used_ids: set[str] = set()
     for key, child in _inside(checkpoint):
         late = [entry.call_id for entry in child.ledger if entry.state is LedgerState.FINISHED_LATE]
-        taken |= {f"{prefix}{key}/{call_id}" for call_id in late} | _taken_inside(child, f"{prefix}{key}/")
-    return taken
+        used_ids |= {f"{prefix}{key}/{call_id}" for call_id in late} | _used_inside(child, f"{prefix}{key}/")
+    return used_ids
 
 
 def completed(checkpoint: Checkpoint, late: Iterable[LateResult]) -> Checkpoint:
@@ -114,5 +116,5 @@ def _completed(entry: LedgerEntry, came: Mapping[tuple[str, str], str], prefix: 
     return replace(entry, state=LedgerState.FINISHED_LATE, content=content, still_running=False)
 
 
-def _is_told(stored: Stored) -> bool:
+def _mentions_late(stored: Stored) -> bool:
     return bool(stored.late and stored.messages) and stored.messages[-1].role == "assistant"

@@ -51,7 +51,7 @@ class SessionLease:
         """It is certainly not ours."""
         self.claimant, self.is_certain = None, False
 
-    def next_number(self) -> int:
+    def next_write(self) -> int:
         self.number += 1
         return self.number
 

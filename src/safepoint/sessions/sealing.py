@@ -31,10 +31,10 @@ NOT_ENDED = Reason("when this was read it had not ended, or its end was not stor
 
 def sealed(stored: Stored, run: StoredRun, reason: Reason = CRASH) -> Ended:
     """The end of a run whose process died, or of which no more is known."""
-    own = stored.messages[run.index :]
+    messages = stored.messages[run.index :]
     inside = {key: left for key, inner in run.inside.items() if (left := _left_inside(inner)) is not None}
     ledger = {entry.call_id: _settled(entry, run.continued, inside) for entry in run.ledger}
-    last = own[-1] if own else None
+    last = messages[-1] if messages else None
     open_calls = last.tool_calls if last is not None else ()
     for call in open_calls:
         ledger.setdefault(call.id, LedgerEntry(call.id, call.name, call.args))
@@ -44,17 +44,17 @@ def sealed(stored: Stored, run: StoredRun, reason: Reason = CRASH) -> Ended:
     entries = tuple(ledger.values())
     checkpoint = checkpoint_at(
         Stopped(run.agent, run.run_id, StopReason.CANCELLED, closed, stored.messages, entries, reason),
-        _counted(run, own),
-        calls=_open_calls(run, own, inside),
+        _counted(run, messages),
+        calls=_open_calls(run, messages, inside),
         hooks=_hooks(run),
     )
     usage, now = Usage(estimated=True), current_clock().wall()
     return Ended(run.run_id, StopReason.CANCELLED, run.index, closed[run.index :], entries, usage, checkpoint, now)
 
 
-def _open_calls(run: StoredRun, own: tuple[Message, ...], inside: Mapping[str, Checkpoint]) -> dict[str, OpenCall]:
+def _open_calls(run: StoredRun, messages: tuple[Message, ...], inside: Mapping[str, Checkpoint]) -> dict[str, OpenCall]:
     """Open calls, and the children of a composite, which are no part of the conversation."""
-    over = {call.id for message in own[:-1] for call in message.tool_calls}
+    over = {call.id for message in messages[:-1] for call in message.tool_calls}
     calls = {
         id: OpenCall(id, "", memory, child=inside.get(id)) for id, memory in run.memories.items() if id not in over
     }
@@ -67,9 +67,9 @@ def _open_calls(run: StoredRun, own: tuple[Message, ...], inside: Mapping[str, C
     return calls
 
 
-def _counted(run: StoredRun, own: tuple[Message, ...]) -> Counted:
+def _counted(run: StoredRun, messages: tuple[Message, ...]) -> Counted:
     """What the run has used: as it was last written, or else as it began, with the steps that can be seen."""
-    steps, base = _steps(own), run.continued
+    steps, base = _steps(messages), run.continued
     if run.counted is not None:
         return replace(run.counted, step=max(steps, run.counted.step))
     if base is not None:

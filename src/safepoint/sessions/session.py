@@ -42,7 +42,7 @@ from safepoint.sessions.state import TEMPORARY, lasting, plain, rebased
 from safepoint.sessions.stores import storage_of
 from safepoint.storage.operations import AppendChanges, ClaimSession, CreateSession, Statement
 from safepoint.storage.protocol import SessionCommits, Store
-from safepoint.storage.reducer import apply, knowing
+from safepoint.storage.reducer import apply, mark_known
 from safepoint.storage.session_data import (
     CHANGE,
     Change,
@@ -77,7 +77,7 @@ class Session:
         self.live: Run[Any, Any] | None = None
         self._stored = stored
         self._call_ids = _call_ids(stored.messages)
-        self._hold = SessionLease(self._storage.sessions, id)
+        self._lease = SessionLease(self._storage.sessions, id)
         self._changing = False
         # Appends that were begun and of which it is not known yet whether they happened. Calls that run side by side
         # write side by side; but a claim, and the beginning and the end of a run, load the session first.
@@ -148,7 +148,7 @@ class Session:
         except StoreError:  # a run of it is live elsewhere; or the storage can be read, and not written
             self._show_closed(sealed(self._stored, self._stored.runs[-1], NOT_ENDED))
         finally:
-            await self._hold.give_back()
+            await self._lease.give_back()
 
     def _show_pending(self) -> None:
         """How the last run ended is known in this process only."""
@@ -294,9 +294,9 @@ class Session:
     async def enter(self, run: Run[Any, Any], continues: str | None) -> Entered:  # Any: a run of any agent
         """Take the session for a run. Raises `SessionBusy` if another run has it. Cancellation: it is not taken."""
         await self._pauses.wait()
-        taken = self.live not in (None, run)  # a run enters again if others wrote before it began
-        if taken or self._changing:
-            what = "a run" if taken else "a change"
+        is_held = self.live not in (None, run)  # a run enters again if others wrote before it began
+        if is_held or self._changing:
+            what = "a run" if is_held else "a change"
             raise SessionBusy(
                 f"{what} of the session {self.id!r} is live: wait for it, or use SessionDispatcher(…).send(…)"
             )
@@ -307,7 +307,7 @@ class Session:
             refuse_cleared(self._stored, continues)
         except BaseException:
             self.live = None
-            await self._hold.give_back()
+            await self._lease.give_back()
             raise
         resumed = continues is not None and bool(self._stored.runs)
         # A history from elsewhere may end with the user's words: what is asked now becomes one message with them.
@@ -318,7 +318,7 @@ class Session:
     def _is_current(self) -> bool:
         """Can the claim wait for the beginning of the run, and find out there whether more was written since?"""
         unknown = self._open or self._glimpsed or self._has_open_run() or self._pending.get(self.id) is not None
-        return self._stored.version is not None and not unknown and self._hold.claimant is None
+        return self._stored.version is not None and not unknown and self._lease.claimant is None
 
     async def write(self, *facts: Fact) -> None:
         """The facts of the live run, with the state as it is now. Cancellation: written whole or not at all."""
@@ -355,7 +355,7 @@ class Session:
         changes: list[Change] = [*self._state_change(), *facts, *late_change(self._stored, opened)]
         self._opening = changes
         try:
-            if self._hold.is_certain:
+            if self._lease.is_certain:
                 results = await self._open_claimed(changes, more)
             else:
                 results = await self._claim_and_open(opened, changes, more)
@@ -363,7 +363,7 @@ class Session:
             if writes is not None:
                 writes.not_opened()
             if isinstance(error, Exception):  # the run ends without ever having begun here, and writes nothing more
-                await self._hold.give_back()
+                await self._lease.give_back()
             raise
         if writes is not None:
             writes.opened(results)
@@ -383,37 +383,37 @@ class Session:
         """As `_open_claimed`, and the claim, in one unit of work. Raises `ConversationMoved` if others have written."""
         stored, mine = self._stored, object()
         unit = (
-            ClaimSession(self.id, self._hold.name(""), stored.version),
-            AppendChanges(self.id, None, knowing(stored, changes), 1),
+            ClaimSession(self.id, self._lease.name(""), stored.version),
+            AppendChanges(self.id, None, mark_known(stored, changes), 1),
             *more,
         )
         self._open.add(mine)
         try:
-            epoch, _, *results = await self._hold.after_changes(lambda: self._storage.commit(*unit))
+            epoch, _, *results = await self._lease.after_changes(lambda: self._storage.commit(*unit))
         except SessionOutdated as error:
             found = await self._storage.sessions.load(self.id)
             if not found.runs or found.runs[-1].run_id != opened.run_id:
-                self._hold.lost()
+                self._lease.lost()
                 self._see(found)
                 self._glimpsed = True
                 raise ConversationMoved(str(error)) from error
             self._see(found, keep_state=True)  # it was written by an earlier try, whose answer was not waited for
-            self._hold.won(number=1)
+            self._lease.won(number=1)
             return None
         except SessionBusy:
             self._open.discard(mine)
-            self._hold.lost()
+            self._lease.lost()
             raise
         if mine in self._open:  # else it was given up, and found by the next try
             self._open.discard(mine)
             self._stored = reduce(apply, changes, stored).claimed(epoch, 1)
-            self._hold.won(number=1)
+            self._lease.won(number=1)
         return results
 
     async def _write_end(self, ended: Ended, facts: tuple[Fact, ...]) -> None:
         """Tried again by `PendingEnds` until it is stored. Cancellation: only the waiting ends."""
         changes: list[Change] = [*self._state_change(), *facts, *self._back_already(ended)]
-        changes += [Released(self._hold.claimant)] if self._hold.claimant is not None else []
+        changes += [Released(self._lease.claimant)] if self._lease.claimant is not None else []
         if self._open:
             self._see(await self._storage.sessions.load(self.id), keep_state=True)
             changes = self._still_needed(changes)
@@ -426,7 +426,7 @@ class Session:
     def _end_of(self, ended: Ended, changes: list[Change]) -> PendingEnd:
         writes = self._writes.get(ended.run_id)
         state = next((change.state for change in changes if isinstance(change, StateSet)), self._stored.state)
-        append = AppendChanges(self.id, self._stored.epoch, knowing(self._stored, changes), self._hold.next_number())
+        append = AppendChanges(self.id, self._stored.epoch, mark_known(self._stored, changes), self._lease.next_write())
         unit = (append, *(writes.ending(ended, state) if writes is not None else ()))
 
         def stored() -> None:
@@ -469,7 +469,7 @@ class Session:
                 self._keep_end(run, last)
         self._writes.pop(run.id, None)
         if self.live is None and not self._changing and self._pending.get(self.id) is None:
-            self._hold.begin_release()  # nothing, unless the run never began; its end gives the session back
+            self._lease.begin_release()  # nothing, unless the run never began; its end gives the session back
         known = {late.call_id for late in self.late}
         ids = ids_inside(run.result.checkpoint, run.node.path) if run.result.orphans else {}
         for orphan in run.result.orphans:
@@ -483,9 +483,9 @@ class Session:
         """The storage does not know the end of the run: this object shows it, and it is stored as soon as it can be."""
         pending = self._pending.get(self.id)
         refused = isinstance(run.result.save_error, REFUSED)
-        if pending is None and not refused and self._hold.is_certain:
+        if pending is None and not refused and self._lease.is_certain:
             ended = Ended.of(run.result, last.index, current_clock().wall())
-            released = [Released(self._hold.claimant)] if self._hold.claimant is not None else []
+            released = [Released(self._lease.claimant)] if self._lease.claimant is not None else []
             pending = self._end_of(ended, [ended, *released])
             self._pending.begin(pending)
         if pending is not None and pending.run_id == run.id:
@@ -498,7 +498,7 @@ class Session:
         if self._pending.get(self.id) is not None:
             await self._pending.settle(self.id)
             self._open.add(object())
-        epoch = await self._hold.take(kind)
+        epoch = await self._lease.take(kind)
         if epoch != self._stored.epoch + 1 or self._open or self._glimpsed:
             self._see(await self._storage.sessions.load(self.id))
         self._stored = self._stored.claimed(epoch, self._counted(0))
@@ -520,13 +520,13 @@ class Session:
                 await self._append(*changes)
         finally:
             self._changing = False
-            await self._hold.give_back()
+            await self._lease.give_back()
 
     async def _append(self, *changes: Change, more: Sequence[Statement[Any]] = ()) -> Sequence[Any]:  # Any: results
         """One unit of work; the results of `more`. Cancellation: only the waiting ends."""
-        mine, number = object(), self._hold.next_number()
+        mine, number = object(), self._lease.next_write()
         self._open.add(mine)
-        append = AppendChanges(self.id, self._stored.epoch, knowing(self._stored, changes), number)
+        append = AppendChanges(self.id, self._stored.epoch, mark_known(self._stored, changes), number)
         _, *results = await self._storage.commit(append, *more)
         if mine in self._open:  # else it was given up long ago, and the session was loaded since
             self._open.remove(mine)
@@ -541,14 +541,14 @@ class Session:
     def _release_with(self, changes: Sequence[Change]) -> None:
         for change in changes:
             if isinstance(change, Released):
-                self._hold.released(change.claimant)
+                self._lease.released(change.claimant)
 
     def _see(self, stored: Stored, *, keep_state: bool = False) -> None:
         """Take over what is stored. Values of the state that were changed here and not saved yet stay as they are."""
         if not keep_state and dict(stored.state) != dict(self._stored.state):
             self.state = rebased(self.state, self._stored.state, stored.state)
         # Under a claim of ours the epoch stays: a process that took the session over since must not be overwritten.
-        self._stored = stored.claimed(self._stored.epoch if self._hold.is_certain else stored.epoch, stored.number)
+        self._stored = stored.claimed(self._stored.epoch if self._lease.is_certain else stored.epoch, stored.number)
         self._open.clear()
         self._glimpsed = False
         self._call_ids = _call_ids(stored.messages)
@@ -557,8 +557,8 @@ class Session:
         return bool(self._stored.runs) and not self._stored.runs[-1].ended
 
     def _state_change(self) -> list[Change]:
-        own = {name: value for name, value in self.state.items() if not str(name).startswith(self._not_stored)}
-        state = plain(own) if own else own
+        kept_state = {name: value for name, value in self.state.items() if not str(name).startswith(self._not_stored)}
+        state = plain(kept_state) if kept_state else kept_state
         return [StateSet(state)] if self._open or state != dict(self._stored.state) else []
 
     def _refuse_live(self, what: str) -> None:

@@ -170,8 +170,8 @@ def storage_of(store: Store | SessionCommits) -> SessionCommits:
         return cast("SessionCommits", store)
     if isinstance(store, StorageSessions) and not replaced_methods(store):
         return store.storage
-    own = cast("Store", cast("object", store))  # it has no more than that
-    adapter = _ADAPTERS.get(id(own))
+    whole = cast("Store", cast("object", store))  # it has no more than that
+    adapter = _ADAPTERS.get(id(whole))
     if adapter is None:
-        adapter = _ADAPTERS[id(own)] = StoreAdapter(own)
+        adapter = _ADAPTERS[id(whole)] = StoreAdapter(whole)
     return adapter

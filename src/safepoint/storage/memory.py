@@ -33,7 +33,7 @@ from safepoint.storage.run_records import (
     moved,
     must_wait,
     same_request,
-    taken,
+    take_over,
 )
 from safepoint.storage.session_data import Released, SessionOutdated, StateSet, Stored, Version, taken_by
 from safepoint.storage.shared_state import Note
@@ -300,7 +300,7 @@ class MemoryStorage:
 
     @_do.register
     def _(self, take: op.TakeRun, unit: _Unit) -> RunRecord:
-        record = taken(self._record(take.run_id), take.owner, take.epoch)
+        record = take_over(self._record(take.run_id), take.owner, take.epoch)
         self._write(record, unit)
         return record
 

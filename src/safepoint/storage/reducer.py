@@ -45,7 +45,7 @@ def apply(stored: Stored, change: Change) -> Stored:
             return stored
 
 
-def knowing(stored: Stored, changes: Sequence[Change]) -> Sequence[Change]:
+def mark_known(stored: Stored, changes: Sequence[Change]) -> Sequence[Change]:
     """The changes, and of their checkpoint with how many messages it begins that are stored anyway.
 
     None are, if several changes of the conversation come at once: they would have to be applied one after the other.
@@ -57,8 +57,8 @@ def knowing(stored: Stored, changes: Sequence[Change]) -> Sequence[Change]:
     if isinstance(fact, Opened) and fact.base is not None and _begins(fact.base, stored, fact.index):
         return [replace(fact, known=fact.index) if change is fact else change for change in changes]
     if isinstance(fact, Ended) and fact.checkpoint is not None and _begins(fact.checkpoint, stored, fact.index):
-        own = fact.checkpoint.messages[fact.index :]
-        known = fact.index + (len(own) if own == fact.messages else 0)
+        new_messages = fact.checkpoint.messages[fact.index :]
+        known = fact.index + (len(new_messages) if new_messages == fact.messages else 0)
         return [replace(fact, known=known) if change is fact else change for change in changes]
     return changes
 

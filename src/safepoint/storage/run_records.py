@@ -131,7 +131,7 @@ def moved(record: RunRecord, state: RunState, epoch: int, changes: Mapping[str, 
     return replace(record, state=state, **{"deaths": deaths, **changes})
 
 
-def taken(record: RunRecord, owner: str, epoch: int) -> RunRecord:
+def take_over(record: RunRecord, owner: str, epoch: int) -> RunRecord:
     """The record under its new owner. Raises `RecordMoved` if another process was faster."""
     if record.epoch != epoch or record.ended:
         raise RecordMoved(f"the run {record.run_id} was taken over by another process, or has ended")

@@ -212,8 +212,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def open_fds(self) -> list[int]:
         """The file descriptors that are watched on this loop."""
-        own = self._ssock.fileno()
-        return sorted(key.fd for key in self._waits.get_map().values() if key.fd != own)
+        own_socket = self._ssock.fileno()
+        return sorted(key.fd for key in self._waits.get_map().values() if key.fd != own_socket)
 
     def call_at(
         self,

@@ -236,7 +236,7 @@ def _whole(run: AnyRun) -> Whole:
 
 
 def _joined(run: AnyRun) -> list[Message]:
-    return run.record.steering.taken() if run.record is not None else []
+    return run.record.steering.joined_messages() if run.record is not None else []
 
 
 def check_prefix(result: RunResult[Any], joined: list[Message], whole: Whole) -> list[str]:

@@ -167,8 +167,8 @@ def _blame(function: str, fields: Mapping[str, _Field], error: Exception) -> Too
     for key, field in fields.items():
         try:
             _schema(_build({key: field}))
-        except Exception as own:
-            return _refusal(function, field.name, own)
+        except Exception as raised:
+            return _refusal(function, field.name, raised)
     return ToolDefinitionError(f"{function}: pydantic cannot make a schema of its parameters: {_reason(error)}")
 
 

@@ -67,14 +67,14 @@ def _line(path: str, errors: list[ErrorDetails], schema: Mapping[str, Any]) -> s
     elif first["type"] == "missing":
         text = "missing, but required" + _wanted(path, properties)
     else:
-        wishes = list(dict.fromkeys(_wish(error) for error in errors))
-        text = f"came {_quote(first['input'])}; {' or '.join(wishes)}"
+        expected = list(dict.fromkeys(_expectation(error) for error in errors))
+        text = f"came {_quote(first['input'])}; {' or '.join(expected)}"
         if first["input"] is None and path in properties and path not in schema.get("required", ()):
             text += "; leave it out to use its default"
     return _one_line(f"{shorten(path, _QUOTED)}: {text}")
 
 
-def _wish(error: ErrorDetails) -> str:
+def _expectation(error: ErrorDetails) -> str:
     message = error["msg"]
     for start in ("Value error, ", "Assertion failed, "):
         if message.startswith(start):

@@ -45,7 +45,7 @@ class Line:
         self._client = client
         self._opened = Latch()
         self._leave = asyncio.Event()
-        self._owner = Supervisor.current().spawn(self._own(), f"mcp {name}", copy_context())
+        self._owner = Supervisor.current().spawn(self._hold_open(), f"mcp {name}", copy_context())
 
     async def client(self) -> Client:
         """The client, once it is connected. Cancellation: only the waiting ends."""
@@ -69,7 +69,7 @@ class Line:
             self._owner.cancel()  # once: a second time would cut its clean-up
         self._leave.set()
 
-    async def _own(self) -> None:
+    async def _hold_open(self) -> None:
         try:
             async with self._client:
                 self._opened.set()

@@ -44,14 +44,14 @@ async def in_process(
     with _nameless() as job, _nameless() as reply:
         job.write(_pickled(_job(place)) + _pickled(place) + pickled_arguments(args))
         job.seek(0)
-        family = ProcessTree(
+        tree = ProcessTree(
             work.name,
             [*_interpreter(), "-c", _PROGRAM.format(path=sys.path, job=job.fileno(), reply=reply.fileno())],
             clock=clock,
             pass_fds=(job.fileno(), reply.fileno()),
         )
-        work.killable = family
-        ended = await family.wait()
+        work.killable = tree
+        ended = await tree.wait()
         reply.seek(0)
         return _read(reply.read(_MOST), ended, asked=work.rung is not None)
 
@@ -59,12 +59,12 @@ async def in_process(
 def _read(reply: bytes, ended: Ended, *, asked: bool) -> object:
     """The worker's reply, or the error that its end implies."""
     try:
-        told: object = json.loads(reply)
+        answer: object = json.loads(reply)
     except ValueError:
-        told = None
-    match told:
+        answer = None
+    match answer:
         case {"value": str(text)}:
-            return Content(text, decode_attachments(cast("Json", told)))
+            return Content(text, decode_attachments(cast("Json", answer)))
         case {"retry": str(text)}:
             raise Retry(text)
         case {"error": str(text)}:

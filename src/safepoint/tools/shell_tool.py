@@ -115,7 +115,7 @@ class Shell(BaseTool):
         """One command. Cancellation: all its processes are killed, and waited for, within a second."""
         output = OutputBuffer(self._max_output, context.tell)
         with _Pipe(output) as pipe:
-            family = ProcessTree(
+            tree = ProcessTree(
                 f"{self.name}:{context.call_id}",
                 ["/bin/sh", "-c", args["command"]],
                 clock=context.node.clock,
@@ -123,14 +123,14 @@ class Shell(BaseTool):
                 env={**_inherited(), **self._env},
                 output=pipe.end,
             )
-            context.work.killable = family
+            context.work.killable = tree
             pipe.let_go()
-            ended = await family.wait()
+            ended = await tree.wait()
         if context.work.rung is not None and ended.code != 0:
             raise CutShort(output.text)
         if ended.status is None:
             raise ProcessFailed(f"the shell {ended}; what it had printed: {output.text or 'nothing'}")
-        return _told(output.text, ended)
+        return _result_text(output.text, ended)
 
 
 def shell(
@@ -200,7 +200,7 @@ def _inherited() -> dict[str, str]:
     return {name: os.environ[name] for name in INHERITED if name in os.environ}
 
 
-def _told(output: str, ended: Ended) -> str:
+def _result_text(output: str, ended: Ended) -> str:
     notes: list[str] = []
     if ended.code is None:
         notes.append(f"[the shell {ended}]")

@@ -116,14 +116,14 @@ class _Reader:
         self.kept.append("")
 
     def _take_indented(self, *, blank_lines: bool = False) -> list[str]:
-        taken: list[str] = []
+        found: list[str] = []
         while self._at < len(self._lines):
             line = self._lines[self._at]
             if not (_indent(line) if line.strip() else blank_lines):
                 break
-            taken.append(line)
+            found.append(line)
             self._at += 1
-        return taken
+        return found
 
     def _next_is_indented(self) -> bool:
         following = next((line for line in self._lines[self._at + 1 :] if line.strip()), "")
@@ -254,20 +254,20 @@ def _parameters(read: ToolFunction, meanings: Mapping[str, str]) -> tuple[str | 
     context: str | None = None
     from safepoint.tools.arguments import Parameter  # as above
 
-    taken: list[Parameter] = []
+    found: list[Parameter] = []
     names = Names.around(read.innermost)
     for parameter in read.parameters():
         _check_fillable(read.label, parameter)
         annotation = names.resolve(read.label, parameter)
         if not is_context(annotation):
-            taken.append(Parameter(parameter.name, annotation, parameter.default, meanings.get(parameter.name)))
+            found.append(Parameter(parameter.name, annotation, parameter.default, meanings.get(parameter.name)))
         elif context is None:
             context = parameter.name
         else:
             raise ToolDefinitionError(
                 f"{read.label}: parameters '{context}' and '{parameter.name}' both take the ToolContext; keep one"
             )
-    return context, taken
+    return context, found
 
 
 def _check_fillable(label: str, parameter: inspect.Parameter) -> None:

@@ -56,8 +56,8 @@ class ToolFunction:
     def documentation(self) -> str:
         """The outermost docstring that was written for this tool, not for `functools.partial` or another class."""
         for layer in self._layers:
-            own = inspect.isroutine(layer) or "__doc__" in getattr(layer, "__dict__", {})
-            text = inspect.getdoc(layer) if own else None
+            has_docstring = inspect.isroutine(layer) or "__doc__" in getattr(layer, "__dict__", {})
+            text = inspect.getdoc(layer) if has_docstring else None
             if text and text != type.__call__.__doc__:  # the docstring that every __call__ without one inherits
                 return text
         for layer in self._layers:

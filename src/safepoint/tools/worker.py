@@ -35,21 +35,21 @@ def main(job: int, reply: int) -> None:
     os.set_inheritable(reply, False)
     os.register_at_fork(after_in_child=partial(_let_go, reply))
     answering = os.getpid()
-    told = _told(job)
+    outcome = _run(job)
     if os.getpid() == answering:  # a child forked by C code has skipped the hook above
         with open(reply, "wb") as file:
-            file.write(json.dumps(told).encode())
+            file.write(json.dumps(outcome).encode())
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
-def _told(job: int) -> dict[str, Any]:  # Any: JSON
+def _run(job: int) -> dict[str, Any]:  # Any: JSON
     """The outcome of the call. Every exception that it raises is reported."""
     try:
         with open(job, "rb") as file:
-            told: process.Job = pickle.load(file)
-            _prepare(told)
+            spec: process.Job = pickle.load(file)
+            _prepare(spec)
             place: process.ProcessTarget = pickle.load(file)
             args: dict[str, Any] = pickle.load(file)  # Any: typed by the tool's signature
         found = place.find()

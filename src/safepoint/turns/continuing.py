@@ -103,9 +103,9 @@ def joined_already(turn: Unfinished[T], session: SessionProtocol | None) -> list
     parts = [part for message in (*said, *pending) for part in message.parts]
     found: list[Item[T]] = []
     for item in turn.joining:
-        own = message_of(item.value)
-        if own is not None and all(part in parts for part in own.parts):
-            for part in own.parts:
+        message = message_of(item.value)
+        if message is not None and all(part in parts for part in message.parts):
+            for part in message.parts:
                 parts.remove(part)
             found.append(item)
     return found

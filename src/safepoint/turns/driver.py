@@ -91,8 +91,8 @@ class Driver(Generic[T]):
         self.state: LoopState[T] = LoopState(config.carry, self.journal)
         self.inbox: Inbox[T] = Inbox()
         self.hub: LoopHub[T] = LoopHub()
-        self._bell = Wakeup()
-        self.preempts: PreemptController[T] = PreemptController(self._bell.ring)
+        self._wakeup = Wakeup()
+        self.preempts: PreemptController[T] = PreemptController(self._wakeup.ring)
         self.stops = StopController()
         self.answers: dict[str, Any] = {}  # Any: people's answers
         self.exit: ExitState[T] | None = None
@@ -145,7 +145,7 @@ class Driver(Generic[T]):
         for entry in self.inbox.take():
             self._hear(entry)
         self.journal.touch()
-        self._bell.ring()
+        self._wakeup.ring()
 
     def _too_late(self) -> None:
         """Requests that arrived after the end, or at the same moment, change nothing."""
@@ -214,7 +214,7 @@ class Driver(Generic[T]):
             self.state.queue_joining(item)
             self.journal.touch()
         receipt.settle(PushOutcome.QUEUED)
-        self._bell.ring()
+        self._wakeup.ring()
 
     def _hear_stop(self, stop: StopAsked) -> None:
         turn = self.state.turn
@@ -225,7 +225,7 @@ class Driver(Generic[T]):
         if turn is not None:
             turn.stop(stop.ask)
         if stop.ask.deadline is not None:
-            self._timers.append(self.clock.call_at(stop.ask.deadline, self._bell.ring))
+            self._timers.append(self.clock.call_at(stop.ask.deadline, self._wakeup.ring))
 
     def _caller_cancelled(self, error: asyncio.CancelledError) -> None:
         """The loop's task was cancelled. Only the first time counts; after that the stop is under way."""
@@ -260,14 +260,14 @@ class Driver(Generic[T]):
     async def wait(self) -> None:
         """Wait until something changes. Cancellation: counts as the caller's own, and is raised again at the end."""
         try:
-            await self._bell.wait()
+            await self._wakeup.wait()
         except asyncio.CancelledError as error:
             self._caller_cancelled(error)
 
     def begin(self, make: Callable[[], Awaitable[V]], name: str, on_end: Callable[[], object] | None = None) -> Work[V]:
         """Begin a piece of work of this loop. Its end wakes the driver."""
         assert self._supervisor is not None
-        ring = self._bell.ring
+        ring = self._wakeup.ring
 
         def ended() -> None:
             if on_end is not None:
@@ -334,7 +334,7 @@ class Driver(Generic[T]):
 
     async def rest(self, until: float) -> None:
         """Wait before a turn is retried. A stop ends the wait. Cancellation: as in `wait`."""
-        timer = self.clock.call_at(until, self._bell.ring)
+        timer = self.clock.call_at(until, self._wakeup.ring)
         while self.clock.now() < until and not self.stops.committed and self.journal.error is None:
             await self.wait()
         timer.cancel()
@@ -349,7 +349,7 @@ class Driver(Generic[T]):
             if due is not None and self.clock.now() >= due:
                 self._idle_for_long()
                 continue
-            timer = self.clock.call_at(due, self._bell.ring) if due is not None else None
+            timer = self.clock.call_at(due, self._wakeup.ring) if due is not None else None
             await self.wait()
             if timer is not None:
                 timer.cancel()
@@ -399,7 +399,7 @@ class Driver(Generic[T]):
         self.state.lose(item, error)
         if item.receipt is not None and item.receipt.wants_to_join:
             item.receipt.settle(PushOutcome.QUEUED)
-        self._bell.ring()
+        self._wakeup.ring()
 
     def _last_moment(self) -> float:
         """The time until which the store may work."""
@@ -473,7 +473,7 @@ class Driver(Generic[T]):
             values(places.interrupted),
             self.stops.cause,
             saved,
-            [failure.told for failure in state.failures],
+            [failure.failed_turn for failure in state.failures],
         )
         self.journal.end(saved)
         state.end()

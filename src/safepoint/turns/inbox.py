@@ -155,13 +155,13 @@ class Inbox(Generic[T]):
 
     def take(self) -> list[Entry[T]]:
         """All entries so far, each with its verdict."""
-        taken = self._entries.copy()
-        for entry in taken:
+        entries = self._entries.copy()
+        for entry in entries:
             entry.in_time = not self._closed
             if entry.closes:
                 self._closed = True
-        del self._entries[: len(taken)]  # entries appended meanwhile stay
-        return taken
+        del self._entries[: len(entries)]  # entries appended meanwhile stay
+        return entries
 
     def finish(self) -> list[Entry[T]]:
         """Take no more entries. Entries that arrived too late even for that are returned, and change nothing."""

@@ -180,7 +180,7 @@ class Buffer(Generic[T]):
         return len(self._items)
 
 
-class Taken(Generic[T]):
+class Claims(Generic[T]):
     """The items that a callback was given, and how it divides them. Each item can be named once.
 
     It was given `apart`, items that do not wait, and the waiting ones up to the number `last`.

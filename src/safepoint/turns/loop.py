@@ -180,10 +180,10 @@ class TurnLoop(Generic[T]):
 
     def _entry(self, item: T, receipt: PushReceipt, options: PushOptions, seen: Turn[T] | None) -> Pushed[T]:
         wanted = options.ask(self._driver.clock)
-        wish = None if wanted is None or seen is None else Preempt(wanted[0], wanted[1], seen, receipt)
+        request = None if wanted is None or seen is None else Preempt(wanted[0], wanted[1], seen, receipt)
         receipt.wants_to_join = options.join
         receipt.on_withdrawn = lambda withdrawn: self._record(Withdrawn(withdrawn))
-        return Pushed(item, receipt, wish, joins=seen if options.join else None)
+        return Pushed(item, receipt, request, joins=seen if options.join else None)
 
     def _refuse(self, receipt: PushReceipt, error: StoreError) -> PushReceipt:
         receipt.accepted, receipt.error = False, error
@@ -246,7 +246,7 @@ class TurnLoop(Generic[T]):
         if turn is not None:
             run = turn.run if turn.has_run else None
             seen = TurnView(turn.number, turn.phase, tuple(turn.consumed), run, turn.since)
-        return LoopView(seen, tuple(queue), tuple(failure.told for failure in tuple(state.failures)))
+        return LoopView(seen, tuple(queue), tuple(failure.failed_turn for failure in tuple(state.failures)))
 
     def requeue(self, failed: FailedTurn[T] | None = None) -> None:
         """Retry a failed turn, or all of them. Safe from any thread, also before the start.

@@ -151,10 +151,10 @@ class Planner(Generic[T]):
             unhandled = values(item for item in waiting if item.number <= 0)
             new = values(item for item in waiting if item.number > 0)
             lists = (values(left.items), unhandled, new)
-            told: Any = await self._driver.call("plan_resume", self._config.plan_resume, opening.ctx, *lists)
-            if not isinstance(told, Plan | ResumePlan):
-                raise TypeError(f"plan_resume returned {told!r}: return ResumePlan(…) or Plan(…)")
-            plan = cast("Plan[T] | ResumePlan[T]", told)
+            planned: Any = await self._driver.call("plan_resume", self._config.plan_resume, opening.ctx, *lists)
+            if not isinstance(planned, Plan | ResumePlan):
+                raise TypeError(f"plan_resume returned {planned!r}: return ResumePlan(…) or Plan(…)")
+            plan = cast("Plan[T] | ResumePlan[T]", planned)
             division = self._state.divide(plan, opening.last, left.items)
             if division is not None:
                 break

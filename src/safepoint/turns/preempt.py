@@ -30,7 +30,7 @@ from safepoint._core.asks import Ask
 from safepoint._core.clock import Clock
 from safepoint.errors import InternalError
 from safepoint.turns.receipts import PushOutcome, PushReceipt
-from safepoint.turns.turn import Moves, Turn, TurnPhase
+from safepoint.turns.turn import MoveCounts, Turn, TurnPhase
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class PreemptController(Generic[T]):
     def __init__(self, on_asked: Callable[[], object]) -> None:
         self._on_asked = on_asked
         self._open: list[Preempt[T]] = []
-        self.moves: Moves = Counter()
+        self.moves: MoveCounts = Counter()
 
     def take(self, preempt: Preempt[T], present: Turn[T] | None, clock: Clock) -> None:
         """An accepted push asks for this preempt."""

@@ -174,9 +174,9 @@ class Serving(Generic[T]):
 
     async def _tell(self, turn: Turn[T], run: AnyRun) -> None:
         assert self._config.on_events is not None
-        told: Any = self._config.on_events(turn, run.events())  # Any: perhaps an awaitable
-        if hasattr(told, "__await__"):
-            await told
+        outcome: Any = self._config.on_events(turn, run.events())  # Any: perhaps an awaitable
+        if hasattr(outcome, "__await__"):
+            await outcome
 
     def _error(self, work: Work[Any]) -> BaseException | None:  # Any: of any value
         """The exception that it raised by itself. A cut, or a cancellation of the whole event loop, is no error."""
@@ -266,6 +266,6 @@ def told_as(error: BaseException) -> BaseException:
     """The error to report: a CancelledError without a cancel must not look like a cancellation."""
     if not isinstance(error, asyncio.CancelledError):
         return error
-    told = UsageError("a callback of the loop raised CancelledError without having been cancelled")
-    told.__cause__ = error
-    return told
+    failure = UsageError("a callback of the loop raised CancelledError without having been cancelled")
+    failure.__cause__ = error
+    return failure

@@ -31,7 +31,7 @@ from safepoint.history.rendering import render_error
 from safepoint.storage.loop_data import StoredState, TurnBegun, TurnFailed, TurnOver, TurnStopped
 from safepoint.turns.continuing import Unfinished
 from safepoint.turns.exit import ExitReason, FailedTurn
-from safepoint.turns.items import Buffer, Item, Taken, in_order, values
+from safepoint.turns.items import Buffer, Claims, Item, in_order, values
 from safepoint.turns.journal import Journal, LoadedLoop
 from safepoint.turns.plan import Plan, PlanContext, Previous, ResumePlan, metadata_of, session_of
 from safepoint.turns.receipts import ItemOutcome, ItemResult, PushReceipt
@@ -70,7 +70,7 @@ class Opening(Generic[T]):
 class Failure(Generic[T]):
     """A failed turn, as the user sees it and as it would continue."""
 
-    told: FailedTurn[T]
+    failed_turn: FailedTurn[T]
     turn: Unfinished[T]
 
 
@@ -177,8 +177,8 @@ class LoopState(Generic[T]):
             left.recorded = left.loaded = True
             if turn.state is StoredState.FAILED:
                 error = SafepointError(turn.error or "the turn failed")
-                told = FailedTurn(tuple(values(left.items)), error, turn.checkpoint)
-                self.failures.append(Failure(told, left))
+                failed_turn = FailedTurn(tuple(values(left.items)), error, turn.checkpoint)
+                self.failures.append(Failure(failed_turn, left))
             else:
                 self._keep(left)
         self.history = loaded.stored.history
@@ -252,12 +252,12 @@ class LoopState(Generic[T]):
         None if it has consumed an item that was withdrawn meanwhile. Raises if it names an item that it was not given,
         or names one twice.
         """
-        taken = Taken(self.buffer, last, apart)
-        consumed = taken.claim(plan.consumed, "consumed")
+        claims = Claims(self.buffer, last, apart)
+        consumed = claims.claim(plan.consumed, "consumed")
         if plan.keep_rest:
             division = Division(consumed, list[Item[T]](), list[Item[T]]())
         else:
-            division = Division(consumed, taken.claim(plan.remaining, "remaining"), taken.left)
+            division = Division(consumed, claims.claim(plan.remaining, "remaining"), claims.left)
         if not self._consume(item for item in consumed if item not in apart):
             return None
         dropped = [item for item in division.dropped if self._consume([item])]  # the others were withdrawn
@@ -299,8 +299,8 @@ class LoopState(Generic[T]):
         """A preempted turn is taken back: those of its items that no plan has consumed wait like any other."""
         self.said = None
         self._forget(left, left.items)
-        taken = set(map(id, consumed))
-        _put_back(item for item in left.items if id(item) not in taken)
+        used = set(map(id, consumed))
+        _put_back(item for item in left.items if id(item) not in used)
 
     def adopt(
         self,
@@ -423,8 +423,8 @@ class LoopState(Generic[T]):
             case _:
                 self._journal.remove(turn.items)
                 self._forget(left, [])
-                told = ItemOutcome.PREEMPTED if outcome is TurnOutcome.PREEMPTED else result
-                self._settle_later(turn.items, told)
+                item_result = ItemOutcome.PREEMPTED if outcome is TurnOutcome.PREEMPTED else result
+                self._settle_later(turn.items, item_result)
         if error is not None:
             self.fail(error)
         self._remember(turn, outcome, result, checkpoint)
@@ -503,9 +503,9 @@ class LoopState(Generic[T]):
             self._remove(receipt)
 
     def _settle_later(self, items: Iterable[Item[T]], result: ItemResult | None) -> None:
-        told = [item for item in items if item.receipt is not None]
-        if told and result is not None:
-            self._journal.after(lambda: _tell(told, result))
+        waiting_items = [item for item in items if item.receipt is not None]
+        if waiting_items and result is not None:
+            self._journal.after(lambda: _tell(waiting_items, result))
 
     # -- what the user decides -----------------------------------------------------------------------------------------
 
@@ -513,7 +513,7 @@ class LoopState(Generic[T]):
         """Decide about a failed turn, or about all. Too late once the record has its last changes."""
         if self._sealed:
             return
-        meant = [failure for failure in self.failures if failed is None or failure.told is failed]
+        meant = [failure for failure in self.failures if failed is None or failure.failed_turn is failed]
         for failure in meant:
             self.failures.remove(failure)
             left = failure.turn

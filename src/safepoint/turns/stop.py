@@ -19,7 +19,7 @@ from safepoint._core.points import Level
 from safepoint.errors import InternalError
 from safepoint.turns.inbox import StopAsked
 from safepoint.turns.receipts import StopOutcome, StopReceipt
-from safepoint.turns.turn import Moves
+from safepoint.turns.turn import MoveCounts
 
 
 class StopState(StrEnum):
@@ -42,7 +42,7 @@ class StopController:
 
     def __init__(self) -> None:
         self.state = StopState.OPEN
-        self.moves: Moves = Counter()
+        self.moves: MoveCounts = Counter()
         self.skip_checkpoint = False
         self.cause: str | None = None
         self.request: Request | None = None

@@ -177,5 +177,5 @@ class Turn(Generic[T]):
         return f"<Turn {self.number}, {self.phase}, {len(self.items)} items>"
 
 
-Moves: TypeAlias = Counter[tuple[str, str]]
+MoveCounts: TypeAlias = Counter[tuple[str, str]]
 """Which arrows of a drawn machine were taken, and how often."""

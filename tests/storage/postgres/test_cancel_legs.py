@@ -86,7 +86,7 @@ def lose_pushes(url: str) -> None:
 async def stops(there: Worker, managed: ManagedRun) -> None:
     cancelled = await there.cancel(managed.id)
     assert (cancelled.outcome, cancelled.durable) == ("stopped", True)
-    assert {"askId", "touched", "orphans", "usage", "stoppedAt"} == set(cancelled.told)
+    assert {"askId", "touched", "orphans", "usage", "stoppedAt"} == set(cancelled.receipt_fields)
     assert (await over(managed)).outcome == "cancelled"
 
 

@@ -184,10 +184,10 @@ class RpcConnection:
         if error is None:
             future.set_result(frame.get("result"))
         else:
-            told: Json = cast("Json", error) if isinstance(error, dict) else {}
-            code = told.get("code")
+            fields: Json = cast("Json", error) if isinstance(error, dict) else {}
+            code = fields.get("code")
             future.set_exception(
-                RpcError(code if isinstance(code, int) else INTERNAL_ERROR, str(told.get("message", error)))
+                RpcError(code if isinstance(code, int) else INTERNAL_ERROR, str(fields.get("message", error)))
             )
 
     def _start(self, id: RequestId, method: str, params: object) -> None:

@@ -27,7 +27,7 @@ class FrameDescriptors:
 def take_over_stdio() -> FrameDescriptors:
     """Before anything of the app is imported: an import may print."""
     sys.stdout.flush()
-    taken = FrameDescriptors(os.dup(0), os.dup(1))
+    descriptors = FrameDescriptors(os.dup(0), os.dup(1))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
@@ -35,10 +35,10 @@ def take_over_stdio() -> FrameDescriptors:
     printed: TextIO = sys.stdout
     if isinstance(printed, io.TextIOWrapper):
         printed.reconfigure(line_buffering=True)  # what is printed appears among the log lines, in order
-    return taken
+    return descriptors
 
 
-async def open_streams(taken: FrameDescriptors) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def open_streams(descriptors: FrameDescriptors) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Raises `ValueError` for a file: the loop can wait for pipes, sockets and terminals only.
 
     Cancellation: the descriptors stay open.
@@ -46,8 +46,8 @@ async def open_streams(taken: FrameDescriptors) -> tuple[asyncio.StreamReader, a
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=LONGEST_FRAME)
     protocol = asyncio.StreamReaderProtocol(reader)
-    await loop.connect_read_pipe(lambda: protocol, os.fdopen(taken.reading, "rb", buffering=0))
+    await loop.connect_read_pipe(lambda: protocol, os.fdopen(descriptors.reading, "rb", buffering=0))
     # Its own reader is never fed: this protocol only knows when the pipe is full.
     flow = asyncio.StreamReaderProtocol(asyncio.StreamReader())
-    transport, _ = await loop.connect_write_pipe(lambda: flow, os.fdopen(taken.writing, "wb", buffering=0))
+    transport, _ = await loop.connect_write_pipe(lambda: flow, os.fdopen(descriptors.writing, "wb", buffering=0))
     return reader, asyncio.StreamWriter(transport, flow, None, loop)

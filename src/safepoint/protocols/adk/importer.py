@@ -84,7 +84,7 @@ def _part(number: int, part: WirePart, role: Role) -> Part | None:
         if given.name is None:
             raise BadImport(f"Session initialization event {number} has a function response without a name.")
         return ToolResult(
-            given.id, given.name, _told(given.response), "failed" if _is_error(given.response) else "finished"
+            given.id, given.name, _response_text(given.response), "failed" if _is_error(given.response) else "finished"
         )
     if part.function_call is not None:
         if role == "user":
@@ -103,7 +103,7 @@ def _is_error(response: object) -> bool:
     return isinstance(response, Mapping) and "error" in response
 
 
-def _told(response: object) -> str:
+def _response_text(response: object) -> str:
     """Never blank, because no provider takes a blank result."""
     match response:
         case {"result": str(text)} | {"error": str(text)} if text.strip():

@@ -126,9 +126,9 @@ def read_frame(text: str | None, limits: FrameLimits) -> LiveRequest:
     """Raises `BadFrame`, with what was wrong."""
     if text is None:
         raise BadFrame("BAD_FRAME", "a binary frame: send text frames, each a LiveRequest as JSON")
-    flaw = find_problem(text.encode(), depth=limits.json_depth, values=limits.json_values)
-    if flaw is not None:
-        raise BadFrame("BAD_FRAME", flaw.text)
+    problem = find_problem(text.encode(), depth=limits.json_depth, values=limits.json_values)
+    if problem is not None:
+        raise BadFrame("BAD_FRAME", problem.text)
     try:
         found = LiveRequest.model_validate_json(text)
     except ValidationError as error:

@@ -52,8 +52,8 @@ def with_tools(agent: AnyAgent, tools: Sequence[FrontEndTool]) -> AnyAgent:
     if not isinstance(agent, Agent):
         raise ValueError("tools: this agent is made of several, which share no tools: send an empty list")
     plain: Agent[Any, Any] = agent  # Any: as above  # pyright: ignore[reportUnknownVariableType]  # of any kind
-    own: list[BaseTool] = [tool for tool in plain.tools.values() if tool is not plain.output_tool]
-    return plain.for_run({"tools": [*own, *map(RemoteCall, tools)]})
+    tools_here: list[BaseTool] = [tool for tool in plain.tools.values() if tool is not plain.output_tool]
+    return plain.for_run({"tools": [*tools_here, *map(RemoteCall, tools)]})
 
 
 def lend_tools(manager: RunManager, key: SessionKey, body: RunAgentInput) -> None:

@@ -26,7 +26,7 @@ from safepoint.serving.managed_run import ManagedRun
 from safepoint.serving.principal import Principal
 from safepoint.serving.run_lookup import RunLookup
 from safepoint.serving.run_manager import RunManager
-from safepoint.serving.shared_state import own
+from safepoint.serving.shared_state import session_part
 from safepoint.serving.submission import Answer, Idempotency, NothingToAnswer, OnDisconnect, Submission
 from safepoint.sessions.dispatch import IfBusy
 from safepoint.storage.run_records import RunRecord
@@ -164,7 +164,7 @@ def _denial(kind: str) -> bool | str:
 async def _state(manager: RunManager, key: SessionKey) -> Json:
     """Cancellation: nothing has changed."""
     try:
-        return own((await manager.view(key)).state)
+        return session_part((await manager.view(key)).state)
     except SessionNotFound:
         return {}
 
@@ -175,7 +175,7 @@ async def _state_delta(manager: RunManager, key: SessionKey, body: RunAgentInput
     changed: Json = {}
     given: object = body.state
     if isinstance(given, dict):
-        changed = {name: value for name, value in own(cast(Json, given)).items() if now.get(name) != value}
+        changed = {name: value for name, value in session_part(cast(Json, given)).items() if now.get(name) != value}
     lent: Json = {}
     if body.context:
         lent["context"] = [each.model_dump() for each in body.context]

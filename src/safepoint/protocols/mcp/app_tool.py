@@ -50,7 +50,7 @@ class Arguments(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Task:
     key: SessionKey
     submission: Submission
     new: bool
@@ -91,10 +91,10 @@ class AppTool:
                 return result_of(managed)
             if is_modern(session):
                 return input_required(managed.run.result.questions, managed.id)
-            going_on = await self._elicited(exchange, managed)
-            if going_on is None:
+            resumed = await self._elicited(exchange, managed)
+            if resumed is None:
                 return result_of(managed)
-            managed = going_on
+            managed = resumed
 
     async def _elicited(self, exchange: Exchange, managed: ManagedRun) -> ManagedRun | None:
         """The run that goes on with what a person has answered. Cancellation: the pause is cleared; it is cancelled."""
@@ -124,7 +124,7 @@ class AppTool:
             return waiting(key, record.run_id, questions)
         return await self._finish(exchange, await exchange.submit(key, _answering(answers), new=False))
 
-    def _read(self, exchange: Exchange, params: CallToolRequestParams) -> _Wanted:
+    def _read(self, exchange: Exchange, params: CallToolRequestParams) -> _Task:
         """Raises `BadId`, `NotFound`, and ValueError with what to write instead."""
         try:
             given = Arguments.model_validate(params.arguments or {})
@@ -138,10 +138,10 @@ class AppTool:
                 raise ValueError("task: write at least one word")
             prompt, if_busy = (Text(given.task),), _if_busy(params)
             submission = Submission(prompt, on_disconnect="detach", if_busy=if_busy)
-            return _Wanted(key, submission, new=given.session is None)
+            return _Task(key, submission, new=given.session is None)
         if given.session is None or not given.answers:
             raise ValueError("answers: write the session that asked, and an answer for each id of its questions")
-        return _Wanted(key, _answering(tuple(Answer(*each) for each in given.answers.items())), new=False)
+        return _Task(key, _answering(tuple(Answer(*each) for each in given.answers.items())), new=False)
 
 
 def _answering(answers: tuple[Answer, ...]) -> Submission:

@@ -37,7 +37,7 @@ async def serve_stdio(manager: RunManager) -> None:
     server = build(manager, requests)
     sweeper = LeaseSweeper(manager)
     await sweeper.start()
-    leaving = _Leaving(manager, requests)
+    leaving = _SignalHandler(manager, requests)
     leaving.on(signal.SIGTERM, signal.SIGINT)
     try:
         async with stdio_server() as (received, sent):
@@ -50,7 +50,7 @@ async def serve_stdio(manager: RunManager) -> None:
                     await manager.storage.aclose()
 
 
-class _Leaving:
+class _SignalHandler:
     """What a signal does. A thread of the SDK reads stdin and can't be cancelled: so the process is left, not ended."""
 
     def __init__(self, manager: RunManager, requests: Requests) -> None:
@@ -61,9 +61,9 @@ class _Leaving:
     def on(self, *signals: signal.Signals) -> None:
         for each in signals:
             if signal.getsignal(each) is not signal.SIG_IGN:
-                asyncio.get_running_loop().add_signal_handler(each, self._told)
+                asyncio.get_running_loop().add_signal_handler(each, self._on_signal)
 
-    def _told(self) -> None:
+    def _on_signal(self) -> None:
         if self._task is None:
             self._task = asyncio.create_task(self._leave(), name="safepoint: leave")
         else:

@@ -82,8 +82,14 @@ def checked(data: bytes, content_type: str) -> RunRequest:
         return RunRequest.model_validate(value, from_attributes=True)  # so does FastAPI, and says so
     except json.JSONDecodeError as error:
         place, why = ("body", error.pos), {"error": error.msg}
-        flaw = {"type": "json_invalid", "loc": place, "msg": "JSON decode error", "input": dict[str, str](), "ctx": why}
-        raise RequestValidationError([flaw]) from error
+        detail = {
+            "type": "json_invalid",
+            "loc": place,
+            "msg": "JSON decode error",
+            "input": dict[str, str](),
+            "ctx": why,
+        }
+        raise RequestValidationError([detail]) from error
     except UnicodeDecodeError as error:
         raise HTTPException(400, "There was an error parsing the body") from error
     except ValidationError as error:

@@ -72,7 +72,7 @@ def _moved(detail: Detail, lease: Lease) -> Exception:
     )
 
 
-def _taken(detail: Detail, lease: Lease) -> Exception:
+def _taken_over(detail: Detail, lease: Lease) -> Exception:
     id = unescape(detail["run"])
     if not detail["known"]:
         return RecordMoved(f"there is no run {id}")
@@ -101,7 +101,7 @@ _REFUSALS: dict[str, Callable[[Detail, Lease], Exception]] = {
     "SPNOR": _about(RecordMoved, "there is no run {}"),
     "SPBSY": _busy,
     "SPMOV": _moved,
-    "SPTKN": _taken,
+    "SPTKN": _taken_over,
     "SPFST": _first,
     "SPKEY": lambda detail, lease: KeyTaken(
         f"the idempotency key {unescape(detail['key'])!r} belongs to another request"

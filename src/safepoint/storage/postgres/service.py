@@ -50,10 +50,10 @@ class Service:
     _connections: Connections
     _renewal: asyncio.Task[None]
 
-    def __init__(self, options: ServiceOptions, lease: Lease, own: WorkerLease) -> None:
+    def __init__(self, options: ServiceOptions, lease: Lease, worker_lease: WorkerLease) -> None:
         self._options = options
         self._lease = lease
-        self._own = own
+        self._worker_lease = worker_lease
         self._tasks: set[asyncio.Task[Any]] = set()  # Any: of every result
         self._started = False
 
@@ -63,7 +63,7 @@ class Service:
         self._database = Database(
             self._connections, options.schema, deadline=options.deadline, patience=options.patience
         )
-        self._writer = Writer(self._database, self._lease, self._own)
+        self._writer = Writer(self._database, self._lease, self._worker_lease)
         self.listener = Listener(options.listen_url, self._lease.worker, self._database)
         self._started = True
         self._renewal = self.begin(self._renew_for_ever)
@@ -109,45 +109,45 @@ class Service:
 
     async def _renew_for_ever(self) -> None:
         """By real time. A renewal that fails is tried again soon: the lease runs on."""
-        every = self._own.renew_every
+        every = self._worker_lease.renew_every
         until_tidy = _TIDY_EVERY
         while True:
             await asyncio.sleep(every)
-            if self._own.begun:
+            if self._worker_lease.begun:
                 with suppress(StoreError, psycopg.Error):
                     await self._renew(every)
             self.listener.wake_all()  # the poll leg: every subscriber looks once in a while, in case a push was lost
             until_tidy -= every
-            if until_tidy <= 0 and self._own.begun:
+            if until_tidy <= 0 and self._worker_lease.begun:
                 until_tidy = _TIDY_EVERY
                 with suppress(StoreError, psycopg.Error):
                     await self._database.call("SELECT safepoint.tidy()", {}, patience=every)
 
     async def _renew(self, every: float) -> None:
-        sent = self._own.clock()
+        sent = self._worker_lease.clock()
         given = {
             "worker": escape(self._lease.worker),
             "process": str(self._lease.process),
-            "lease": self._own.seconds,
+            "lease": self._worker_lease.seconds,
         }
         sql = "SELECT safepoint.renew(%(worker)s, %(process)s, %(lease)s)"
         [(waiting,)] = await self._database.call(sql, given, patience=every)
-        self._own.renewed(sent)
+        self._worker_lease.renewed(sent)
         if waiting:
             self.listener.wake(WORKER)
 
     async def announce(self, info: str, draining: bool) -> None:
-        sent = self._own.clock()
+        sent = self._worker_lease.clock()
         given = {
             "worker": escape(self._lease.worker),
             "process": str(self._lease.process),
-            "lease": self._own.seconds,
+            "lease": self._worker_lease.seconds,
             "info": info,
             "draining": draining,
         }
         sql = "SELECT safepoint.announce(%(worker)s, %(process)s, %(lease)s, %(info)s, %(draining)s)"
         await self._database.call(sql, given)
-        self._own.renewed(sent)
+        self._worker_lease.renewed(sent)
 
     async def call(self, sql: str, given: Mapping[str, Any]) -> Rows:  # Any: as in `Fetch`
         return await self._database.call(sql, given)
@@ -158,16 +158,16 @@ class Service:
             async with asyncio.timeout(self._options.patience):
                 await self._writer.finish()
         await self.listener.aclose()
-        if self._own.begun:
+        if self._worker_lease.begun:
             with suppress(StoreError, psycopg.Error):
                 sql = "SELECT safepoint.retire_worker(%(worker)s)"
                 await self._database.call(sql, {"worker": escape(self._lease.worker)}, patience=_GOODBYE)
         self._database.closing = True
         self._renewal.cancel()
-        others = self._tasks - {asyncio.current_task()}
+        other_tasks = self._tasks - {asyncio.current_task()}
         await self._connections.aclose()
-        if others:
-            await asyncio.wait(others, timeout=_GOODBYE)
+        if other_tasks:
+            await asyncio.wait(other_tasks, timeout=_GOODBYE)
 
 
 def _names_of(query: Query[Any]) -> set[str] | None:  # Any: of every result

@@ -70,8 +70,8 @@ class UnitData:
 
     @property
     def locks(self) -> set[str]:
-        own = {"u:" + self.receipt} if self.written is None else set[str]()
-        return {name for name in self.names if not name.startswith("r:")} | own
+        receipts = {"u:" + self.receipt} if self.written is None else set[str]()
+        return {name for name in self.names if not name.startswith("r:")} | receipts
 
     def results(self, answers: list[Any] | None) -> tuple[Any, ...]:  # Any: of every statement
         """`answers`: None if the unit was written before."""
@@ -108,10 +108,10 @@ def _encode(statement: AnyStatement, unit: UnitData) -> tuple[Json, Decode]:
     raise ValueError(f"no operation of a storage: {statement!r}")
 
 
-def _session(unit: UnitData, session_id: str, *, told: bool = True) -> str:
+def _session(unit: UnitData, session_id: str, *, publish: bool = True) -> str:
     id = escape(session_id)
     unit.names.add("s:" + id)
-    if told:
+    if publish:
         unit.topics.add(topic("s", id))
     return id
 
@@ -158,7 +158,7 @@ def _of_sessions(statement: AnyStatement, unit: UnitData) -> tuple[Json, Decode]
         case op.ReleaseSession(session_id, claimant):
             return {"op": "release", "session": _session(unit, session_id), "claimant": escape(claimant)}, _nothing
         case op.AddLateResult(session_id, late):
-            return {"op": "late", "session": _session(unit, session_id, told=False), "late": _late(late)}, _nothing
+            return {"op": "late", "session": _session(unit, session_id, publish=False), "late": _late(late)}, _nothing
         case op.DeleteSession(session_id):
             return {"op": "delete", "session": _session(unit, session_id)}, _nothing
         case _:
@@ -181,7 +181,7 @@ def _of_runs(statement: AnyStatement, unit: UnitData) -> tuple[Json, Decode] | N
             unit.takes_ownership = True
             return {"op": "take", "run": _run(unit, run_id), "owner": escape(owner), "epoch": epoch}, read_record
         case op.TouchSession(session_id, at):
-            return {"op": "touch", "session": _session(unit, session_id, told=False), "at": at}, _nothing
+            return {"op": "touch", "session": _session(unit, session_id, publish=False), "at": at}, _nothing
         case op.ForgetRuns(session_id):
             return {"op": "forget_runs", "session": _session(unit, session_id)}, _nothing
         case _:
@@ -214,10 +214,10 @@ def _of_the_rest(statement: AnyStatement, unit: UnitData) -> tuple[Json, Decode]
         case op.ReadShared(places):
             return {"op": "read_shared", "places": [escape(place) for place in places]}, read_shared
         case op.AddNote(session_id, note):
-            data = {"op": "note", "session": _session(unit, session_id, told=False), "at": note.at}
+            data = {"op": "note", "session": _session(unit, session_id, publish=False), "at": note.at}
             return {**data, "body": json.dumps(dict(note.body))}, _nothing
         case op.ForgetNotes(session_id):
-            return {"op": "forget_notes", "session": _session(unit, session_id, told=False)}, _nothing
+            return {"op": "forget_notes", "session": _session(unit, session_id, publish=False)}, _nothing
         case op.OpenLoop(id, claimant):
             unit.takes_ownership = True
             return {"op": "open_loop", "loop": _loop(unit, id), "claimant": escape(claimant)}, _same

@@ -73,10 +73,10 @@ class WriteJob(Reply[Results]):
 class Writer:
     """On the loop of the storage's thread."""
 
-    def __init__(self, database: Database, lease: Lease, own: WorkerLease) -> None:
+    def __init__(self, database: Database, lease: Lease, worker_lease: WorkerLease) -> None:
         self._database = database
         self._lease = lease
-        self._own = own
+        self._worker_lease = worker_lease
         self._last: dict[str, WriteJob] = {}
         self._open: set[WriteJob] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -164,7 +164,7 @@ class Writer:
     # -- sending -------------------------------------------------------------------------------------------------------
 
     async def _send(self, batch: list[WriteJob]) -> list[Outcome]:
-        owns, sent = any(job.takes_ownership for job in batch), self._own.clock()
+        owns, sent = any(job.takes_ownership for job in batch), self._worker_lease.clock()
         try:
             outcomes = await self._try(batch)
         except psycopg.Error as error:
@@ -172,8 +172,8 @@ class Writer:
                 raise StoreError(f"the session store failed: {one_line(error)}") from error
             return [await self._answer(batch[0], code_of(error) or "", error.diag.message_detail, error)]
         self.transactions += 1
-        if owns and not self._own.begun:
-            self._own.renewed(sent)
+        if owns and not self._worker_lease.begun:
+            self._worker_lease.renewed(sent)
         return outcomes
 
     async def _try(self, batch: list[WriteJob]) -> list[Outcome]:
@@ -211,7 +211,7 @@ class Writer:
             "runs": sorted({run for unit in units for run in unit.runs}),
             "worker": escape(self._lease.worker),
             "process": str(self._lease.process),
-            "lease": self._own.seconds,
+            "lease": self._worker_lease.seconds,
         }
         [(answers,)] = await self._database.fetch_on(connection)(_COMMIT, given)
         return list(answers)

@@ -25,7 +25,7 @@ from safepoint.storage.run_records import (
     moved,
     must_wait,
     same_request,
-    taken,
+    take_over,
 )
 from safepoint.storage.sqlite.unit import Statements, Unit
 
@@ -51,15 +51,15 @@ def _accept(unit: Unit, accept: op.AcceptRun) -> RunRecord:
         known = _select(db, _BY_KEY, (record.session, record.key, accept.since))
         if known:
             raise AlreadyAccepted(same_request(known[0], record.digest))
-    others = _open_beside(db, record) if accept.only_first or record.state is RunState.LIVE else []
+    beside = _open_beside(db, record) if accept.only_first or record.state is RunState.LIVE else []
     if accept.only_first:
-        for other in others:
+        for other in beside:
             if is_in_line(other):
                 raise must_wait(record, other)
     if record.owner == unit.lease.worker:
         unit.register()
     _insert(db, record)
-    _leave_behind(db, others, record)
+    _leave_behind(db, beside, record)
     return record
 
 
@@ -75,7 +75,7 @@ def _take(unit: Unit, take: op.TakeRun) -> RunRecord:
     if take.owner == unit.lease.worker:
         unit.register()
     before = _known(unit.db, take.run_id)
-    record = taken(before, take.owner, take.epoch)
+    record = take_over(before, take.owner, take.epoch)
     _update(unit.db, before, record)
     return record
 
@@ -246,9 +246,9 @@ def _open_beside(db: sqlite3.Connection, record: RunRecord) -> list[RunRecord]:
     return _select(db, f"session = ? AND {_OPEN}", (record.session,))
 
 
-def _leave_behind(db: sqlite3.Connection, others: list[RunRecord], record: RunRecord) -> None:
+def _leave_behind(db: sqlite3.Connection, beside: list[RunRecord], record: RunRecord) -> None:
     """End those that end because it is live."""
-    for other in others:
+    for other in beside:
         if record.state is RunState.LIVE and is_left_behind(other, record):
             _update(db, other, left_behind(other))
 

@@ -126,10 +126,10 @@ class Writer:
 
     def _take(self) -> list[AnyJob]:
         waiting = self._waiting
-        taken = [waiting.popleft()]
-        while taken[0].in_transaction and len(taken) < _TOGETHER and waiting and waiting[0].in_transaction:
-            taken.append(waiting.popleft())
-        return taken
+        batch = [waiting.popleft()]
+        while batch[0].in_transaction and len(batch) < _TOGETHER and waiting and waiting[0].in_transaction:
+            batch.append(waiting.popleft())
+        return batch
 
     def _renew_lease(self) -> None:
         if not self._file.is_open:

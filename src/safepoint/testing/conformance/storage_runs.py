@@ -46,11 +46,11 @@ async def _moves(maker: StorageMaker) -> None:
 
 
 @RULES.rule("a record that was taken over is closed to its old owner", "raise its epoch in take(); refuse old epochs")
-async def _taken(maker: StorageMaker) -> None:
+async def _take_over(maker: StorageMaker) -> None:
     async with maker.opened() as storage:
         await storage.runs.accept(record(storage), since=0)
-        taken = await storage.runs.take("run_1", "1" * 32, epoch=0)
-        assert (taken.owner, taken.epoch) == ("1" * 32, 1), f"take gives {taken!r}"
+        moved = await storage.runs.take("run_1", "1" * 32, epoch=0)
+        assert (moved.owner, moved.epoch) == ("1" * 32, 1), f"take gives {moved!r}"
         await refused(RecordMoved, "a move by the old owner", storage.runs.move("run_1", RunState.ENDED, epoch=0))
         await refused(RecordMoved, "a second take", storage.runs.take("run_1", "2" * 32, epoch=0))
         await storage.runs.move("run_1", RunState.ENDED, epoch=1)
@@ -207,7 +207,7 @@ async def _orphans(maker: StorageMaker) -> None:
 
 
 @SHARED.rule("the runs of another open storage are no orphans", "keep workers and leases where all storages see them")
-async def _others(maker: StorageMaker) -> None:
+async def _other_runs(maker: StorageMaker) -> None:
     async with maker.opened() as storage, maker.reopened(storage) as other:
         assert storage.worker != other.worker, "two storages are one worker"
         await storage.runs.accept(record(storage), since=0)

@@ -26,7 +26,7 @@ async def _new(maker: StoreMaker) -> None:
 
 
 @RULES.rule("an id that is taken is refused", "raise SessionExists in create(), and leave what is there as it is")
-async def _taken(maker: StoreMaker) -> None:
+async def _take_over(maker: StoreMaker) -> None:
     async with maker.opened() as store:
         await store.create("s", {"first": 1})
         await refused(SessionExists, "a second create('s')", store.create("s", {"second": 2}))

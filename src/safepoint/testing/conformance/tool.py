@@ -95,12 +95,12 @@ def _watched(tool: BaseTool, values: list[object], cut: Cut | None, act: Callabl
 
 async def left_in_loop() -> list[str]:
     """Tasks and connections besides the calling one. Cancellation: only the check ends."""
-    loop, own = asyncio.get_running_loop(), asyncio.current_task()
+    loop, this_task = asyncio.get_running_loop(), asyncio.current_task()
     for _ in range(_SETTLING):
-        if asyncio.all_tasks() == {own}:
+        if asyncio.all_tasks() == {this_task}:
             break
         await asyncio.sleep(0)
-    left = [f"a task is left: {describe(task)}" for task in asyncio.all_tasks() if task is not own]
+    left = [f"a task is left: {describe(task)}" for task in asyncio.all_tasks() if task is not this_task]
     fds = loop.open_fds() if isinstance(loop, VirtualLoop) else []
     return left + [f"a connection is left: file descriptor {fd}" for fd in fds]
 
@@ -160,7 +160,7 @@ async def _schema(case: ToolCase) -> None:
 
 
 @RULES.rule("arguments that fit are taken as they are", "validate() returns them typed, and changes nothing in place")
-async def _taken(case: ToolCase) -> None:
+async def _interrupted(case: ToolCase) -> None:
     args = deepcopy(dict(case.args))
     try:
         case.make().validate(args)
