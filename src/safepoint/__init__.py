@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from safepoint._core.asks import Ask
 from safepoint._core.endings import Cancellation
 from safepoint._core.groups import CancelToken, GroupReceipt
+from safepoint._core.hold_receipts import HoldReceipt, HoldState
+from safepoint._core.holds import Held, Hold
 from safepoint._core.ladder import Ladder
 from safepoint._core.orphans import Orphan
 from safepoint._core.points import SafePoint
@@ -65,7 +67,11 @@ __all__ = [
     "Finished",
     "GroupReceipt",
     "Handoff",
+    "Held",
     "HistoryError",
+    "Hold",
+    "HoldReceipt",
+    "HoldState",
     "Hooks",
     "Image",
     "Ladder",

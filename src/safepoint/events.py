@@ -7,6 +7,8 @@ from safepoint.agent.event_json import from_json, to_json
 from safepoint.agent.events import (
     CancelRequested,
     Event,
+    HoldEnded,
+    HoldStarted,
     HookFailed,
     Lagged,
     ModelCallEnded,
@@ -25,6 +27,8 @@ from safepoint.agent.events import (
 __all__ = [
     "CancelRequested",
     "Event",
+    "HoldEnded",
+    "HoldStarted",
     "HookFailed",
     "Lagged",
     "ModelCallEnded",

@@ -82,6 +82,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {  # Any: of each field's own type
     "entry": entries,
     "ask": asks,
     "rung": st.sampled_from(Rung),
+    "reason": reasons,
+    "stopped": st.booleans(),
 }
 
 

@@ -25,6 +25,7 @@ from tests.injection import (
     callers,
     composed,
     corners,
+    holding,
     hooked,
     processes,
     resuming,
@@ -36,7 +37,20 @@ from tests.injection.parts import SlowStorage, SlowStore
 
 Scenario: TypeAlias = Callable[[], Coroutine[Any, Any, None]]  # Any: what a coroutine yields
 
-MODULES = (answers, tool_calls, hooked, asking, callers, resuming, composed, stored, corners, processes, turned)
+MODULES = (
+    answers,
+    tool_calls,
+    hooked,
+    asking,
+    holding,
+    callers,
+    resuming,
+    composed,
+    stored,
+    corners,
+    processes,
+    turned,
+)
 
 
 class Shelf:

@@ -25,7 +25,8 @@ Arrow: TypeAlias = tuple[str, str, str]
 DRAWN: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "node": {
         NodeState.NEW: (NodeState.LIVE,),
-        NodeState.LIVE: (NodeState.STOPPING, NodeState.SEALED),
+        NodeState.LIVE: (NodeState.HELD, NodeState.STOPPING, NodeState.SEALED),
+        NodeState.HELD: (NodeState.LIVE, NodeState.STOPPING),
         NodeState.STOPPING: (NodeState.SEALED,),
         NodeState.SEALED: (NodeState.ENDED,),
     },
@@ -55,6 +56,14 @@ DRAWN: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 # `tests/core/test_work.py` do.
 INSIDE_A_STEP: Final[frozenset[Arrow]] = frozenset(
     {("work", str(WorkState.WAITING), str(WorkState.STOPPING)), ("work", str(WorkState.WAITING), str(WorkState.ENDED))}
+)
+# The machines of stops hold nothing: `test_holds.py` does.
+BY_HOLDS: Final[frozenset[Arrow]] = frozenset(
+    {
+        ("node", str(NodeState.LIVE), str(NodeState.HELD)),
+        ("node", str(NodeState.HELD), str(NodeState.LIVE)),
+        ("node", str(NodeState.HELD), str(NodeState.STOPPING)),
+    }
 )
 FIRST: Final = {
     "node": str(NodeState.NEW),

@@ -16,7 +16,8 @@ from enum import Enum, auto
 from typing import NamedTuple, TypeAlias
 
 from safepoint._core.asks import Ask, Folded, Request, earlier, join, stronger_at
-from safepoint._core.points import BETWEEN, EVERYWHERE, NO_PLACES, Level, SafePoint
+from safepoint._core.holds import Hold, Released
+from safepoint._core.points import BOUNDARIES, EVERYWHERE, NO_PLACES, Level, SafePoint
 from safepoint._values import Value
 
 # Asks in the order in which they were made, and what they amount to together. Any of them can be taken out again.
@@ -121,7 +122,7 @@ class AskSequence:
 
     def covers(self, place: str) -> bool:
         """Whether one of them names this place."""
-        if place == BETWEEN:
+        if place in BOUNDARIES:
             return any(ask.at.covers(place) for ask in self.asks())
         return place not in NO_PLACES and bool(self._noted(place) or self._noted(EVERYWHERE))
 
@@ -142,7 +143,7 @@ class AskSequence:
 
     def _find(self, place: str | None) -> Iterable[Ask]:
         """Those that hit the place, whatever the time is."""
-        if place == BETWEEN:
+        if place in BOUNDARIES:
             return self.asks()
         places = () if place is None or place in NO_PLACES else (EVERYWHERE, place)
         return [ask for each in dict.fromkeys((*NO_PLACES, *places)) for ask in self._noted(each)]
@@ -241,7 +242,7 @@ class Mark(Enum):
     SEALED = auto()
 
 
-Entry: TypeAlias = Ask | Withdrawn | ActedOn | Mark
+Entry: TypeAlias = Ask | Withdrawn | ActedOn | Mark | Hold | Released
 
 
 _NONE = AskSequence()
@@ -282,6 +283,7 @@ class Standing:
         "_late",
         "answered",
         "engaged",
+        "holds",
         "length",
         "pressing",
         "request",
@@ -305,6 +307,8 @@ class Standing:
         self.sealed: bool = before is not None and before.sealed
         # The safe-point asks for which some node has stopped: no new work starts for them anywhere.
         self.engaged: frozenset[str] = before.engaged if before is not None else frozenset()
+        # The holds that stand. While a request stands too, they are void.
+        self.holds: tuple[Hold, ...] = before.holds if before is not None else ()
         self.request: Request | None = before.request if before is not None else None
         self.pressing: Request | None = before.pressing if before is not None else None
 
@@ -317,6 +321,10 @@ class Standing:
                 return self._taken_back(ask_id)
             case ActedOn(ask_ids):
                 return self._acted_on(ask_ids)
+            case Hold():
+                return self._held(entry)
+            case Released(hold_id):
+                return self._released(hold_id)
             case Mark.ANSWERED:
                 after = self._next()
                 after.answered = True
@@ -364,6 +372,21 @@ class Standing:
         else:
             after = self._next(self._asks.minus(place.place))
             after._fold(after._asks.amount())
+        return after
+
+    def _held(self, hold: Hold) -> Standing:
+        after = self._next()
+        if self.sealed:
+            self._facts.refused.setdefault(hold.id, self.length)
+        else:
+            after.holds = (*self.holds, hold)
+        return after
+
+    def _released(self, hold_id: str) -> Standing:
+        after = self._next()
+        if not self.sealed and any(hold.id == hold_id for hold in self.holds):
+            self._facts.withdrawn.setdefault(hold_id, self.length)
+            after.holds = tuple([hold for hold in self.holds if hold.id != hold_id])
         return after
 
     def _acted_on(self, ask_ids: frozenset[str]) -> Standing:

@@ -12,6 +12,8 @@ from typing import ClassVar, Final, final
 NAMED: Final = "point:"
 # No work is under way here, so it is a safe point for every request.
 BETWEEN: Final = "between_children"
+# Where a held run stands. It waits there, so it is a safe point for every request too.
+HELD: Final = "held"
 
 
 class Level(IntEnum):
@@ -96,7 +98,7 @@ class SafePoint:
         if self.level is not Level.SAFE or place in NO_PLACES:
             return False
         places = self._places if self._places is not None else self.places
-        return place == BETWEEN or place in places or EVERYWHERE in places
+        return place in BOUNDARIES or place in places or EVERYWHERE in places
 
     def __or__(self, other: SafePoint) -> SafePoint:
         if not isinstance(other, SafePoint):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
@@ -158,6 +160,8 @@ def _spell(place: str) -> str:
 
 
 EVERYWHERE: Final = "any"
+# Safe points for every request, whatever it names.
+BOUNDARIES: Final = frozenset({BETWEEN, HELD})
 # Up to this many places are merged at once.
 _FEW: Final = 32
 NO_PLACES: Final = frozenset({"now", "force"})

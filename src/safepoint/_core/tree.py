@@ -1,7 +1,10 @@
 """The tree of everything in a live run that can be stopped by itself, and how a request travels in it.
 
     NEW ──attach──▶ LIVE ──check / NOW──▶ STOPPING ──seal──▶ SEALED ──finish──▶ ENDED
-                      └─────────seal (ended by itself)─────────▲
+                     ││ ▲                   ▲                  ▲
+                     ││ └───go on───┐       │                  │
+                     │└───stay───▶ HELD ─check / NOW           │
+                     └─────────seal (ended by itself)──────────┘
 
 A node never stores a request: it reads its own log, takes what its parent hands down, and folds. So a late ask, a
 withdrawal or a deadline needs no bookkeeping, only a wake-up, and the log's order is the only truth. Asks that arrive
@@ -28,6 +31,8 @@ from safepoint._core.asklog import ActedOn, AskLog, Mark
 from safepoint._core.asks import Ask, Request, hand_down, join, make_ask, make_press
 from safepoint._core.clock import Clock, current_clock
 from safepoint._core.endings import Ending, Stop
+from safepoint._core.hold_receipts import HoldReceipt
+from safepoint._core.holds import Held, Hold, Released, Stay, make_hold
 from safepoint._core.latch import Latch
 from safepoint._core.points import UNWRITTEN, Level, SafePoint
 from safepoint._core.reasons import Reason
@@ -42,6 +47,7 @@ NodeKind: TypeAlias = Literal["run", "tool_call", "branch"]
 class NodeState(StrEnum):
     NEW = "new"
     LIVE = "live"
+    HELD = "held"
     STOPPING = "stopping"
     SEALED = "sealed"
     ENDED = "ended"
@@ -57,7 +63,8 @@ class Propagation(StrEnum):
 
 _MOVES: dict[NodeState, frozenset[NodeState]] = {
     NodeState.NEW: frozenset({NodeState.LIVE}),
-    NodeState.LIVE: frozenset({NodeState.STOPPING, NodeState.SEALED}),
+    NodeState.LIVE: frozenset({NodeState.HELD, NodeState.STOPPING, NodeState.SEALED}),
+    NodeState.HELD: frozenset({NodeState.LIVE, NodeState.STOPPING}),
     NodeState.STOPPING: frozenset({NodeState.SEALED}),
     NodeState.SEALED: frozenset({NodeState.ENDED}),
     NodeState.ENDED: frozenset(),
@@ -96,6 +103,9 @@ class Node:
     task: asyncio.Task[None] | None = None
     _loop: asyncio.AbstractEventLoop | None = None
     _timer: asyncio.TimerHandle | None = None
+    # The wait for a hold, while there is one; and the timer for the end of a hold's time.
+    stay: Stay | None = None
+    _hold_timer: asyncio.TimerHandle | None = None
     # One tuple, replaced whole, because other threads read it too.
     _last_handed: tuple[Request | None, Level, Request | None] = (None, Level.NONE, None)
     _wake_up: _WakeUp | None = None
@@ -150,6 +160,30 @@ class Node:
         self.log.append(ask)
         return Receipt(self, ask, reachable=self.wake())
 
+    def hold(
+        self,
+        at: SafePoint = SafePoint.ANY,
+        *,
+        within: float | None = None,
+        recursive: bool = False,
+        reason: str | Reason | None = None,
+    ) -> HoldReceipt:
+        """Ask this node to wait at a safe point. After `within` seconds the hold becomes a request to stop there."""
+        now, wall = self.clock.now(), self.clock.wall()
+        hold = make_hold(at, within=within, recursive=recursive, reason=reason, now=now, wall=wall)
+        self.log.append(hold)
+        return HoldReceipt(self, hold, reachable=self.wake())
+
+    def release(self, hold: Hold) -> bool:
+        """Release one hold of this node. False if it does not stand."""
+        if all(each.id != hold.id for each in self.log.standing().holds):
+            return False
+        self.log.append(Released(hold.id))
+        released = self.log.standing().was_withdrawn(hold.id)
+        self.wake()
+        hold.settled.set()
+        return released
+
     def wake(self) -> bool:
         """Have the loop read the log. False if the loop is closed and will never read it."""
         if self._loop is None:
@@ -178,7 +212,8 @@ class Node:
         """The fold of all asks that stand for this node, its own and those handed down."""
         return self.request_at(self.clock.now())
 
-    def _is_quiet(self) -> bool:
+    @property
+    def is_quiet(self) -> bool:
         """Whether this node and its ancestors were never asked anything. Then there is nothing to fold or decide."""
         node: Node | None = self
         while node is not None:
@@ -189,7 +224,7 @@ class Node:
 
     def request_at(self, now: float) -> Request | None:
         """`request`, for a decision that has read the clock."""
-        if self._is_quiet():
+        if self.is_quiet:
             return None
         return join(self.log.standing().request, self._inherited(now))
 
@@ -230,6 +265,33 @@ class Node:
         # A sub-agent's tool call stands for the sub-agent: asks to the call itself go on to the run inside.
         return self.log.standing().request if self.kind == "tool_call" else None
 
+    def holds_at(self, *places: str) -> tuple[Hold, ...]:
+        """The holds for which the node has to wait here; empty while any request to stop stands."""
+        return self._holds_at(places, self.clock.now()) if not self.is_quiet else ()
+
+    def _holds_at(self, places: tuple[str, ...], now: float) -> tuple[Hold, ...]:
+        if self.stop is not None or self.state in _NOT_LIVE:
+            return ()
+        holds = self._standing_holds(now)
+        return tuple([hold for hold in holds if any(hold.at.covers(place) for place in places)])
+
+    def _standing_holds(self, now: float) -> tuple[Hold, ...]:
+        """The holds for this node: its own, and those of its parent that reach it."""
+        if self.request_at(now) is not None:
+            return ()
+        own, parent = self.log.standing().holds, self.parent
+        if parent is None:
+            return own
+        return (*own, *(hold for hold in parent._standing_holds(now) if parent._lets_hold_through(hold, self)))
+
+    def _lets_hold_through(self, hold: Hold, child: Node) -> bool:
+        """As `_let_through`, for a hold."""
+        if self._propagation is Propagation.NOTHING:
+            return False
+        if self._propagation is Propagation.TO_CALLS:
+            return child.kind == "tool_call"
+        return hold.recursive or (self.kind == "tool_call" and hold in self.log.standing().holds)
+
     # -- deciding: plain functions in the loop's thread ----------------------------------------------------------------
 
     def attach(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
@@ -240,7 +302,7 @@ class Node:
         if self.parent is not None:
             self.parent.children.append(self)
         self._loop, self.clock = loop, clock
-        if not self._is_quiet():
+        if not self.is_quiet:
             self.evaluate()
 
     def evaluate(self) -> None:
@@ -257,6 +319,8 @@ class Node:
         if _level(pressing, now) > self.pushed:
             hard = pressing if acted_on and own_request is None else self._settled(pressing, self._pressing, None, now)
         self._arm(own_request, now)
+        if self.log.standing().holds:
+            self._arm_holds(now)
         self.on_change()  # the ask is published before anything it causes
         level = _level(hard, now)
         if hard is not None and level > self.pushed:
@@ -266,6 +330,8 @@ class Node:
             else:
                 self._stop_for(hard, None, now)
             self.on_push(level)
+        if self.stay is not None:
+            self._go_on(self.stay, now)
         for child in tuple(self.children):
             if child._loop is self._loop:
                 handed = self._handed_to(child, hard or self._pressing(now), now)
@@ -273,21 +339,63 @@ class Node:
             else:
                 child.wake()  # a thread tool started this run on a loop of its own
 
+    def stand(self, *places: str) -> Stay | None:
+        """The node stands at these places. The wait that begins here, or that has begun; None if nothing holds it."""
+        holds = self.holds_at(*places)
+        if holds and self.stay is None:
+            place = next(place for place in places if holds[0].at.covers(place))
+            self.stay = Stay(places, Held(self.path, place, self.clock.wall(), holds[0].reason))
+            self._move(NodeState.HELD)
+            _settle(holds)
+        return self.stay if holds else None
+
+    def _go_on(self, stay: Stay, now: float) -> None:
+        """End the wait, unless a hold still keeps the node there."""
+        holds = self._holds_at(stay.places, now)
+        _settle(holds)
+        if not holds:
+            self._leave(stay)
+
+    def _leave(self, stay: Stay) -> None:
+        self.stay = None
+        if self.state is NodeState.HELD:
+            self._move(NodeState.LIVE)
+        stay.over.set()
+
+    def _arm_holds(self, now: float) -> None:
+        """Arm one timer for the next hold whose time will be up."""
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
+        left = [hold.deadline for hold in self.log.standing().holds if hold.deadline is not None]
+        if coming := [deadline for deadline in left if deadline > now]:
+            self._hold_timer = self.clock.call_at(min(coming), self._time_is_up)
+        if len(coming) < len(left) and self.log.standing().request is None:
+            self._lapse(now)
+
+    def _time_is_up(self) -> None:
+        self._lapse(self.clock.now())
+
+    def _lapse(self, now: float) -> None:
+        """Holds whose time is up become requests to stop."""
+        for hold in self.log.standing().holds:
+            if hold.deadline is not None and hold.deadline <= now:
+                self.take(hold.lapsed())
+
     def check_safe_point(self, place: str) -> Stop | None:
         """The node stands at this place. If a request hits it, the node is stopping from now on."""
-        if self.stop is None and not self._is_quiet():
+        if self.stop is None and not self.is_quiet:
             self._commit(place, self.clock.now())
         return self.stop
 
     def check_stop(self) -> Stop | None:
         """Stop the node for NOW and FORCE only, including one that was recorded but not yet handed down."""
-        if self.stop is None and not self._is_quiet():
+        if self.stop is None and not self.is_quiet:
             self._commit(None, self.clock.now())
         return self.stop
 
     def may_start(self) -> bool:
         """Whether a piece of work may start: not once NOW or FORCE is recorded, even if that was after the answer."""
-        if self.stop is None and self._is_quiet():
+        if self.stop is None and self.is_quiet:
             return True
         now = self.clock.now()
         if self.stop is None:
@@ -308,7 +416,7 @@ class Node:
 
     def _answer(self, now: float) -> Stop | None:
         self.log.append(Mark.ANSWERED)
-        if self.stop is None and not self._is_quiet():
+        if self.stop is None and not self.is_quiet:
             self._commit(None, now)
         self.answered = self.stop is None
         return self.stop
@@ -316,9 +424,12 @@ class Node:
     def seal(self) -> None:
         """From now on the node takes no asks and writes nothing."""
         self.log.append(Mark.SEALED)
+        if self.stay is not None:  # a task that a tool left behind waits there
+            self._leave(self.stay)
         self._move(NodeState.SEALED)
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._hold_timer):
+            if timer is not None:
+                timer.cancel()
 
     def finish(self, ending: Ending) -> None:
         """Everything is recorded: wake the waiters."""
@@ -447,6 +558,12 @@ class Node:
 
 def _level(request: Request | None, now: float) -> Level:
     return request.level(now) if request is not None else Level.NONE
+
+
+def _settle(holds: tuple[Hold, ...]) -> None:
+    """A node waits for them: tell those who wait for that."""
+    for hold in holds:
+        hold.settled.set()
 
 
 def _ignore(_level: Level) -> None:

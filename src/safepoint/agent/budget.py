@@ -110,6 +110,22 @@ class Meter:
         # Moved back by the time that the runs before it took, which counts as well.
         self._began = record.supervisor.clock.now()
         self._timers = self._arm()
+        # How many runs that it counts are held now, and since when.
+        self._suspended = 0
+        self._held_since = 0.0
+
+    def suspend(self) -> None:
+        """The run is held: the time that it waits is not its own."""
+        self.close()
+        self._suspended += 1
+        if self._suspended == 1:
+            self._held_since = self._record.supervisor.clock.now()
+
+    def go_on(self) -> None:
+        self._suspended -= 1
+        if self._suspended == 0 and not self._record.closed:
+            self._began += self._record.supervisor.clock.now() - self._held_since
+            self._timers = self._arm()
 
     def _arm(self) -> list[asyncio.TimerHandle]:
         clock, limit = self._record.supervisor.clock, self._budget.limit("seconds")

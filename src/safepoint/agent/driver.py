@@ -181,8 +181,11 @@ class Driver(BaseDriver[OwnStep]):
                 return failed
             if self.runner.has_hooks("after_model"):
                 await self.runner.run_hooks("after_model", record.messages[-1])
-        if isinstance(next_step, RunTools) and self._node.check_safe_point("after_model") is not None:
-            return Close(StopReason.CANCELLED)
+        if isinstance(next_step, RunTools):
+            if not self._node.is_quiet:
+                await self.runner.stand("after_model")
+            if self._node.check_safe_point("after_model") is not None:
+                return Close(StopReason.CANCELLED)
         return next_step
 
     async def _prepare(self) -> ModelRequest:
@@ -325,14 +328,20 @@ class Driver(BaseDriver[OwnStep]):
 
     async def _run_tools(self, batch: ToolBatch) -> Step:
         self.runner.has_waited = False
-        while not batch.advance():
-            await self.runner.wait()
+        while True:
+            while not batch.advance():
+                await self.runner.wait()
+            if self._record.held_back is None:
+                break
+            await self.runner.stand(self._record.held_back)
         # The safe point is decided in the step that ends the batch: if the loop turned in between, an ask that comes
         # later would take the place of the one that the run has stopped for. The run still stands there when the loop
         # has turned, so a message that a tool pushed takes effect before the next model call.
         step = self._after_batch(batch)
         if isinstance(step, CallModel):
             await self.runner.give_way()
+            if batch.is_made_here and not self._node.is_quiet:
+                await self.runner.stand("after_tool", "after_tools")
             if self._stops_after(batch):
                 return Close(StopReason.CANCELLED)
         return step

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from safepoint._core.asks import Ask
 from safepoint._core.endings import Cancellation
 from safepoint._core.ladder import Rung
+from safepoint._core.reasons import Reason
 from safepoint._values import Value
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.usage import Usage
@@ -95,6 +96,20 @@ class CancelRequested(EventOrigin, frozen=True, kw_only=True, tag="cancel_reques
     ask: Ask
 
 
+class HoldStarted(EventOrigin, frozen=True, kw_only=True, tag="hold_started"):
+    """A run, or a tool at a point of its own, waits at this place until it is released or stopped."""
+
+    place: str
+    reason: Reason
+
+
+class HoldEnded(EventOrigin, frozen=True, kw_only=True, tag="hold_ended"):
+    """It waits no longer: it goes on, or it is `stopped` there."""
+
+    place: str
+    stopped: bool
+
+
 class RungReached(EventOrigin, frozen=True, kw_only=True, tag="rung_reached"):
     """A piece of work climbed a rung of the ladder. `call_id`: the id of the tool call, if the work is one."""
 
@@ -134,6 +149,8 @@ Event: TypeAlias = (
     | ToolOutputStreamed
     | ToolCallEnded
     | CancelRequested
+    | HoldStarted
+    | HoldEnded
     | RungReached
     | HookFailed
     | Lagged

@@ -19,6 +19,8 @@ from msgspec.structs import replace
 
 from safepoint._core.caller_cancellation import outlast, outlive
 from safepoint._core.groups import CancelToken
+from safepoint._core.hold_receipts import HoldReceipt
+from safepoint._core.holds import Held
 from safepoint._core.ladder import Ladder
 from safepoint._core.points import UNWRITTEN, Level, SafePoint, check_point
 from safepoint._core.reasons import Reason, Source
@@ -201,6 +203,35 @@ class Run(Generic[DepsT, OutT]):
         above = _run_above(self.node.parent) if self._task is None else None
         if above is not None:  # a sub-agent: only the run that it is part of waits for it
             above.interrupt(error)
+
+    def hold(
+        self,
+        at: SafePoint = SafePoint.ANY,
+        *,
+        within: float | None = None,
+        recursive: bool = False,
+        reason: str | Reason | None = None,
+    ) -> HoldReceipt:
+        """Let the run wait at a safe point, without ending: its id, tools' local state and connections stay.
+
+        `run.resume()` lets it go on, a cancel ends the hold, and after `within` seconds the run stops there, with a
+        checkpoint. Safe wherever `cancel` is.
+        """
+        return self.node.hold(at, within=within, recursive=recursive, reason=reason)
+
+    def resume(self) -> bool:
+        """Let a held run go on: release all holds except those of a policy, which whoever holds the receipt releases.
+
+        False if there was none. Safe wherever `cancel` is.
+        """
+        holds = [hold for hold in self.node.log.standing().holds if hold.reason.source is not Source.POLICY]
+        return [self.node.release(hold) for hold in holds].count(True) > 0
+
+    @property
+    def held(self) -> tuple[Held, ...]:
+        """What waits for a hold now: the run itself, tools at points of their own, runs inside it. Empty if none."""
+        stays = [node.stay for node in self.node.walk()]
+        return tuple([stay.told for stay in stays if stay is not None])
 
     def steer(self, message: Prompt) -> SteerReceipt:
         """Add a message before the next model call, without stopping any work. Safe from any thread.
@@ -470,7 +501,7 @@ def parent_of(parent: Run[Any, Any] | Inherit | None) -> Node | None:  # Any: a 
     if not isinstance(parent, Run | Inherit):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
         raise ValueError(f"parent={parent!r}: write parent=run, or parent=None to detach it")
     node = parent.node if isinstance(parent, Run) else current_node.get()
-    if node is not None and node.state in (NodeState.LIVE, NodeState.STOPPING):
+    if node is not None and node.state in (NodeState.LIVE, NodeState.HELD, NodeState.STOPPING):
         return node
     if isinstance(parent, Run):
         raise UsageError(f"parent={parent!r} is not live, so nothing can be a part of it: write parent=None")

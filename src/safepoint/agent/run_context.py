@@ -43,6 +43,9 @@ _EventT = TypeVar("_EventT", bound=EventOrigin)
 class RunContext:
     """The facts of one run."""
 
+    # The place because of which queued calls do not start now: a hold stands there.
+    held_back: str | None = None
+
     def __init__(
         self,
         run: Run[Any, Any],

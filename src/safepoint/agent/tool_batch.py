@@ -37,10 +37,15 @@ class ToolBatch:
         self._running = [call for call in self._running if not call.harvest()]
         if len(self._running) < before and (self._running or self._queued):
             self._record.node.check_safe_point("after_tool")
+        heeds_holds = not self._record.node.is_quiet
+        if heeds_holds:
+            self._look_for_hold(ended=len(self._running) < before)
         begun: list[BatchedCall] = []
         for call in self._queued:
             if not self._has_room():
                 break
+            if heeds_holds and self._is_held_back(call):
+                continue
             for meter in self._record.meters() if self._record.node.stop is None else ():
                 meter.calling(call.call)
             if self._may_start(call):
@@ -97,6 +102,21 @@ class ToolBatch:
             tuple(Touched(call.path, call.call.name, call.entry.state) for call in self.calls),
             tuple(call.call.name for call in self.calls if call.entry.state is LedgerState.NOT_STARTED),
         )
+
+    def _look_for_hold(self, *, ended: bool) -> None:
+        """Whether queued calls wait. `ended`: a call has just ended, so the run stands after a tool."""
+        record, node = self._record, self._record.node
+        if record.held_back is not None and not node.holds_at(record.held_back):
+            record.held_back = None
+        if ended and self._queued and node.holds_at("after_tool"):
+            record.held_back = "after_tool"
+
+    def _is_held_back(self, call: BatchedCall) -> bool:
+        """Whether a hold keeps this call in the queue."""
+        record = self._record
+        if record.held_back is None and not call.mild and record.node.holds_at("before_effect"):
+            record.held_back = "before_effect"
+        return record.held_back == "after_tool" or (record.held_back is not None and not call.mild)
 
     def _may_start(self, call: BatchedCall) -> bool:
         node = self._record.node

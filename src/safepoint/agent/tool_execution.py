@@ -18,6 +18,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from safepoint._core.endings import Ending, Touched
+from safepoint._core.holds import Stay
 from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Rung, WorkKind
 from safepoint._core.points import NAMED, Level
 from safepoint._core.reasons import Reason, Source
@@ -26,7 +27,15 @@ from safepoint._core.tree import Node
 from safepoint._core.work import Abandoned, Cut, Failed, NeverRan, Returned, Work
 from safepoint.agent.call_hooks import Allowed, CallHooks, Unanswered, decide
 from safepoint.agent.checkpoint import Checkpoint, Question
-from safepoint.agent.events import HookFailed, RungReached, ToolCallEnded, ToolCallStarted, ToolOutputStreamed
+from safepoint.agent.events import (
+    HoldEnded,
+    HoldStarted,
+    HookFailed,
+    RungReached,
+    ToolCallEnded,
+    ToolCallStarted,
+    ToolOutputStreamed,
+)
 from safepoint.agent.hooks import Deny, Replace, words_unwrapped
 from safepoint.agent.journal import Called, Fact
 from safepoint.agent.ledger import LedgerEntry
@@ -102,7 +111,7 @@ class ToolExecution:
         )
         self.work.on_rung = self._tell_rung
         self.work.may_start = self._may_start
-        self._context.bind(self.work, self._tell, self._remember)
+        self._context.bind(self.work, self)
         self.node.on_push = self._push
 
     def start(self) -> None:
@@ -196,7 +205,7 @@ class ToolExecution:
         async with asyncio.timeout(self.ladder.task if is_run and self._being_stopped() else None):
             await self._make_durable()
 
-    async def _remember(self) -> None:
+    async def remember(self) -> None:
         """Store the state that the call has saved. Cancellation: as above."""
         if not self._late():  # an ended run writes nothing
             await self._make_durable()
@@ -236,10 +245,13 @@ class ToolExecution:
         self._settle(LedgerState.RUNNING, started_at=clock.wall())
         self._record.emit(ToolCallStarted, path=self.node.path, call=self._call)
         describe(self.tool.spec)
-        seconds = self.tool.options.timeout
-        if seconds is not None:
-            why = Reason(f"timed out after {seconds:g} s", Source.DEADLINE)
-            self._timeout = clock.call_at(clock.now() + seconds, lambda: self.node.cancel(reason=why))
+        if self.tool.options.timeout is not None:
+            self._arm_timeout(self.tool.options.timeout)
+
+    def _arm_timeout(self, seconds: float) -> None:
+        clock = self._record.supervisor.clock
+        why = Reason(f"timed out after {self.tool.options.timeout:g} s", Source.DEADLINE)
+        self._timeout = clock.call_at(clock.now() + seconds, lambda: self.node.cancel(reason=why))
 
     def _record_value(self, value: object) -> None:
         if issubclass(type(value), RunResult):  # isinstance would ask the value for its class, and it may raise
@@ -284,9 +296,24 @@ class ToolExecution:
         if self._leave_by is not None and force:
             self._arm_leaving(min(self._leave_by.when(), self.node.clock.now() + self.ladder.kill))
 
-    def _tell(self, text: str) -> None:
+    def tell(self, text: str) -> None:
         if text and not self.work.ended:
             self._record.emit(ToolOutputStreamed, call_id=self._call.id, text=clean(text))
+
+    def held(self, stay: Stay) -> None:
+        """The tool waits at a point of its own: its time limit waits with it."""
+        clock, path, place = self._record.supervisor.clock, self.node.path, stay.told.place
+        left = self._timeout.when() - clock.now() if self._timeout is not None else None
+        if self._timeout is not None:
+            self._timeout.cancel()
+        self._record.emit(HoldStarted, path=path, place=place, reason=stay.told.reason)
+
+        def go_on() -> None:
+            if left is not None and not self.work.ended:
+                self._arm_timeout(left)
+            self._record.emit(HoldEnded, path=path, place=place, stopped=self.node.request() is not None)
+
+        stay.over.when_set(go_on)
 
     def _tell_rung(self, rung: Rung) -> None:
         self._record.emit(RungReached, path=self.node.path, name=self._call.name, rung=rung, call_id=self._call.id)

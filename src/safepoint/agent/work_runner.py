@@ -19,12 +19,13 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from safepoint._core.asks import Ask
+from safepoint._core.holds import Stay
 from safepoint._core.ladder import Rung
-from safepoint._core.points import Level, SafePoint
+from safepoint._core.points import HELD, Level, SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.work import Abandoned, Cut, Failed, NeverRan, Work, WorkResult
 from safepoint.agent.checkpoint import OpenCall, Question
-from safepoint.agent.events import CancelRequested, HookFailed, RungReached
+from safepoint.agent.events import CancelRequested, HoldEnded, HoldStarted, HookFailed, RungReached
 from safepoint.agent.hooks import (
     hook_failure,
     in_context,
@@ -107,6 +108,24 @@ class WorkRunner:
 
     def _cancelled(self) -> None:
         self._node.cancel(SafePoint.NOW, reason=Reason("the task of the run was cancelled", Source.CALLER))
+
+    async def stand(self, *places: str) -> None:
+        """The run stands at these places: wait here for as long as it is held. Cancellation: as in `wait`."""
+        node, record = self._node, self._record
+        stay = node.stand(*places)
+        while stay is not None:
+            for meter in record.meters():
+                meter.suspend()
+            record.emit(HoldStarted, place=stay.told.place, reason=stay.told.reason)
+            stay.over.when_set(record.wakeup.ring)
+            while not stay.over.is_set:
+                await self.wait()
+            for meter in record.meters():
+                meter.go_on()
+            # Every request that ended the hold stops the run here: nothing is under way.
+            stopped = (node.check_safe_point(stay.told.place) or node.check_safe_point(HELD)) is not None
+            record.emit(HoldEnded, place=stay.told.place, stopped=stopped)
+            stay = node.stand(*places)
 
     async def perform(self, make: Callable[[], Awaitable[T]], name: str, *, owed: bool = False) -> WorkResult[T]:
         """Do one piece of work, unless NOW or FORCE stands already. `owed`: it is part of the run's own record.
@@ -224,6 +243,8 @@ class WorkRunner:
 
     def _changed(self) -> None:
         """The node read its log: announce new asks. The effects of an ask wake the run by themselves."""
+        if self._record.held_back is not None:
+            self._record.wakeup.ring()
         asks, self._announced = self._node.log.asks_from(self._announced, most=ANNOUNCED_AT_ONCE)
         for ask in asks:
             if ask.id not in self._announced_ahead:
@@ -296,8 +317,20 @@ class WorkRunner:
         context = ToolContext(
             deps=record.deps, run=record.run, call_id="", node=node, ladder=record.ladder, memory=memory
         )
-        context.bind(self.work, None)
+        context.bind(self.work, self)
         return context
+
+    def tell(self, text: str) -> None:
+        """Nothing: a hook is no call."""
+
+    async def remember(self) -> None:
+        """Nothing: what a hook has saved is in the checkpoint. Cancellation: it never waits."""
+
+    def held(self, stay: Stay) -> None:
+        """A hook waits at a point of its own."""
+        place, record = stay.told.place, self._record
+        record.emit(HoldStarted, place=place, reason=stay.told.reason)
+        stay.over.when_set(lambda: record.emit(HoldEnded, place=place, stopped=self._node.request() is not None))
 
     def _keep(self, name: str, error: BaseException) -> None:
         """A hook leaves: its saved state or its question goes into the checkpoint."""

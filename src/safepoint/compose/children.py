@@ -48,6 +48,7 @@ class ChildGroup:
         for child in self.children:
             child.harvest()
         self._heed_failure()
+        self._look_for_hold()
         for child in self.children:
             if child.queued and self._has_room() and self._may_start():
                 child.start()
@@ -76,9 +77,15 @@ class ChildGroup:
             elif child.running:
                 child.run.node.cancel(SafePoint.ANY, recursive=True, reason=why)
 
+    def _look_for_hold(self) -> None:
+        """Whether queued children wait: the composite stands between two of them."""
+        record, node = self._record, self._record.node
+        moved = any(child.over for child in self.children) and any(child.queued for child in self.children)
+        record.held_back = BETWEEN if moved and node.holds_at(BETWEEN) else None
+
     def _may_start(self) -> bool:
         node = self._record.node
-        if self._record.broken is not None or self._has_failed:
+        if self._record.broken is not None or self._has_failed or self._record.held_back is not None:
             return False
         if any(child.over for child in self.children):
             return node.check_safe_point(BETWEEN) is None

@@ -96,9 +96,12 @@ class CompositeDriver(BaseDriver[OwnStep]):
             case Plan():
                 return await self._plan()
             case RunGroup(group):
-                while not group.advance():
-                    await self.runner.wait()
-                return self._after_group(group)
+                while True:
+                    while not group.advance():
+                        await self.runner.wait()
+                    if self._record.held_back is None:
+                        return self._after_group(group)
+                    await self.runner.stand(self._record.held_back)
             case _:
                 assert_never(step)
 
@@ -108,6 +111,8 @@ class CompositeDriver(BaseDriver[OwnStep]):
         progress = Progress(tuple(self._record.messages), self._children.ended())
         outcome = await self.runner.perform(partial(_asked, self._agent, progress), "plan")
         if isinstance(outcome, Returned):
+            if isinstance(outcome.value, RunChildren) and self._children.has_moved:
+                await self.runner.stand(BETWEEN)
             return self._moved(outcome.value)
         if self._node.check_stop() is not None:
             return Close(StopReason.CANCELLED)

@@ -6,17 +6,19 @@ run, so that `tools` does not import `agent`.
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, Protocol
 
 from typing_extensions import TypeVar  # TypeVar defaults; pydantic brings it along
 
+from safepoint._core.holds import Stay
 from safepoint._core.ladder import Ladder, Rung
-from safepoint._core.points import NAMED, Level, SafePoint
+from safepoint._core.points import HELD, NAMED, Level, SafePoint
 from safepoint._core.tree import Node
 from safepoint._core.work import Work, WorkState
 from safepoint.errors import AskPerson, StopTool, UsageError
@@ -25,6 +27,22 @@ from safepoint.tools.call_state import CallState
 DepsT = TypeVar("DepsT", default=None)
 
 _TOLD_TO_STOP = frozenset({Rung.CANCEL, Rung.FLAG, Rung.ASK, Rung.TERM, Rung.KILL})
+
+
+class CallOwner(Protocol):
+    """What a context needs of the call, or of the hook, that it is made for."""
+
+    def tell(self, text: str) -> None:
+        """Show progress."""
+        ...
+
+    async def remember(self) -> None:
+        """Store the call's state, if there is a journal. Cancellation: it is written whole or not."""
+        ...
+
+    def held(self, stay: Stay) -> None:
+        """The call waits at a point of its own, until the stay is over."""
+        ...
 
 
 class CallContext(Generic[DepsT]):
@@ -51,34 +69,32 @@ class CallContext(Generic[DepsT]):
         self._ladder = ladder
         self._asked = 0
         self._work: Work[object] | None = None
-        self._tell: Callable[[str], None] | None = None
-        self._save: Callable[[], Awaitable[None]] | None = None
+        self._owner: CallOwner | None = None
 
     @property
     def work(self) -> Work[object]:
         assert self._work is not None, "the context is bound before the tool's first line"
         return self._work
 
-    def bind(
-        self,
-        work: Work[object],
-        tell: Callable[[str], None] | None,
-        save: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        """`save` makes the call's state outlive the process, if there is a journal."""
-        self._work, self._tell, self._save = work, tell, save
+    def bind(self, work: Work[object], owner: CallOwner) -> None:
+        self._work, self._owner = work, owner
+
+    @property
+    def owner(self) -> CallOwner:
+        assert self._owner is not None, "as above"
+        return self._owner
 
     def tell(self, text: str) -> None:
         """Show progress to the readers of the run's events, as `ToolOutputStreamed`. Never waits.
 
         The model does not see it.
         """
-        if self._tell is None:
+        if not self.call_id:
             raise UsageError("ctx.tell(…) shows what a tool call has done, and a hook is no call: log it instead")
         if self.node.runs_in_this_thread():
-            self._tell(text)
+            self.owner.tell(text)
         else:
-            self.node.call_soon(partial(self._tell, text))
+            self.node.call_soon(partial(self.owner.tell, text))
 
     @property
     def cancel_requested(self) -> bool:
@@ -94,23 +110,36 @@ class CallContext(Generic[DepsT]):
     async def safe_point(self, name: str, save: object = None) -> None:
         """A place where this tool can stop without losing anything; if an ask for it stands, the tool ends here.
 
-        `save` is kept for the call that continues it. Cancellation: as for any await; the point itself does not wait.
+        If the run is held at this point, the tool waits here until it is released. `save` is kept for the call that
+        continues it. Cancellation: a held tool stops here and loses nothing; the point itself does not wait.
         """
         if not self.node.runs_in_this_thread():
             raise UsageError("safe_point() is for the run's own event loop: write ctx.safe_point_sync(…) in a thread")
         self._stop_at(name, save)
+        while (stay := self._stand(name)) is not None:
+            try:
+                await stay.over.wait()
+            except asyncio.CancelledError:
+                if not self.cancel_requested:
+                    raise
+                raise StopTool(name, save) from None
+            self._stop_at(name, save, held=True)
 
     def safe_point_sync(self, name: str, save: object = None) -> None:
         """`safe_point` for a tool that runs in a thread: the loop decides, and this thread waits for the decision."""
         decided: concurrent.futures.Future[None] = concurrent.futures.Future()
 
-        def decide() -> None:
+        def decide(*, held: bool = False) -> None:
             try:
-                self._stop_at(name, save)
+                self._stop_at(name, save, held=held)
             except StopTool as stop:
                 decided.set_exception(stop)
             else:
-                decided.set_result(None)
+                stay = self._stand(name)
+                if stay is None:
+                    decided.set_result(None)
+                else:
+                    stay.over.when_set(lambda: self.node.call_soon(partial(decide, held=True)))
 
         if self.node.runs_in_this_thread():
             raise UsageError("safe_point_sync() is for threads: write `await ctx.safe_point(…)` here")
@@ -118,12 +147,22 @@ class CallContext(Generic[DepsT]):
             raise StopTool(name, save)  # the event loop is closed: no run waits for this tool any more
         decided.result()
 
-    def _stop_at(self, name: str, save: object) -> None:
+    def _stop_at(self, name: str, save: object, *, held: bool = False) -> None:
+        """`held`: it has waited here, so every request stops it here."""
         SafePoint.named(name)  # refuses an empty name
         if self.work.state is WorkState.ENDED:
             return  # a task left over from an ended call, which takes no asks
-        if self.work.state is WorkState.ABANDONED or self.node.check_safe_point(NAMED + name) is not None:
+        stop = self.node.check_safe_point(NAMED + name) or (self.node.check_safe_point(HELD) if held else None)
+        if self.work.state is WorkState.ABANDONED or stop is not None:
             raise StopTool(name, save)
+
+    def _stand(self, name: str) -> Stay | None:
+        """The wait for a hold, if one stands for this point. Tasks of one tool may share it."""
+        began = self.node.stay is None
+        stay = self.node.stand(NAMED + name)
+        if stay is not None and began:
+            self.owner.held(stay)
+        return stay
 
     @property
     def saved(self) -> Any:  # Any: the tool's own value
@@ -153,8 +192,7 @@ class CallContext(Generic[DepsT]):
         if key not in self.memory.once:
             value = function()
             self.memory.once[key] = await value if inspect.isawaitable(value) else value
-            if self._save is not None:
-                await self._save()
+            await self.owner.remember()
         return self.memory.once[key]
 
     def shield(self, max_seconds: float) -> Shield:

@@ -1,0 +1,53 @@
+"""Runs that are held, and go on, are stopped, or run out of time; tools and composites held in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+
+from safepoint import SafePoint, Sequential
+from safepoint.testing import call, say
+from tests.injection.parts import A_MOMENT, A_WHILE, agent, look, pages, post
+from tests.injection.tool_calls import three_deep
+
+
+async def held_and_released() -> None:
+    async with agent(call("look"), say("done"), tools=[look]).start("go") as run:
+        receipt = run.hold(reason="a look")
+        await receipt.wait()
+        await asyncio.sleep(A_WHILE)
+        run.resume()
+
+
+async def held_and_stopped() -> None:
+    async with agent([call("post"), call("look")], say("done"), tools=[post, look], max_parallel_tools=1).start(
+        "go"
+    ) as run:
+        await run.hold(SafePoint.AFTER_TOOL).wait()
+        await run.cancel(SafePoint.AFTER_TOOLS).wait()
+
+
+async def held_until_its_time_is_up() -> None:
+    async with agent(call("look"), say("done"), tools=[look]).start("go") as run:
+        await run.hold(SafePoint.AFTER_TOOLS, within=A_MOMENT).wait()
+
+
+async def a_tool_is_held_at_its_own_point() -> None:
+    async with agent(call("pages"), say("done"), tools=[pages]).start("go") as run:
+        receipt = run.hold(SafePoint.named("page"))
+        await receipt.wait()
+        await asyncio.sleep(A_MOMENT)
+        receipt.release()
+
+
+async def a_run_inside_is_held() -> None:
+    async with three_deep().start("go") as run:
+        receipt = run.hold(recursive=True)
+        await receipt.wait()
+        receipt.release()
+
+
+async def a_composite_is_held() -> None:
+    first, second = agent(say("one"), name="first"), agent(say("two"), name="second")
+    async with Sequential("both", first).then(second).start("go") as run:
+        await run.hold().wait()
+        run.resume()
