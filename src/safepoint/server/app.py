@@ -33,6 +33,7 @@ from safepoint.server.readiness import Readiness
 from safepoint.server.routes import (
     apps,
     cancel,
+    chats,
     live,
     metrics,
     not_implemented,
@@ -166,7 +167,7 @@ def create_app(
     # Middleware is made with the first request; what is wrong with it shall be known before.
     check_exposed("allowed_hosts", config, keys, exposed=bool(config.allowed_hosts))
     app.router.routes.extend(runs.routes.routes)  # the busiest first, and not a router away
-    for part in (apps, cancel, resume, sessions, run_status, live, page, metrics, not_implemented):
+    for part in (apps, cancel, chats, resume, sessions, run_status, live, page, metrics, not_implemented):
         app.include_router(part.routes)
     for routes in PROTOCOLS:
         app.include_router(routes)

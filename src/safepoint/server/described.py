@@ -253,6 +253,7 @@ class Holding(_Answer):
     path: str
     rung: str | Absent = None
     seconds: float | Absent = None
+    seconds_left: float | Absent = None
     stack: str | Absent = None
 
 
@@ -265,6 +266,86 @@ class Why(_Answer):
     asked: list[str] | Absent = None
     holding: list[Holding] | Absent = None
     reason: str | Absent = None
+
+
+class NodeAsk(_Answer):
+    """A request to stop: which node it reached, where that is to stop, and who asked."""
+
+    path: str
+    at: list[str]
+    reason: StopReason
+    id: str | Absent = None
+    time: float | Absent = None
+
+
+class NodeRung(_Answer):
+    rung: str
+    at: float
+
+
+class TreeNode(_Answer):
+    """An agent or a call. `model`: when its model calls began and ended. Times: in seconds since 1970."""
+
+    path: str
+    name: str
+    kind: Literal["agent", "tool"]
+    state: str
+    call_id: str | Absent = None
+    arguments: dict[str, str] | Absent = None
+    effect: str | Absent = None
+    work: str | Absent = None
+    started_at: float | Absent = None
+    ended_at: float | Absent = None
+    step: int | Absent = None
+    retries: int | Absent = None
+    still_running: bool | Absent = None
+    error: str | Absent = None
+    model: list[list[float | None]] | Absent = None
+    rungs: list[NodeRung] | Absent = None
+
+
+class Tree(_Answer):
+    """`now`: the server's clock. `orphans`: the paths of what was let go, if the run is over."""
+
+    run: Run
+    now: float
+    nodes: list[TreeNode]
+    asks: list[NodeAsk]
+    holding: list[Holding]
+    asked: list[str] | Absent = None
+    usage: Usage | Absent = None
+    orphans: list[str] | Absent = None
+
+
+class PreviewedCall(_Answer):
+    """`seconds`: how long its stop may take at most; absent for a call that runs to its own end."""
+
+    path: str
+    name: str
+    call_id: str
+    effect: str
+    work: str
+    fate: str
+    seconds: float | Absent = None
+    remote: bool | Absent = None
+
+
+class Previewed(_Answer):
+    """`seconds`: how long the stop may take at most; absent if it waits for work without a limit."""
+
+    run_id: str
+    at: list[str]
+    calls: list[PreviewedCall]
+    seconds: float | Absent = None
+
+
+class Chat(_Answer):
+    """A session by its first words. `lastRun`: its newest run."""
+
+    session_id: str
+    title: str
+    updated_at: float
+    last_run: Run | Absent = None
 
 
 class Steered(_Answer):

@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 from pydantic import Field, StrictBool, field_validator, model_validator
 
 from safepoint._core.points import Level, SafePoint
+from safepoint.agent.resume import OnUnknown
 from safepoint.protocols.adk.requests import Content, Seconds, State, Strict, without_internals
 from safepoint.serving.cancel_requests import StopRequest
 from safepoint.serving.ids import SessionKey
@@ -17,16 +18,34 @@ from safepoint.serving.ids import SessionKey
 Patience = Annotated[float, Field(ge=0, le=60, allow_inf_nan=False, strict=True)]
 
 
-class CancelRequest(Strict):
-    """The body of every cancel; all of it may be left out."""
+class PreviewRequest(Strict):
+    """Which stop is meant; all of it may be left out."""
 
     at: str | Annotated[list[str], Field(max_length=20)] = "now"
-    within_seconds: Seconds | None = None
     recursive: StrictBool = False
+    node: str | None = None
+
+    @field_validator("at")
+    @classmethod
+    def _known(cls, at: str | list[str]) -> str | list[str]:
+        SafePoint.parse(*([at] if isinstance(at, str) else at))
+        return at
+
+    @property
+    def safe_point(self) -> SafePoint:
+        return SafePoint.parse(*([self.at] if isinstance(self.at, str) else self.at))
+
+    def request(self) -> StopRequest:
+        return StopRequest(self.safe_point, recursive=self.recursive, node=self.node)
+
+
+class CancelRequest(PreviewRequest):
+    """The body of every cancel; all of it may be left out."""
+
+    within_seconds: Seconds | None = None
     reason: Annotated[str, Field(max_length=500)] | None = None
     wait_seconds: Patience = 5.0
     run_id: str | None = None
-    node: str | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -36,22 +55,15 @@ class CancelRequest(Strict):
             return given
         return {name: value for name, value in cast("State", given).items() if name not in ("source", "by")}
 
-    @field_validator("at")
-    @classmethod
-    def _known(cls, at: str | list[str]) -> str | list[str]:
-        SafePoint.parse(*([at] if isinstance(at, str) else at))
-        return at
-
     @model_validator(mode="after")
     def _can_be_asked(self) -> CancelRequest:
         """Refused here, because the process that owns the run reads a stored request, and could refuse nothing."""
-        if self.within_seconds is not None and self.request().at.level is not Level.SAFE:
+        if self.within_seconds is not None and self.safe_point.level is not Level.SAFE:
             raise ValueError(f"withinSeconds is for a safe point, and {self.at} is immediate already: leave it out")
         return self
 
     def request(self) -> StopRequest:
-        at = SafePoint.parse(*([self.at] if isinstance(self.at, str) else self.at))
-        return StopRequest(at, self.within_seconds, self.recursive, self.node, self.wait_seconds)
+        return StopRequest(self.safe_point, self.within_seconds, self.recursive, self.node, self.wait_seconds)
 
 
 class CancelMany(CancelRequest):
@@ -81,11 +93,15 @@ class SteerRequest(Strict):
 
 
 class ResumeRequest(Strict):
-    """How a stopped run goes on: with answers by the id of their question, or with a message, or as it was."""
+    """How a stopped run goes on: with answers by the id of their question, or with a message, or as it was.
+
+    `on_unknown`: whether the model is told of calls with an unknown outcome, a person is asked, or they run again.
+    """
 
     new_message: Content | None = None
     answers: State | None = None
     custom_metadata: State | None = None
+    on_unknown: OnUnknown = "tell"
 
     @property
     def metadata(self) -> State | None:

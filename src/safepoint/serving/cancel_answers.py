@@ -36,6 +36,8 @@ def orphan_json(orphan: Orphan) -> Json:
 def holding_json(holding: Holding) -> Json:
     """What holds a stopping run."""
     found: Json = {"name": holding.name, "path": holding.path, "seconds": holding.seconds, "stack": holding.stack}
+    if holding.seconds_left is not None:
+        found["secondsLeft"] = round(holding.seconds_left, 3)
     return found if holding.rung is None else {**found, "rung": str(holding.rung)}
 
 

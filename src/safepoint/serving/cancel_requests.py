@@ -33,21 +33,25 @@ def new_ask_id() -> str:
 
 def encode_ask(request: StopRequest, reason: Reason, ask_id: str | None = None) -> Mapping[str, Any]:  # Any: JSON
     """`ask_id`: of the ask that was made of the run itself, by which it can be withdrawn."""
-    asked = {
+    return {"id": ask_id, "request": request_json(request), "reason": reason_json(reason)}
+
+
+def request_json(request: StopRequest) -> dict[str, Any]:  # Any: JSON
+    return {
         "at": sorted(request.at.places),
         "withinSeconds": request.within_seconds,
         "recursive": request.recursive,
         "node": request.node,
     }
-    return {"id": ask_id, "request": asked, "reason": reason_json(reason)}
 
 
 def decode_ask(stored: StoredCancelRequest) -> tuple[StopRequest, Reason]:
     """A request that cannot be read any more still means: stop."""
-    return _decode(stored.ask.get("request", {})), reason_of(stored.ask.get("reason"))
+    return decode_request(stored.ask.get("request", {})), reason_of(stored.ask.get("reason"))
 
 
-def _decode(asked: Mapping[str, Any]) -> StopRequest:  # Any: JSON
+def decode_request(asked: Mapping[str, Any]) -> StopRequest:  # Any: JSON
+    """The inverse of `request_json`."""
     try:
         at: str | list[str] = asked.get("at", "now")
         point = SafePoint.parse(*([at] if isinstance(at, str) else at))

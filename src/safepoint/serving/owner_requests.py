@@ -2,6 +2,8 @@
 
     withdraw   take an ask back
     why        what holds the run
+    tree       its agents and calls
+    preview    what a stop would do to each call
     steer      say something to it
 
 They travel as requests to cancel do: a row, a push where the storage pushes, and a look now and then. The asker deletes
@@ -22,10 +24,12 @@ from safepoint.agent.steering import SteerOutcome
 from safepoint.errors import SafepointError, StoreError
 from safepoint.history.parts import UserPart
 from safepoint.serving.cancel_answers import Json, holding_json
+from safepoint.serving.cancel_requests import StopRequest, decode_request
 from safepoint.serving.cancel_service import withdraw
 from safepoint.serving.managed_run import ManagedRun
 from safepoint.serving.principal import NotFound
 from safepoint.serving.run_manager import RunManager
+from safepoint.serving.run_tree import live_tree, preview_json
 from safepoint.serving.submission import Submission
 from safepoint.storage.run_records import RunRecord, StoredCancelRequest
 
@@ -45,6 +49,8 @@ class Question(StrEnum):
 
     WITHDRAW = "withdraw"
     WHY = "why"
+    TREE = "tree"
+    PREVIEW = "preview"
     STEER = "steer"
 
 
@@ -124,6 +130,10 @@ async def answer_owner_request(manager: RunManager, managed: ManagedRun, stored:
                 answer = {"done": False}
         case Question.WHY:
             answer = what_holds(managed)
+        case Question.TREE:
+            answer = live_tree(managed, stacks=True)
+        case Question.PREVIEW:
+            answer = previewed(managed, decode_request(given))
         case Question.STEER:
             prompt = Submission.from_json(given["message"]).prompt or ()
             answer = {"outcome": await steer_here(managed, prompt, float(given["waitSeconds"]))}
@@ -138,6 +148,19 @@ def what_holds(managed: ManagedRun) -> Json:
     request, holding = managed.run.node.request(), managed.run.why_not_stopped()
     asked = sorted(request.at.places) if request is not None else []
     return {"asked": asked, "holding": [holding_json(each) for each in holding]}
+
+
+def previewed(managed: ManagedRun, request: StopRequest) -> Json:
+    """What such a stop would do now; of a node, what it would do to that and to what is below it."""
+    found = preview_json(managed.run.preview_cancel(request.at, recursive=request.recursive))
+    if request.node is not None:
+        below = f"{request.node}/"
+        found["calls"] = [call for call in found["calls"] if f"{call['path']}/".startswith(below)]
+        bounds = [call.get("seconds") for call in found["calls"]]
+        found.pop("seconds", None)
+        if None not in bounds:
+            found["seconds"] = max(bounds, default=0.0)
+    return found
 
 
 async def steer_here(managed: ManagedRun, prompt: Sequence[UserPart], wait_seconds: float) -> str:

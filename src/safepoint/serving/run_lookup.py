@@ -65,7 +65,7 @@ class RunLookup:
         if managed is not None:
             return managed
         record = (await self.record(who, run_id))[1]  # not there if its session was deleted, here or elsewhere
-        return self._as_known_here(record) or record
+        return self.as_known_here(record) or record
 
     async def runs(self, who: Principal, wanted: RunQuery) -> list[tuple[Cursor, ManagedRun | RunRecord]]:
         """All that are open, and one more of the others than a page has: what `run` would find, and where it is.
@@ -78,7 +78,7 @@ class RunLookup:
         live = {run.id: run for run in self._manager.live() if who.owns(run.key.user)}
         keys = {id: key for id, record in records.items() if (key := SessionKey.parse(record.session)) is not None}
         mine = [records[id] for id, key in keys.items() if who.owns(key.user)]
-        known = [(each.cursor, live.get(each.run_id) or self._as_known_here(each) or each) for each in mine]
+        known = [(each.cursor, live.get(each.run_id) or self.as_known_here(each) or each) for each in mine]
         return [*known, *((Cursor(run.accepted_at, id), run) for id, run in live.items() if id not in records)]
 
     async def _over(self, who: Principal, wanted: RunQuery) -> list[RunRecord]:
@@ -89,8 +89,11 @@ class RunLookup:
         more = partial(self._manager.storage.runs.over, after=wanted.after, limit=wanted.limit + 1)
         return [record for prefix in prefixes for record in await more(prefix=prefix)]
 
-    def _as_known_here(self, record: RunRecord) -> ManagedRun | None:
-        """This process knows more of its own runs; but another may have ended a pause, or have the run by now."""
+    def as_known_here(self, record: RunRecord) -> ManagedRun | None:
+        """The run itself, if this process has it and knows more of it than its record does.
+
+        Another process may have ended a pause, or have the run by now.
+        """
         managed = self._manager.runs.get(record.run_id)
         return None if managed is None or managed.paused or managed.epoch != record.epoch else managed
 

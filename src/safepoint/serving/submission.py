@@ -16,7 +16,7 @@ from safepoint._core.ladder import Ladder
 from safepoint._values import Value
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.checkpoint import Checkpoint
-from safepoint.agent.resume import Resume
+from safepoint.agent.resume import OnUnknown, Resume
 from safepoint.errors import SafepointError
 from safepoint.history.json_codec import decode_message, encode_message
 from safepoint.history.parts import File, Image, Message, Prompt, Text, UserPart
@@ -80,7 +80,7 @@ class Submission(Value, frozen=True):
 
     `continues`: the run whose turn goes on. `seen_in`: the id of the event in which the client saw the call that it
     answers. `state_delta`: changes of the session's state that come with it. `metadata`: shown again on every event of
-    the turn.
+    the turn. `on_unknown`: what a resumed run does about calls whose outcome is unknown.
     """
 
     prompt: tuple[UserPart, ...] | None = None
@@ -92,6 +92,7 @@ class Submission(Value, frozen=True):
     on_disconnect: OnDisconnect = "cancel"
     if_busy: IfBusy = "reject"
     idempotency: Idempotency | None = None
+    on_unknown: OnUnknown = "tell"
 
     @property
     def is_new_turn(self) -> bool:
@@ -109,6 +110,7 @@ class Submission(Value, frozen=True):
             "seenIn": self.seen_in,
             "stateDelta": self.state_delta,
             "customMetadata": self.metadata,
+            "onUnknown": None if self.on_unknown == "tell" else self.on_unknown,
         }
         return found | {name: value for name, value in optional.items() if value is not None}
 
@@ -127,6 +129,7 @@ class Submission(Value, frozen=True):
             stored.get("stateDelta"),
             stored.get("customMetadata"),
             if_busy=stored.get("ifBusy", "reject"),
+            on_unknown=stored.get("onUnknown", "tell"),
         )
 
 
@@ -148,10 +151,7 @@ def start(
     prompt = list(submission.prompt or ())
     if submission.is_new_turn:
         return Start(agent.start(prompt, session=session, ladder=ladder), prompt, continued=False)
-    if submission.answers:
-        resume = _answered(session, submission)
-    else:
-        resume = _resumed(session, prompt or None, submission.continues)
+    resume = _answered(session, submission) if submission.answers else _resumed(session, prompt or None, submission)
     return Start(agent.start(checkpoint=resume, session=session, ladder=ladder), "", continued=True)
 
 
@@ -166,14 +166,14 @@ def _stopped(session: Session, continues: str | None) -> Checkpoint:
     return checkpoint
 
 
-def _resumed(session: Session, message: list[UserPart] | None, continues: str | None) -> Resume:
+def _resumed(session: Session, message: list[UserPart] | None, submission: Submission) -> Resume:
     """The stopped run as it was, or with words added. Raises `NothingToAnswer`."""
-    checkpoint = _stopped(session, continues)
+    checkpoint = _stopped(session, submission.continues)
     if checkpoint.questions:
         calls = [call_of(question.id) for question in checkpoint.questions]
         named = ", ".join(map(repr, calls))
         raise AnswerMissing(f"the run waits for an answer: send one for {named}", calls)
-    return Resume(checkpoint, message)
+    return Resume(checkpoint, message, on_unknown=submission.on_unknown)
 
 
 def _answered(session: Session, submission: Submission) -> Resume:
@@ -190,7 +190,7 @@ def _answered(session: Session, submission: Submission) -> Resume:
             raise NotInThatEvent(f"the event {seen_in!r} has no call {answer.id!r}")
         values |= dict.fromkeys(of_call, answer.value)
     assert checkpoint is not None
-    return Resume(checkpoint, answers=values)
+    return Resume(checkpoint, answers=values, on_unknown=submission.on_unknown)
 
 
 def _events_of(session: Session, call_id: str) -> set[str]:

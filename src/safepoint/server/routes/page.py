@@ -1,4 +1,4 @@
-"""The page: one HTML file, one module and one style sheet; and the API as a page. Nothing of it is from elsewhere."""
+"""The page: HTML, a style sheet and modules; and the API as a page. Nothing of it is from elsewhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import html
 from functools import cache
 from pathlib import Path
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import HTMLResponse, Response
 
 from safepoint.protocols.http import Who
@@ -14,6 +14,8 @@ from safepoint.server.api_docs import api_page
 from safepoint.server.headers import page_headers
 
 _FOLDER = Path(__file__).parents[1] / "page"
+_TYPES = {".js": "text/javascript", ".css": "text/css"}
+_FILES = frozenset(file.name for file in _FOLDER.iterdir() if file.suffix in _TYPES)
 _USER = 'data-user=""'  # whose page it is; empty: the viewer may choose
 
 routes = APIRouter(include_in_schema=False)
@@ -31,14 +33,11 @@ async def api(who: Who, request: Request) -> HTMLResponse:
     return HTMLResponse(shown, headers=page_headers(shown))
 
 
-@routes.get("/page/page.js")
-async def module(who: Who) -> Response:
-    return Response(_read("page.js"), media_type="text/javascript", headers=page_headers())
-
-
-@routes.get("/page/page.css")
-async def style(who: Who) -> Response:
-    return Response(_read("page.css"), media_type="text/css", headers=page_headers())
+@routes.get("/page/{name}")
+async def file(who: Who, name: str) -> Response:
+    if name not in _FILES:
+        raise HTTPException(404, f"No such file of the page: {name[:80]}")
+    return Response(_read(name), media_type=_TYPES[Path(name).suffix], headers=page_headers())
 
 
 @cache

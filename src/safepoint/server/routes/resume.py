@@ -48,6 +48,7 @@ async def resume(manager: Manager, who: Who, run: str, body: ResumeRequest | Non
         last.origin,
         metadata=given.metadata,
         on_disconnect="detach",
+        on_unknown=given.on_unknown,
     )
     try:
         submitted = await manager.submit(who, key, submission)

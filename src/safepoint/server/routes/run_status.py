@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from safepoint.errors import SessionNotFound
 from safepoint.protocols.adk import WIRE
 from safepoint.protocols.adk.events import Json
 from safepoint.protocols.event_stream import EventStream
@@ -12,12 +15,24 @@ from safepoint.protocols.http import Manager, Who
 from safepoint.server import described
 from safepoint.server.openapi import answers, by_name, errors, streams
 from safepoint.server.pagination import RunPage
-from safepoint.server.requests import SteerRequest
+from safepoint.server.requests import PreviewRequest, SteerRequest
 from safepoint.server.serializers import record_json, run_json, without_nulls
 from safepoint.serving.cancel_answers import without_stack
+from safepoint.serving.cancel_requests import reason_of, request_json
+from safepoint.serving.ids import SessionKey
 from safepoint.serving.managed_run import ManagedRun
-from safepoint.serving.owner_requests import OwnerSilent, Question, ask_owner, steer_elsewhere, steer_here, what_holds
+from safepoint.serving.owner_requests import (
+    OwnerSilent,
+    Question,
+    ask_owner,
+    previewed,
+    steer_elsewhere,
+    steer_here,
+    what_holds,
+)
 from safepoint.serving.run_lookup import RunLookup
+from safepoint.serving.run_manager import RunManager
+from safepoint.serving.run_tree import live_tree, stored_tree
 from safepoint.serving.submission import Submission
 from safepoint.storage.run_records import RunRecord, RunState
 
@@ -72,6 +87,46 @@ async def why(manager: Manager, who: Who, run: str) -> Json:
     if answer["holding"] and not who.admin:
         answer["holding"] = [without_stack(each) for each in answer["holding"]]
     return without_nulls(answer)
+
+
+@routes.get("/runs/{run}/tree", response_model=None, responses=answers(described.Tree))
+async def tree(manager: Manager, who: Who, run: str) -> Json:
+    """Agents and calls with their times and states, the asks to stop them, and what holds a stop."""
+    found = await RunLookup(manager).run(who, run)
+    shown = _shown(found)
+    if isinstance(found, ManagedRun):
+        answer = live_tree(found, stacks=who.admin)
+    elif found.state in _UNDER_WAY and (owned := await ask_owner(manager, run, Question.TREE)) is not None:
+        answer = {**owned, "holding": [each if who.admin else without_stack(each) for each in owned["holding"]]}
+    else:
+        answer = await _stored_tree(manager, found)
+    return without_nulls({**answer, "run": without_nulls(shown)})
+
+
+async def _stored_tree(manager: RunManager, record: RunRecord) -> Json:
+    """Cancellation: nothing has changed."""
+    key = SessionKey.parse(record.session)
+    reason = reason_of(record.reason) if record.reason is not None and "source" in record.reason else None
+    stored = None
+    if key is not None:
+        with suppress(SessionNotFound):
+            runs = (await manager.view(key)).runs
+            stored = next((each for each in runs if each.run_id == record.run_id), None)
+    agent = stored.agent if stored is not None else key.app if key is not None else ""
+    return stored_tree(agent, stored, reason)
+
+
+@routes.post("/runs/{run}:preview", response_model=None, responses=answers(described.Previewed))
+async def preview(manager: Manager, who: Who, run: str, body: PreviewRequest | None = None) -> Json:
+    """What such a cancel would do now, to each call; nothing is asked of the run. A run that is over has no calls."""
+    found, request = await RunLookup(manager).run(who, run), (body or PreviewRequest()).request()
+    managed = RunLookup(manager).live(who, run)
+    answer: Json = {"calls": [], "seconds": 0.0}
+    if managed is not None:
+        answer = previewed(managed, request)
+    elif found.state in _UNDER_WAY and not isinstance(found, ManagedRun):
+        answer |= await ask_owner(manager, run, Question.PREVIEW, request_json(request)) or {}
+    return {"runId": run, "at": sorted(request.at.places), **answer}
 
 
 @routes.post("/runs/{run}:steer", response_model=None, responses=answers(described.Steered) | errors(409))
