@@ -59,7 +59,7 @@ class HoldReceipt:
     def held(self) -> tuple[Held, ...]:
         """The nodes that wait for this hold now: the run, a tool at a point of its own, runs inside it."""
         stays = [(node, node.stay) for node in self.node.walk()]
-        return tuple([stay.told for node, stay in stays if stay is not None and self._keeps(node, stay)])
+        return tuple([stay.held for node, stay in stays if stay is not None and self._keeps(node, stay)])
 
     def _keeps(self, node: Node, stay: Stay) -> bool:
         return any(hold.id == self.asked.id for hold in node.holds_at(*stay.places))

@@ -76,9 +76,9 @@ class Held(Value, frozen=True):
 class Stay:
     """The wait of one node at the places where it stands. `over` is set when no hold keeps it there."""
 
-    __slots__ = ("over", "places", "told")
+    __slots__ = ("held", "over", "places")
 
-    def __init__(self, places: tuple[str, ...], told: Held) -> None:
+    def __init__(self, places: tuple[str, ...], held: Held) -> None:
         self.places = places
-        self.told = told
+        self.held = held
         self.over = Latch()

@@ -279,10 +279,10 @@ class Node:
         """The holds for this node: its own, and those of its parent that reach it."""
         if self.request_at(now) is not None:
             return ()
-        own, parent = self.log.standing().holds, self.parent
+        own_holds, parent = self.log.standing().holds, self.parent
         if parent is None:
-            return own
-        return (*own, *(hold for hold in parent._standing_holds(now) if parent._lets_hold_through(hold, self)))
+            return own_holds
+        return (*own_holds, *(hold for hold in parent._standing_holds(now) if parent._lets_hold_through(hold, self)))
 
     def _lets_hold_through(self, hold: Hold, child: Node) -> bool:
         """As `_let_through`, for a hold."""

@@ -116,15 +116,15 @@ class WorkRunner:
         while stay is not None:
             for meter in record.meters():
                 meter.suspend()
-            record.emit(HoldStarted, place=stay.told.place, reason=stay.told.reason)
+            record.emit(HoldStarted, place=stay.held.place, reason=stay.held.reason)
             stay.over.when_set(record.wakeup.ring)
             while not stay.over.is_set:
                 await self.wait()
             for meter in record.meters():
                 meter.go_on()
             # Every request that ended the hold stops the run here: nothing is under way.
-            stopped = (node.check_safe_point(stay.told.place) or node.check_safe_point(HELD)) is not None
-            record.emit(HoldEnded, place=stay.told.place, stopped=stopped)
+            stopped = (node.check_safe_point(stay.held.place) or node.check_safe_point(HELD)) is not None
+            record.emit(HoldEnded, place=stay.held.place, stopped=stopped)
             stay = node.stand(*places)
 
     async def perform(self, make: Callable[[], Awaitable[T]], name: str, *, owed: bool = False) -> WorkResult[T]:
@@ -328,8 +328,8 @@ class WorkRunner:
 
     def held(self, stay: Stay) -> None:
         """A hook waits at a point of its own."""
-        place, record = stay.told.place, self._record
-        record.emit(HoldStarted, place=place, reason=stay.told.reason)
+        place, record = stay.held.place, self._record
+        record.emit(HoldStarted, place=place, reason=stay.held.reason)
         stay.over.when_set(lambda: record.emit(HoldEnded, place=place, stopped=self._node.request() is not None))
 
     def _keep(self, name: str, error: BaseException) -> None:
