@@ -135,7 +135,7 @@ class Play:
             if node.stay is not None:
                 assert node.state is NodeState.HELD
                 assert node.request() is None, "a request ends every hold"
-                assert any(hold.at.covers(node.stay.told.place) for hold in reaching(node)), f"{node} waits for nothing"
+                assert any(hold.at.covers(node.stay.held.place) for hold in reaching(node)), f"{node} waits for nothing"
             else:
                 assert node.state is not NodeState.HELD
         for receipt in self.holds:

@@ -231,7 +231,7 @@ class Run(Generic[DepsT, OutT]):
     def held(self) -> tuple[Held, ...]:
         """What waits for a hold now: the run itself, tools at points of their own, runs inside it. Empty if none."""
         stays = [node.stay for node in self.node.walk()]
-        return tuple([stay.told for stay in stays if stay is not None])
+        return tuple([stay.held for stay in stays if stay is not None])
 
     def steer(self, message: Prompt) -> SteerReceipt:
         """Add a message before the next model call, without stopping any work. Safe from any thread.

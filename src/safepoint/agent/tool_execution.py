@@ -302,11 +302,11 @@ class ToolExecution:
 
     def held(self, stay: Stay) -> None:
         """The tool waits at a point of its own: its time limit waits with it."""
-        clock, path, place = self._record.supervisor.clock, self.node.path, stay.told.place
+        clock, path, place = self._record.supervisor.clock, self.node.path, stay.held.place
         left = self._timeout.when() - clock.now() if self._timeout is not None else None
         if self._timeout is not None:
             self._timeout.cancel()
-        self._record.emit(HoldStarted, path=path, place=place, reason=stay.told.reason)
+        self._record.emit(HoldStarted, path=path, place=place, reason=stay.held.reason)
 
         def go_on() -> None:
             if left is not None and not self.work.ended:
