@@ -20,14 +20,14 @@ from safepoint.serving.peer_wire import (
     MOST,
     MOST_UNPROVED,
     BadPeer,
-    Begun,
-    Bye,
+    EventFrame,
+    FeedHeader,
+    Goodbye,
     Greeting,
     Line,
-    Refused,
-    Told,
-    Watch,
-    Watched,
+    WatchAnswer,
+    WatchRefusal,
+    WatchRequest,
     new_nonce,
     proof,
 )
@@ -106,7 +106,7 @@ def test_an_asker_without_the_token_is_cut_off_and_logged_once(servers: Servers)
         for token in ("", "0" * 64, peer["token"][:-1], peer["token"] + "0"):
             line, _ = await dial(peer)
             nonce = await greeted(line)
-            await line.send(Watch(run, new_nonce(), proof(token, "asker", nonce, run)))
+            await line.send(WatchRequest(run, new_nonce(), proof(token, "asker", nonce, run)))
             assert await is_cut_off(line), token
             line.close()
         # A proof that was overheard, for the nonce of another connection, and one for another run, prove nothing.
@@ -116,7 +116,7 @@ def test_an_asker_without_the_token_is_cut_off_and_logged_once(servers: Servers)
         for said in ((old, run), (None, "run_other")):
             line, _ = await dial(peer)
             nonce = await greeted(line)
-            await line.send(Watch(run, new_nonce(), proof(peer["token"], "asker", said[0] or nonce, said[1])))
+            await line.send(WatchRequest(run, new_nonce(), proof(peer["token"], "asker", said[0] or nonce, said[1])))
             assert await is_cut_off(line), said
             line.close()
 
@@ -169,20 +169,20 @@ def test_an_asker_with_the_token_is_told_of_runs_that_are_here_and_of_no_others(
     async def ask(run: str) -> object:
         line, _ = await dial(peer)
         nonce, mine = await greeted(line), new_nonce()
-        await line.send(Watch(run, mine, proof(peer["token"], "asker", nonce, run)))
+        await line.send(WatchRequest(run, mine, proof(peer["token"], "asker", nonce, run)))
         said = await line.read()
-        if isinstance(said, Watched):
+        if isinstance(said, WatchAnswer):
             assert said.proof == proof(peer["token"], "owner", mine, run)
             line.trust()
             begun = await line.read()
-            assert isinstance(begun, Begun)
+            assert isinstance(begun, FeedHeader)
             said = await line.read()
-            await line.send(Bye())
+            await line.send(Goodbye())
         line.close()
         return said
 
-    assert isinstance(asyncio.run(ask(run)), Told)
-    assert isinstance(asyncio.run(ask("run_nowhere")), Refused)
+    assert isinstance(asyncio.run(ask(run)), EventFrame)
+    assert isinstance(asyncio.run(ask("run_nowhere")), WatchRefusal)
 
 
 # -- who answers and lies ----------------------------------------------------------------------------------------------
@@ -233,9 +233,9 @@ async def garbage(line: Line, writer: asyncio.StreamWriter, nonce: str) -> None:
 async def without_proof(line: Line, writer: asyncio.StreamWriter, nonce: str) -> None:
     await line.send(Greeting(nonce))
     watch = await line.read()
-    assert isinstance(watch, Watch)
-    await line.send(Watched(proof("guessed", "owner", watch.nonce, watch.run)))
-    await line.send(Begun(Turn("run", "agent"), 0))
+    assert isinstance(watch, WatchRequest)
+    await line.send(WatchAnswer(proof("guessed", "owner", watch.nonce, watch.run)))
+    await line.send(FeedHeader(Turn("run", "agent"), 0))
 
 
 @pytest.mark.parametrize("answer", [garbage, without_proof])
@@ -261,9 +261,9 @@ def test_an_owner_that_knows_the_token_and_sends_too_much_is_left_alone(servers:
     async def flood(line: Line, writer: asyncio.StreamWriter, nonce: str) -> None:
         await line.send(Greeting(nonce))
         watch = await line.read()
-        assert isinstance(watch, Watch)
-        await line.send(Watched(proof(peer["token"], "owner", watch.nonce, watch.run)))
-        await line.send(Begun(Turn(run, "agent"), 0))
+        assert isinstance(watch, WatchRequest)
+        await line.send(WatchAnswer(proof(peer["token"], "owner", watch.nonce, watch.run)))
+        await line.send(FeedHeader(Turn(run, "agent"), 0))
         writer.write((MOST + 1).to_bytes(4))
         while True:
             writer.write(b"x" * 1_000_000)

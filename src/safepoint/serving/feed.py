@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import TypeAlias
 
-from safepoint.history.values import Value
+from safepoint._values import Value
 from safepoint.serving.events import Failure, FeedEvent, MessageEvent, PartialText, ToolOutput, Turn
 
 # A viewer takes no more text than this at once, however far behind it is.

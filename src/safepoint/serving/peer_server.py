@@ -18,18 +18,18 @@ from safepoint.serving.managed_run import ManagedRun
 from safepoint.serving.peer_wire import (
     BadPeer,
     Beat,
-    Begun,
-    Bye,
-    Closed,
+    FeedEnd,
+    FeedHeader,
+    Goodbye,
     Greeting,
     Line,
-    Refused,
-    RefusedPeers,
-    Watch,
-    Watched,
-    as_heard,
+    RefusalLog,
+    WatchAnswer,
+    WatchRefusal,
+    WatchRequest,
+    as_message,
+    feed_switch,
     is_proof,
-    joined,
     new_nonce,
     proof,
 )
@@ -69,7 +69,7 @@ class PeerServer:
         self._links: set[asyncio.Task[None]] = set()
         self._unproved = 0
         self._seats: dict[asyncio.TimerHandle, Viewer] = {}
-        self._refused = RefusedPeers()
+        self._refused = RefusalLog()
 
     async def start(self) -> None:
         """Raises `OSError` for an address that is not free. Cancellation: it may listen."""
@@ -126,24 +126,24 @@ class PeerServer:
         finally:
             self._unproved -= 1
         if managed is None:
-            await line.send(Refused("the run is not here"))
+            await line.send(WatchRefusal("the run is not here"))
             return
-        await line.send(Watched(proof(self._token, "owner", watch.nonce, watch.run)))
+        await line.send(WatchAnswer(proof(self._token, "owner", watch.nonce, watch.run)))
         feed = managed.feed
         viewer = feed.view() if watch.cursor is None else feed.view_from(watch.cursor)
         at_once = False
         try:
-            await line.send(Begun(feed.turn, feed.first))
+            await line.send(FeedHeader(feed.turn, feed.first))
             at_once = await self._tell(line, feed, viewer)
         finally:
             self._leave(viewer, at_once=at_once)
 
-    async def _meet(self, line: Line) -> tuple[Watch, ManagedRun | None]:
+    async def _meet(self, line: Line) -> tuple[WatchRequest, ManagedRun | None]:
         """Raises as `Line.read`. Cancellation: the link is cut."""
         nonce = new_nonce()
         await line.send(Greeting(nonce))
         watch = await line.read()
-        if not isinstance(watch, Watch):
+        if not isinstance(watch, WatchRequest):
             raise BadPeer("it did not say what it wants to watch")
         if not is_proof(watch.proof, self._token, "asker", nonce, watch.run):
             raise BadPeer("its proof is wrong")
@@ -156,14 +156,14 @@ class PeerServer:
             while viewer.feed is feed and not hearing.done():
                 frame = viewer.take()
                 if frame is not None:
-                    await line.send(as_heard(viewer, frame))
+                    await line.send(as_message(viewer, frame))
                 elif viewer.over:
-                    await line.send(Closed(feed.failure))
+                    await line.send(FeedEnd(feed.failure))
                     return True
                 else:
                     await self._wait(line, viewer)
             if not hearing.done():
-                await line.send(joined(viewer, id_of(self._manager, viewer.feed)))
+                await line.send(feed_switch(viewer, id_of(self._manager, viewer.feed)))
                 return False  # it comes back for the other run at once
             hearing.result()
             return True
@@ -174,7 +174,7 @@ class PeerServer:
     async def _hear(self, line: Line, viewer: Viewer) -> None:
         """Until the other end says goodbye. Raises as `Line.read`. Cancellation: only the waiting ends."""
         try:
-            while not isinstance(said := await line.read(), Bye):
+            while not isinstance(said := await line.read(), Goodbye):
                 if not isinstance(said, Beat):
                     raise BadPeer("it sent what only an owner sends")
         finally:

@@ -1,13 +1,13 @@
 """What two processes of a cluster say to each other about one run, as the relayed viewers of the one need it.
 
-    owner   ─ Greeting ─────────────▶   asker      a nonce
-            ◀────────────── Watch ─            which run, from where on, and a proof for that nonce
-            ─ Watched, or Refused ──▶          a proof for the asker's nonce: neither can be talked to by a third
-            ─ Begun ────────────────▶          whose events these are
-            ─ Told, Words, Output ──▶          frames of the feed, each with where the viewer is after it
-            ─ Beat ─▶   ◀─ Beat ─              while there is nothing to tell; silence means that the link is lost
-            ─ Closed, or Joined ────▶          no more will come; or what comes is told by another run
-            ◀──────────────── Bye ─            the asker has no viewer any more
+    owner   ─ Greeting ─────────────▶  asker     a nonce
+            ◀───────── WatchRequest ─            which run, from where on, and a proof for that nonce
+            ─ WatchAnswer ──────────▶            a proof for the asker's nonce; or a WatchRefusal
+            ─ FeedHeader ───────────▶            whose events these are
+            ─ EventFrame, … ────────▶            frames of the feed, each with where the viewer is after it
+            ─ Beat ─▶     ◀─ Beat ─              while there is nothing to tell; silence means that the link is lost
+            ─ FeedEnd, FeedSwitch ──▶            no more will come; or what comes is told by another run
+            ◀────────────── Goodbye ─            the asker has no viewer any more
 
 A proof is an HMAC with the token of the owner, which stands in its row of the storage: so the token itself is never
 sent, and what was overheard cannot be said again. Each message is a length and so much JSON. Whoever has proved nothing
@@ -22,9 +22,9 @@ import logging
 import secrets
 from typing import TypeAlias
 
+from safepoint._values import Value
 from safepoint.errors import SafepointError
 from safepoint.history.json_codec import Codec
-from safepoint.history.values import Value
 from safepoint.serving.events import Failure, MessageEvent, PartialText, ToolOutput, Turn
 from safepoint.serving.feed import Cursor, Frame, Viewer
 
@@ -50,7 +50,7 @@ class Greeting(Value, frozen=True, tag_field="kind", tag="greeting"):
     version: int = VERSION
 
 
-class Watch(Value, frozen=True, tag_field="kind", tag="watch"):
+class WatchRequest(Value, frozen=True, tag_field="kind", tag="watch"):
     """`cursor`: where another link of the same asker has stopped; None from the beginning on."""
 
     run: str
@@ -59,22 +59,22 @@ class Watch(Value, frozen=True, tag_field="kind", tag="watch"):
     cursor: Cursor | None = None
 
 
-class Watched(Value, frozen=True, tag_field="kind", tag="watched"):
+class WatchAnswer(Value, frozen=True, tag_field="kind", tag="watched"):
     proof: str
 
 
-class Begun(Value, frozen=True, tag_field="kind", tag="begun"):
+class FeedHeader(Value, frozen=True, tag_field="kind", tag="begun"):
     """`first`: the number before the first event of the feed."""
 
     turn: Turn
     first: int
 
 
-class Refused(Value, frozen=True, tag_field="kind", tag="refused"):
+class WatchRefusal(Value, frozen=True, tag_field="kind", tag="refused"):
     reason: str
 
 
-class Told(Value, frozen=True, tag_field="kind", tag="told"):
+class EventFrame(Value, frozen=True, tag_field="kind", tag="told"):
     """`number`: of a viewer that has seen it."""
 
     cursor: Cursor
@@ -82,7 +82,7 @@ class Told(Value, frozen=True, tag_field="kind", tag="told"):
     event: MessageEvent
 
 
-class Words(Value, frozen=True, tag_field="kind", tag="words"):
+class TextFrame(Value, frozen=True, tag_field="kind", tag="words"):
     """A `PartialText`, without its turn."""
 
     cursor: Cursor
@@ -94,14 +94,14 @@ class Words(Value, frozen=True, tag_field="kind", tag="words"):
     step: int
 
     @staticmethod
-    def of(cursor: Cursor, text: PartialText) -> Words:
-        return Words(cursor, text.position, text.at, text.text, text.thought, text.speaker, text.step)
+    def of(cursor: Cursor, text: PartialText) -> TextFrame:
+        return TextFrame(cursor, text.position, text.at, text.text, text.thought, text.speaker, text.step)
 
     def event(self, turn: Turn) -> PartialText:
         return PartialText(turn, self.position, self.at, self.text, self.thought, self.speaker, self.step)
 
 
-class Output(Value, frozen=True, tag_field="kind", tag="output"):
+class OutputFrame(Value, frozen=True, tag_field="kind", tag="output"):
     """A `ToolOutput`, without its turn."""
 
     cursor: Cursor
@@ -114,8 +114,10 @@ class Output(Value, frozen=True, tag_field="kind", tag="output"):
     inner_path: str | None
 
     @staticmethod
-    def of(cursor: Cursor, said: ToolOutput) -> Output:
-        return Output(cursor, said.position, said.at, said.call_id, said.tool, said.text, said.speaker, said.inner_path)
+    def of(cursor: Cursor, said: ToolOutput) -> OutputFrame:
+        return OutputFrame(
+            cursor, said.position, said.at, said.call_id, said.tool, said.text, said.speaker, said.inner_path
+        )
 
     def event(self, turn: Turn) -> ToolOutput:
         return ToolOutput(
@@ -127,11 +129,11 @@ class Beat(Value, frozen=True, tag_field="kind", tag="beat"):
     pass
 
 
-class Closed(Value, frozen=True, tag_field="kind", tag="closed"):
+class FeedEnd(Value, frozen=True, tag_field="kind", tag="closed"):
     failure: Failure | None = None
 
 
-class Joined(Value, frozen=True, tag_field="kind", tag="joined"):
+class FeedSwitch(Value, frozen=True, tag_field="kind", tag="joined"):
     """`cursor`, `number`: where the viewer is in the feed of that run, and its number there."""
 
     run: str
@@ -139,28 +141,41 @@ class Joined(Value, frozen=True, tag_field="kind", tag="joined"):
     number: int
 
 
-class Bye(Value, frozen=True, tag_field="kind", tag="bye"):
+class Goodbye(Value, frozen=True, tag_field="kind", tag="bye"):
     pass
 
 
-Heard: TypeAlias = Begun | Told | Words | Output | Beat | Closed | Joined
-Said: TypeAlias = Greeting | Watch | Watched | Refused | Begun | Told | Words | Output | Beat | Closed | Joined | Bye
+OwnerMessage: TypeAlias = FeedHeader | EventFrame | TextFrame | OutputFrame | Beat | FeedEnd | FeedSwitch
+PeerMessage: TypeAlias = (
+    Greeting
+    | WatchRequest
+    | WatchAnswer
+    | WatchRefusal
+    | FeedHeader
+    | EventFrame
+    | TextFrame
+    | OutputFrame
+    | Beat
+    | FeedEnd
+    | FeedSwitch
+    | Goodbye
+)
 
-_SAID: Codec[Said] = Codec(Said)
-_BEAT = _SAID.encode(Beat())
+_MESSAGE: Codec[PeerMessage] = Codec(PeerMessage)
+_BEAT = _MESSAGE.encode(Beat())
 
 
-def as_heard(viewer: Viewer, frame: Frame) -> Heard:
+def as_message(viewer: Viewer, frame: Frame) -> OwnerMessage:
     """A frame that the viewer has just taken."""
     cursor, event = viewer.cursor, frame.event
     if isinstance(event, MessageEvent):
-        return Told(cursor, frame.seq, event)
-    return Words.of(cursor, event) if isinstance(event, PartialText) else Output.of(cursor, event)
+        return EventFrame(cursor, frame.seq, event)
+    return TextFrame.of(cursor, event) if isinstance(event, PartialText) else OutputFrame.of(cursor, event)
 
 
-def joined(viewer: Viewer, run: str) -> Joined:
+def feed_switch(viewer: Viewer, run: str) -> FeedSwitch:
     cursor = viewer.cursor
-    return Joined(run, cursor, viewer.feed.number(cursor.whole))
+    return FeedSwitch(run, cursor, viewer.feed.number(cursor.whole))
 
 
 def new_nonce() -> str:
@@ -176,16 +191,16 @@ def is_proof(given: str, token: str, role: str, nonce: str, run: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), proof(token, role, nonce, run).encode())
 
 
-class RefusedPeers:
+class RefusalLog:
     """Logs what was wrong with a peer once: one that tries again and again fills no log."""
 
     def __init__(self) -> None:
-        self._told: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
 
     def log(self, who: str, error: BadPeer) -> None:
         kind = who, error.kind
-        if kind not in self._told and len(self._told) < _MOST_REMEMBERED:
-            self._told.add(kind)
+        if kind not in self._logged and len(self._logged) < _MOST_REMEMBERED:
+            self._logged.add(kind)
             _log.warning("a peer at %s was refused: %s; that is not told again", who, error)
 
 
@@ -202,7 +217,7 @@ class Line:
         """The other end has proved that it belongs to the cluster: it may send whole messages."""
         self._most = MOST
 
-    async def read(self) -> Said:
+    async def read(self) -> PeerMessage:
         """Raises `BadPeer`; `OSError`, `EOFError` or `TimeoutError` for a link that is lost. Cancellation: unusable."""
         async with asyncio.timeout(self._patience):
             size = int.from_bytes(await self._reader.readexactly(_LENGTH))
@@ -210,22 +225,22 @@ class Line:
                 raise BadPeer(f"it announced a message of more than {self._most} bytes: ", size)
             data = await self._reader.readexactly(size)
         try:
-            return _SAID.decode(data)
+            return _MESSAGE.decode(data)
         except (ValueError, RecursionError) as error:
             raise BadPeer("it sent what is no message: ", str(error)[:200]) from None
 
-    async def send(self, said: Said) -> None:
+    async def send(self, said: PeerMessage) -> None:
         """Raises `OSError`, `TimeoutError`, ValueError for what is too large. Cancellation: unusable."""
-        data = _SAID.encode(said) if not isinstance(said, Beat) else _BEAT
+        data = _MESSAGE.encode(said) if not isinstance(said, Beat) else _BEAT
         if len(data) > MOST:
             raise ValueError(f"a message of {len(data)} bytes is too large for a link; {MOST} are allowed")
         self._writer.write(len(data).to_bytes(_LENGTH) + data)
         async with asyncio.timeout(self._patience):
             await self._writer.drain()
 
-    def say_last(self, said: Said) -> None:
+    def say_last(self, said: PeerMessage) -> None:
         """Send it if that needs no waiting, and close the connection."""
-        data = _SAID.encode(said)
+        data = _MESSAGE.encode(said)
         self._writer.write(len(data).to_bytes(_LENGTH) + data)
         self._writer.close()
 

@@ -35,23 +35,23 @@ from safepoint.serving.peer_server import LOST, TIMING, PeerTiming, id_of
 from safepoint.serving.peer_wire import (
     BadPeer,
     Beat,
-    Begun,
-    Bye,
-    Closed,
+    EventFrame,
+    FeedEnd,
+    FeedHeader,
+    FeedSwitch,
+    Goodbye,
     Greeting,
-    Heard,
-    Joined,
     Line,
-    Output,
-    Refused,
-    RefusedPeers,
-    Told,
-    Watch,
-    Watched,
-    Words,
-    as_heard,
+    OutputFrame,
+    OwnerMessage,
+    RefusalLog,
+    TextFrame,
+    WatchAnswer,
+    WatchRefusal,
+    WatchRequest,
+    as_message,
+    feed_switch,
     is_proof,
-    joined,
     new_nonce,
     proof,
 )
@@ -70,7 +70,7 @@ _LOOK = 0.25
 _RETRY = (0.1, 2.0)  # seconds until the owner is tried again, at first and at most
 _FIRST_VIEWER = 10.0  # the request that asked for the feed has to come by then
 _HANDED_OVER = 10.0  # how long a run that was handed over may have no owner
-_REFUSED = RefusedPeers()
+_REFUSALS = RefusalLog()
 
 
 class RelayedFeed(Feed):
@@ -102,9 +102,9 @@ class RelayedFeed(Feed):
         """What one source tells again has changed. Another one may say more of an end, or of calls that wait."""
         if event.position not in self._known:
             return True
-        count, told_by = self._known[event.position]
+        count, source_before = self._known[event.position]
         known = self.whole[count - 1]
-        if told_by == source != STORED:
+        if source_before == source != STORED:
             return event != known
         ends, waits = event.end is not None and known.end is None, event.waiting_calls not in ((), known.waiting_calls)
         return event.message != known.message or ends or waits
@@ -124,7 +124,7 @@ class Link(Protocol):
     where: str
     turn: Turn
 
-    async def read(self) -> Heard:
+    async def read(self) -> OwnerMessage:
         """Raises as `Line.read`. Cancellation: the link cannot be used any more."""
         ...
 
@@ -136,7 +136,7 @@ class Link(Protocol):
 class PeerLink:
     """To the process that has the run."""
 
-    def __init__(self, line: Line, source: str, where: str, begun: Begun, beat: float) -> None:
+    def __init__(self, line: Line, source: str, where: str, begun: FeedHeader, beat: float) -> None:
         self.source = source
         self.where = where
         self.turn = begun.turn
@@ -154,26 +154,26 @@ class PeerLink:
             greeting, nonce = await line.read(), new_nonce()
             if not isinstance(greeting, Greeting):
                 raise BadPeer("it did not greet")
-            await line.send(Watch(run, nonce, proof(address.token, "asker", greeting.nonce, run), cursor))
+            await line.send(WatchRequest(run, nonce, proof(address.token, "asker", greeting.nonce, run), cursor))
             match await line.read():
-                case Watched(given) if is_proof(given, address.token, "owner", nonce, run):
+                case WatchAnswer(given) if is_proof(given, address.token, "owner", nonce, run):
                     line.trust()
-                case Refused():
+                case WatchRefusal():
                     raise NotThere
                 case _:
                     raise BadPeer("its proof is wrong")
             begun = await line.read()
-            if not isinstance(begun, Begun):
+            if not isinstance(begun, FeedHeader):
                 raise BadPeer("it did not say whose events it tells")
             return PeerLink(line, source, name_of(address), begun, timing.beat)
         except BaseException:
             line.abort()
             raise
 
-    async def read(self) -> Heard:
+    async def read(self) -> OwnerMessage:
         """Cancellation: the link cannot be used any more."""
         said = await self._line.read()
-        if not isinstance(said, Told | Words | Output | Beat | Closed | Joined):
+        if not isinstance(said, EventFrame | TextFrame | OutputFrame | Beat | FeedEnd | FeedSwitch):
             raise BadPeer("it sent what only an asker sends")
         if (now := time.monotonic()) - self._said >= self._beat:
             self._said = now
@@ -181,7 +181,7 @@ class PeerLink:
         return said
 
     def leave(self) -> None:
-        self._line.say_last(Bye())
+        self._line.say_last(Goodbye())
 
 
 class LocalLink:
@@ -196,16 +196,16 @@ class LocalLink:
         self._feed = feed
         self._viewer: Viewer = feed.view() if cursor is None else feed.view_from(cursor)
 
-    async def read(self) -> Heard:
+    async def read(self) -> OwnerMessage:
         """Cancellation: nothing is lost."""
         viewer = self._viewer
         while True:
             if viewer.feed is not self._feed:
-                return joined(viewer, id_of(self._manager, viewer.feed))
+                return feed_switch(viewer, id_of(self._manager, viewer.feed))
             if (frame := viewer.take()) is not None:
-                return as_heard(viewer, frame)
+                return as_message(viewer, frame)
             if viewer.over:
-                return Closed(self._feed.failure)
+                return FeedEnd(self._feed.failure)
             await viewer.wait()
 
     def leave(self) -> None:
@@ -328,7 +328,7 @@ class Relay:
             pass
         except BadPeer as error:
             assert address is not None
-            _REFUSED.log(name_of(address), error)
+            _REFUSALS.log(name_of(address), error)
         self.feed.say(STORED_ONLY)
         return None
 
@@ -337,40 +337,40 @@ class Relay:
         self._link = link
         self.feed.turn = link.turn
         self.feed.say(None)
-        held: Told | None = None
+        held: EventFrame | None = None
         try:
             while self._is_wanted:
                 said = await link.read()
-                if isinstance(said, Told) and said.event.end is not None:
+                if isinstance(said, EventFrame) and said.event.end is not None:
                     held = None if await self._tell_end(said, link.source) else said
-                elif isinstance(said, Closed):
+                elif isinstance(said, FeedEnd):
                     over = await self._is_over()
                     if over and held is not None:
                         self.feed.tell(held.event, link.source, held.number)
                     self._failure = said.failure if over else None
                     return not over
-                elif isinstance(said, Joined):
+                elif isinstance(said, FeedSwitch):
                     return await self._join(said, link.source)
                 else:
                     self._take(said, link.source)
         except LOST:
             self.feed.say(STORED_ONLY)
         except BadPeer as error:
-            _REFUSED.log(link.where, error)
+            _REFUSALS.log(link.where, error)
             self.feed.say(STORED_ONLY)
         finally:
             self._link = None
             link.leave()
         return True
 
-    def _take(self, said: Heard, source: str) -> None:
+    def _take(self, said: OwnerMessage, source: str) -> None:
         match said:
-            case Told(cursor, number, event):
+            case EventFrame(cursor, number, event):
                 self._cursor = source, cursor
                 self.feed.tell(event, source, number)
-            case Words(cursor) | Output(cursor):
+            case TextFrame(cursor) | OutputFrame(cursor):
                 self._cursor = source, cursor
-                if isinstance(said, Output):
+                if isinstance(said, OutputFrame):
                     self.feed.append_output(said.event(self.feed.turn))
                     return
                 if self._text != (source, cursor.under_way):  # text of an earlier attempt is no part of it
@@ -380,7 +380,7 @@ class Relay:
             case _:
                 pass
 
-    async def _tell_end(self, said: Told, source: str) -> bool:
+    async def _tell_end(self, said: EventFrame, source: str) -> bool:
         """Not if the run goes on, elsewhere. Raises `StoreError`. Cancellation: not told."""
         if not await self._is_over():
             return False
@@ -392,7 +392,7 @@ class Relay:
         record = await self._manager.storage.runs.get(self._run)
         return record is None or not self._goes_on(record)
 
-    async def _join(self, said: Joined, source: str) -> bool:
+    async def _join(self, said: FeedSwitch, source: str) -> bool:
         """Raises `StoreError`. Cancellation: its viewers see no more."""
         record = await self._manager.storage.runs.get(said.run)
         if record is None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+from safepoint._values import Value
 from safepoint.history.json_codec import Codec
-from safepoint.history.values import Value
 
 
 class PeerAddress(Value, frozen=True):
