@@ -51,6 +51,14 @@ class ServeOptions:
         str | None,
         typer.Option(metavar="URL", help="A direct address of PostgreSQL, where --store leads to a pooler."),
     ] = None
+    peer_address: Annotated[
+        str,
+        typer.Option(
+            envvar="SAFEPOINT_PEER_ADDRESS",
+            metavar="HOST:PORT",
+            help="Where other processes on the same storage watch its runs; or 'off'.",
+        ),
+    ] = "127.0.0.1:0"
     data: Annotated[Path | None, typer.Option(help=f"The folder of the SQLite file; {DATA} unless named.")] = None
     allowed_host: Annotated[list[str], typer.Option(help="A name clients may call it by, besides loopback.")] = field(
         default_factory=list[str]

@@ -104,6 +104,7 @@ def _config(options: ServeOptions) -> ServerConfig:
         allowed_origins=tuple(options.allow_origin),
         insecure=options.insecure,
         default_app=options.default_app,
+        peer_address=None if options.peer_address == "off" else options.peer_address,
     )
 
 

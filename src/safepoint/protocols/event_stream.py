@@ -141,8 +141,10 @@ class EventStream(Response):
         await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})
 
     def _ready(self, viewer: Viewer) -> bytes:
-        """All frames that can be taken now, up to a piece or the one that is larger."""
+        """All frames that can be taken now, up to a piece or the one that is larger; a remark is a comment before."""
         found, size = list[str](), 0
+        if (remark := viewer.remark()) is not None:
+            found.append(f": {remark}\n\n")
         while size < _PIECE and (frame := viewer.take()) is not None:
             found.append(text := self._wire.frame(frame))
             size += len(text)

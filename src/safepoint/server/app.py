@@ -48,6 +48,7 @@ from safepoint.serving.apps import Catalog
 from safepoint.serving.ids import BadId, ReservedName
 from safepoint.serving.lease_sweeper import LeaseSweeper
 from safepoint.serving.owner_requests import OwnerSilent
+from safepoint.serving.peer_server import PeerServer
 from safepoint.serving.principal import NotAllowed, NotFound
 from safepoint.serving.run_manager import Draining, NoSuchApp, RunManager, TooMany
 from safepoint.serving.submission import NothingToAnswer
@@ -140,15 +141,18 @@ def create_app(
     manager = RunManager(catalog, checked_storage(storage, store), config)
     _check_ladder(catalog, manager.config.ladder)
 
-    recovery = LeaseSweeper(manager)
+    recovery, peers = LeaseSweeper(manager), PeerServer(manager, config.peer_address)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         check_routes(app)  # its user may have added some
+        await peers.start()
         await recovery.start()
         yield
         await recovery.stop()
-        if await manager.shut_down():
+        all_recorded = await manager.shut_down()
+        await peers.stop()
+        if all_recorded:
             with suppress(TimeoutError):  # a store that hangs does not hold the exit
                 async with asyncio.timeout(_CLOSING):
                     await manager.storage.aclose()

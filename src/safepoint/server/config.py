@@ -47,6 +47,8 @@ class ServerConfig(ServingConfig):
     `allowed_origins`: pages of other servers that may call it, with a key: `https://app.example.com` or `regex:…`.
     `default_app`: the app of requests that name none: `/run` without `appName`, and addresses from `/users/` on.
     `insecure`: serve other machines without keys.
+    `peer_address`: where other processes on the same storage watch the runs of this one, HOST:PORT; this machine only
+    unless said otherwise. None: their viewers see what is stored, and no text before its message is whole.
     `ladder`: how runs of this server are stopped, in place of their agents' ladders. A tool's own ladder stays.
     """
 

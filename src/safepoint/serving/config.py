@@ -44,10 +44,24 @@ class ServingConfig:
     stalled_seconds: float = 30.0
     default_app: str | None = None
     ladder: Ladder | None = None
+    peer_address: str | None = "127.0.0.1:0"
 
     def __post_init__(self) -> None:
         if self.on_crash not in tuple(OnCrash):
             raise ValueError(f"on_crash={self.on_crash!r}: write 'resume' or 'seal'")
+        if self.peer_address is not None:
+            split_address(self.peer_address)
         for field in fields(self):
             if field.name.endswith("_seconds") and not is_seconds(getattr(self, field.name)):
                 raise ValueError(f"{field.name}={getattr(self, field.name)!r}: write a number of seconds above 0")
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """`HOST:PORT`. Raises ValueError with what to write instead."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"peer_address={text!r}: write HOST:PORT, with port 0 for one that is free")
+    if host in ("0.0.0.0", "::"):
+        raise ValueError(f"peer_address={text!r}: others could not find it there: write an address of this machine")
+    return host, int(port)

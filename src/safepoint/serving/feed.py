@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import TypeAlias
 
+from safepoint._values import Value
 from safepoint.serving.events import Failure, FeedEvent, MessageEvent, PartialText, ToolOutput, Turn
 
 # A viewer takes no more text than this at once, however far behind it is.
@@ -51,6 +52,17 @@ class Frame:
         return text
 
 
+class Cursor(Value, frozen=True):
+    """Where a viewer is in a feed: how many whole events it has read, how many pieces of output, and how many pieces of
+    the text under way. `under_way`: which text that is. It holds for one feed of one process.
+    """
+
+    whole: int = 0
+    output: int = 0
+    under_way: int = 0
+    pieces: int = 0
+
+
 class Feed:
     """The events of one run. `closed`: no more will come; `failure`: why the run failed, if it did.
 
@@ -62,11 +74,13 @@ class Feed:
 
     def __init__(self, turn: Turn, first: int = 0, watched: Callable[[bool], object] | None = None) -> None:
         self.turn = turn
-        self._first = first
+        self.first = first
         self.whole: list[MessageEvent] = []
         self.closed = False
         self.failure: Failure | None = None
         self.joined: Feed | None = None
+        # What viewers are told beside the events, in a comment: what they cannot see at present.
+        self.remark: str | None = None
         # Counts the messages under way: text of an earlier one is no part of this one.
         self.under_way = 0
         self._tell_watched = watched
@@ -130,6 +144,13 @@ class Feed:
         for viewer in self._viewers:
             viewer.wake()
 
+    def say(self, remark: str | None) -> None:
+        """What viewers are to be told beside the events; None if nothing is to be told any more."""
+        if remark != self.remark:
+            self.remark = remark
+            for viewer in self._viewers:
+                viewer.wake()
+
     def join(self, other: Feed) -> None:
         """The message has joined another run: viewers read on at the end of that run's feed."""
         self.joined = other
@@ -152,11 +173,25 @@ class Feed:
         """
         if self.joined is not None:
             return self.joined.view(after, partials=partials, several=several)
-        seen = after - self._first
-        start = seen if 0 <= seen <= len(self.whole) else 0
-        viewer = Viewer(self, start, partials=partials, several=several)
+        viewer = Viewer(self, self.seen_by(after), partials=partials, several=several)
         self.enter(viewer)
         return viewer
+
+    def view_from(self, cursor: Cursor) -> Viewer:
+        """A viewer that goes on where another one of this feed has stopped."""
+        viewer = Viewer(self, min(cursor.whole, len(self.whole)), partials=True, several=None)
+        viewer.go_to(cursor)
+        self.enter(viewer)
+        return viewer
+
+    def number(self, count: int) -> int:
+        """The number of a viewer that has seen the first `count` whole events."""
+        return self.first + count
+
+    def seen_by(self, number: int) -> int:
+        """How many whole events a viewer has seen that comes back with that number; 0 for one of another feed."""
+        seen = number - self.first
+        return seen if 0 <= seen <= len(self.whole) else 0
 
     @property
     def viewers(self) -> int:
@@ -182,7 +217,7 @@ class Feed:
         """A whole event by its number, from 0."""
         frame = self._frames.get(number)
         if frame is None:
-            frame = Frame(self._first + number + 1, self.whole[number])
+            frame = Frame(self.number(number + 1), self.whole[number])
             if self._viewers:
                 self._frames[number] = frame
         return frame
@@ -200,7 +235,7 @@ class Feed:
             end += 1
         text = "".join(text for _, text in self._words[heard:end])
         event = PartialText(self.turn, piece.position, piece.at, text, thought, piece.speaker, piece.step)
-        frame: Frame = Frame(self._first + len(self.whole), event)
+        frame: Frame = Frame(self.number(len(self.whole)), event)
         self._latest = (heard, len(self._words), end, frame)
         return self._latest[2:]
 
@@ -210,7 +245,7 @@ class Feed:
         if found is None:
             return None
         following, whole, event = found
-        return following, Frame(self._first + whole, event)
+        return following, Frame(self.number(whole), event)
 
 
 class Viewer:
@@ -223,6 +258,7 @@ class Viewer:
         self._next = after
         self._output = feed.output.since(after)
         self._heard = (feed.under_way, 0)
+        self._remarked: str | None = None
         self._waits_for_end = several is not None
         self._woken = several or asyncio.Event()
 
@@ -262,6 +298,20 @@ class Viewer:
             return None
         self._heard = (self.feed.under_way, found[0])
         return found[1]
+
+    @property
+    def cursor(self) -> Cursor:
+        return Cursor(self._next, self._output, *self._heard)
+
+    def go_to(self, cursor: Cursor) -> None:
+        self._output, self._heard = cursor.output, (cursor.under_way, cursor.pieces)
+
+    def remark(self) -> str | None:
+        """What is to be told beside the events, if it has changed."""
+        if self.feed.remark == self._remarked:
+            return None
+        self._remarked = self.feed.remark
+        return self._remarked
 
     def rest(self) -> list[Frame]:
         """All whole events that it has not seen, each in its last form: an event told again keeps its position."""

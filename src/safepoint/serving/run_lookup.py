@@ -5,31 +5,23 @@ What belongs to another user is not found.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
-
-from safepoint._core.supervisor import Supervisor
-from safepoint.errors import SessionNotFound, StoreError
-from safepoint.serving.events import Failure, MessageEvent, Turn, first_speaker
+from safepoint.errors import SessionNotFound
+from safepoint.serving.events import MessageEvent, Turn, first_speaker
 from safepoint.serving.feed import Feed
 from safepoint.serving.ids import SessionKey, check_id
 from safepoint.serving.managed_run import ManagedRun, first_stored
 from safepoint.serving.principal import NotFound, Principal
+from safepoint.serving.relay import Relay, failure_of, goes_on
 from safepoint.serving.run_manager import RunManager
 from safepoint.serving.shared_state import places, session_part
 from safepoint.serving.stored_events import SessionContext, session_events, stored_run_events
 from safepoint.storage.run_records import Cursor, RunRecord, RunState
 from safepoint.storage.shared_state import Note
-
-_log = logging.getLogger("safepoint.server")
-
-_UNDER_WAY = (RunState.QUEUED, RunState.LIVE)
-_LOOK = 0.25
 
 
 @dataclass(frozen=True)
@@ -118,49 +110,34 @@ class RunLookup:
         return None, await self.replay(found)
 
     async def replay(self, record: RunRecord) -> Feed:
-        """The stored events of a run that this process does not hold; if another one does, also those to come.
+        """The events of a run that this process does not have: those that are stored, and those to come.
 
         Cancellation: nothing has changed.
         """
-        feed = Feed(Turn(record.run_id, ""), first_stored(record.epoch))
-        if record.state in _UNDER_WAY:
-            Supervisor.current().spawn(self._follow(record, feed), f"watch {record.run_id}", None)
-        else:
-            await self._tell(record, feed)
-            self._close(record, feed)
-        return feed
+        if not goes_on(record, self._manager.config):
+            feed = Feed(Turn(record.run_id, ""), first_stored(record.epoch))
+            for event in await self._stored(record):
+                feed.append(event)
+            feed.close(failure_of(record))
+            return feed
+        known = self._manager.relayed.get(record.run_id)
+        if known is not None:
+            return known
+        relay = Relay(self._manager, record, self._stored)
+        self._manager.relayed[record.run_id] = relay.feed
+        relay.begin()
+        return relay.feed
 
-    async def _follow(self, record: RunRecord, feed: Feed) -> None:
-        """For as long as it has viewers. Cancellation: its viewers see no more."""
-        run_id = record.run_id
-        try:
-            async with self._manager.storage.changes(run=run_id, session=record.session, every=_LOOK) as changes:
-                async for _ in changes:
-                    # The record first: once it has ended, no further event is stored.
-                    record = await self._manager.storage.runs.get(run_id) or replace(record, state=RunState.ENDED)
-                    await self._tell(record, feed)
-                    if record.state not in _UNDER_WAY or self._manager.draining or not feed.viewers:
-                        break
-        except StoreError as error:
-            _log.error("the run %s can't be watched any more: %s", record.run_id, error)
-        finally:
-            self._close(record, feed)
-
-    async def _tell(self, record: RunRecord, feed: Feed) -> None:
+    async def _stored(self, record: RunRecord) -> list[MessageEvent]:
         """Cancellation: nothing has changed."""
         key = SessionKey.parse(record.session)
+        if key is None:
+            return []
         try:
-            session = await self._manager.view(key) if key is not None else None
+            session = await self._manager.view(key)
         except SessionNotFound:
-            session = None
-        if key is not None and session is not None:
-            for event in stored_run_events(session, record, await self._beside(key)):
-                feed.append(event)
-
-    def _close(self, record: RunRecord, feed: Feed) -> None:
-        reason = record.reason or {}
-        failed = "error" in reason
-        feed.close(Failure(reason["error"], reason["text"], record.ended_at or 0.0) if failed else None)
+            return []
+        return stored_run_events(session, record, await self._beside(key))
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from safepoint.serving.config import ServingConfig
 from safepoint.serving.cross_process_queue import CrossProcessQueue
 from safepoint.serving.event_publisher import AnyRun
 from safepoint.serving.events import Turn
+from safepoint.serving.feed import Feed
 from safepoint.serving.ids import SessionKey
 from safepoint.serving.managed_run import NOT_TAKEN, ManagedRun, share
 from safepoint.serving.operations import Operations
@@ -80,6 +81,8 @@ class RunManager:
         self.runs: OrderedDict[str, ManagedRun] = OrderedDict()
         # Those of them that have a task: few, where `runs` has many that are over.
         self._led: dict[str, ManagedRun] = {}
+        # The feeds of runs that other processes have and that are watched here, by run id.
+        self.relayed: dict[str, Feed] = {}
         self._cross_process_queue = CrossProcessQueue(storage, self._led.get)
         # Pauses that are being cleared, by run id: whether that is durable, or None if there was none to clear.
         self.clearing: dict[str, asyncio.Task[bool | None]] = {}

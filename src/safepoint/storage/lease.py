@@ -58,12 +58,13 @@ class Process:
 
 @dataclass(slots=True)
 class Lease:
-    """What one worker knows of the others. `worker`: the name of its own row."""
+    """What one worker knows of the others. `worker`: the name of its own row; `peer`: what it says there of itself."""
 
     seconds: float = LEASE
     worker: str = field(default_factory=lambda: uuid.uuid4().hex)
     process: Process = field(default_factory=Process.current)
     clock: Callable[[], float] = time.monotonic
+    peer: str | None = None
     _seen: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
 
     @property

@@ -10,15 +10,17 @@ from typing import Protocol, runtime_checkable
 
 from safepoint._values import Value
 from safepoint.storage.changes import Subscription
+from safepoint.storage.peers import PeerAddress
 
 
 class WorkerInfo(Value, frozen=True):
-    """What a worker says of itself. `apps`: those whose runs it takes."""
+    """What a worker says of itself. `apps`: those whose runs it takes. `peer`: for other workers, and never shown."""
 
     host: str = ""
     pid: int = 0
     version: str = ""
     apps: tuple[str, ...] = ()
+    peer: PeerAddress | None = None
 
 
 class WorkerRow(Value, frozen=True):

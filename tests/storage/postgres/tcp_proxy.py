@@ -1,4 +1,4 @@
-"""A TCP proxy that loses answers: between a storage and its database, on a loop in a thread of its own."""
+"""A TCP proxy that delays, cuts, loses and swallows, on a loop in a thread of its own."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ class TcpProxy:
     """`cut_answer_after(n)`: the n-th statement from now on reaches the server, and its answer does not come back.
 
     Statements are counted by what the client sends: each `Sync` or simple query is one. `silent`: take everything and
-    pass nothing on, as a half-open connection does.
+    pass nothing on, as a half-open connection does. `deaf`: the same for answers only. `delay`: how many seconds every
+    piece of an answer comes later. `refuse`: take no new connections.
     """
 
     def __init__(self, port: int) -> None:
-        self._target = port
+        self.target = port
         self.port = 0
         self.statements = 0
         self.lost = 0
         self.silent = False
+        self.deaf = False
+        self.delay = 0.0
+        self.refuse = False
         self._cut_at: int | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop: asyncio.AbstractEventLoop
@@ -48,7 +52,10 @@ class TcpProxy:
             writer.transport.abort()
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", self._target)
+        if self.refuse:
+            writer.transport.abort()
+            return
+        there, back = await asyncio.open_connection("127.0.0.1", self.target)
         both = {writer, back}
         self._writers |= both
         lost = asyncio.Event()
@@ -81,8 +88,10 @@ class TcpProxy:
 
     async def _backward(self, there: asyncio.StreamReader, writer: asyncio.StreamWriter, lost: asyncio.Event) -> None:
         while data := await there.read(1 << 20):
-            if self.silent:
+            if self.silent or self.deaf:
                 continue
+            if self.delay:
+                await asyncio.sleep(self.delay)
             if lost.is_set():  # the server has answered, so it has committed
                 raise ConnectionResetError
             writer.write(data)

@@ -32,6 +32,7 @@ from safepoint.storage.changes import Subscription
 from safepoint.storage.lease import Lease
 from safepoint.storage.operations import Query, Statement
 from safepoint.storage.parts import Loops, Runs, Sessions, Shared
+from safepoint.storage.peers import PeerAddress
 from safepoint.storage.postgres.address import check_address, check_driver
 from safepoint.storage.postgres.push import PushedChanges
 from safepoint.storage.postgres.queries import Rows
@@ -171,6 +172,14 @@ class PostgresStorage:
     ) -> Subscription:
         self._refuse_closed()
         return self._changes.subscribe(run=run, session=session, worker=worker, every=every)
+
+    def publish_peer(self, address: PeerAddress | None) -> None:
+        """Written when the worker is announced."""
+        self.workers.peer = address
+
+    async def peer_of(self, worker: str) -> PeerAddress | None:
+        """Cancellation: nothing has changed."""
+        return await self.workers.peer_of(worker)
 
     async def check(self) -> None:
         """Raise `StoreError`, in one line, if the database cannot be used. Cancellation: nothing has changed."""

@@ -6,11 +6,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from msgspec.json import decode, encode
+from msgspec.structs import replace
 
 from safepoint.storage.changes import Subscription
+from safepoint.storage.peers import PeerAddress
 from safepoint.storage.postgres.push import PushedChanges
 from safepoint.storage.postgres.queries import Rows
-from safepoint.storage.postgres.text_codec import unescape
+from safepoint.storage.postgres.text_codec import escape, unescape
 from safepoint.storage.workers import WorkerInfo, WorkerRow
 
 # Sends one statement on the storage's own loop.
@@ -24,6 +26,7 @@ FROM (SELECT * FROM safepoint.workers WHERE id <> '' AND lease_until > '-infinit
     LEFT JOIN safepoint.run_records r ON r.owner = w.id AND r.state <> 'ended'
 GROUP BY w.id, w.info, w.draining, w.lease_until, w.started_at ORDER BY w.started_at, w.id
 """
+_PEER = "SELECT info FROM safepoint.workers WHERE id = %(id)s AND lease_until > clock_timestamp()"
 _EVERY = 1.0
 
 
@@ -34,10 +37,11 @@ class Workers:
         self._call = call
         self._announce = announce
         self._changes = changes
+        self.peer: PeerAddress | None = None
 
     async def announce(self, info: WorkerInfo, *, draining: bool = False) -> None:
         """Cancellation: only the waiting ends."""
-        await self._announce(encode(info).decode(), draining)
+        await self._announce(encode(replace(info, peer=self.peer)).decode(), draining)
 
     async def all(self) -> list[WorkerRow]:
         """Cancellation: nothing has changed."""
@@ -46,6 +50,11 @@ class Workers:
             WorkerRow(unescape(id), decode(info, type=WorkerInfo), draining, left, live, queued)
             for id, info, draining, left, live, queued in rows
         ]
+
+    async def peer_of(self, worker: str) -> PeerAddress | None:
+        """Cancellation: nothing has changed."""
+        rows = await self._call(_PEER, {"id": escape(worker)})
+        return decode(rows[0][0], type=WorkerInfo).peer if rows else None
 
     def offers(self, apps: Iterable[str]) -> Subscription:
         return self._changes.offers(apps, _EVERY)

@@ -6,7 +6,7 @@ import sqlite3
 
 from safepoint.errors import StoreError
 
-VERSION = 5
+VERSION = 6
 
 # Messages have row ids: without them SQLite keeps a row inside its index, and one of 1 kB takes four.
 _SESSIONS = """
@@ -33,7 +33,8 @@ CREATE TABLE IF NOT EXISTS late (
 _BESIDE = """
 CREATE INDEX IF NOT EXISTS late_by_session ON late (session);
 CREATE INDEX IF NOT EXISTS sessions_held ON sessions (owner) WHERE owner IS NOT NULL;
-CREATE TABLE IF NOT EXISTS workers (id TEXT PRIMARY KEY, process TEXT NOT NULL, counter INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS workers (
+    id TEXT PRIMARY KEY, process TEXT NOT NULL, counter INTEGER NOT NULL, peer TEXT);
 CREATE TABLE IF NOT EXISTS run_records (
     run_id TEXT PRIMARY KEY, session TEXT NOT NULL, state TEXT NOT NULL, created_at REAL NOT NULL,
     owner TEXT NOT NULL, request TEXT NOT NULL, key TEXT, digest TEXT, started_at REAL, ended_at REAL,
@@ -94,6 +95,7 @@ def prepare(connection: sqlite3.Connection) -> None:
         2: _SINCE_2,
         3: "",
         4: "",
+        5: "",
         VERSION: "",
     }[version]
     _run(connection, script)
@@ -102,6 +104,8 @@ def prepare(connection: sqlite3.Connection) -> None:
         _since_3(connection)
         if "deaths" not in _columns(connection, "run_records"):
             connection.execute("ALTER TABLE run_records ADD COLUMN deaths INTEGER NOT NULL DEFAULT 0")
+        if "peer" not in _columns(connection, "workers"):
+            connection.execute("ALTER TABLE workers ADD COLUMN peer TEXT")
     connection.execute(f"PRAGMA user_version={VERSION}")
     connection.execute("COMMIT")  # after an error the connection is closed, which takes it all back
 

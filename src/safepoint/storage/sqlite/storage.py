@@ -22,6 +22,7 @@ from safepoint.storage.changes import Changes, Subscription
 from safepoint.storage.lease import LEASE, Lease
 from safepoint.storage.operations import Query, Statement
 from safepoint.storage.parts import Loops, Runs, Sessions, Shared
+from safepoint.storage.peers import PEER_ADDRESS, PeerAddress
 from safepoint.storage.sqlite import loop_rows, run_rows, session_rows, shared_rows
 from safepoint.storage.sqlite.database_file import DatabaseFile
 from safepoint.storage.sqlite.jobs import Job
@@ -127,12 +128,24 @@ class SqliteStorage:
         self._refuse_closed()
         if self._left and isinstance(query, op.LoadSession | op.ListSessions | op.SessionStates):
             await self._wait_for_left(query.session_id if isinstance(query, op.LoadSession) else None)
-        work = partial(_read, query, self._lease)
+        return cast("T", await self._look(partial(_read, query, self._lease)))
+
+    async def _look(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Cancellation: nothing has changed."""
         try:
-            return cast("T", await self._reader.submit(work))
+            return await self._reader.submit(work)
         except _NotReady:
             await self._writer.open()
-            return cast("T", await self._reader.submit(work))
+            return await self._reader.submit(work)
+
+    def publish_peer(self, address: PeerAddress | None) -> None:
+        self._lease.peer = None if address is None else PEER_ADDRESS.encode(address).decode()
+
+    async def peer_of(self, worker: str) -> PeerAddress | None:
+        """Cancellation: nothing has changed."""
+        self._refuse_closed()
+        found = await self._look(partial(_peer_of, worker))
+        return None if found is None else PEER_ADDRESS.decode(found)
 
     async def _wait_for_left(self, session_id: str | None) -> None:
         """Calls for one session take effect in call order, also if the caller of an earlier one was cancelled."""
@@ -222,8 +235,13 @@ def _run(statements: tuple[Statement[Any], ...], lease: Lease, db: sqlite3.Conne
     return results
 
 
-def _read(query: Query[T], lease: Lease, db: sqlite3.Connection) -> T:
-    return cast("T", _STATEMENTS[type(query)](Unit(db, lease), query))
+def _read(query: Query[Any], lease: Lease, db: sqlite3.Connection) -> object:  # Any: of every result
+    return _STATEMENTS[type(query)](Unit(db, lease), query)
+
+
+def _peer_of(worker: str, db: sqlite3.Connection) -> str | None:
+    found: tuple[str | None] | None = db.execute("SELECT peer FROM workers WHERE id = ?", (worker,)).fetchone()
+    return None if found is None else found[0]
 
 
 def _make_private(path: Path) -> None:

@@ -67,8 +67,12 @@ class Unit:
     def register(self) -> None:
         """What this worker owns names its row, so the row is there first."""
         if not self._registered:
-            row = (self.lease.worker, str(self.lease.process))
-            self.db.execute("INSERT OR IGNORE INTO workers (id, process, counter) VALUES (?, ?, 0)", row)
+            row = (self.lease.worker, str(self.lease.process), self.lease.peer)
+            self.db.execute(
+                "INSERT INTO workers (id, process, counter, peer) VALUES (?, ?, 0, ?) "
+                "ON CONFLICT (id) DO UPDATE SET peer = excluded.peer WHERE peer IS NOT excluded.peer",
+                row,
+            )
             self._registered = True
 
     def is_dead(self, owner: str, what: str) -> bool:
