@@ -13,12 +13,13 @@ from safepoint.storage.changes import Subscription
 
 
 class WorkerInfo(Value, frozen=True):
-    """What a worker says of itself. `apps`: those whose runs it takes."""
+    """What a worker says of itself. `apps`: those that it has. `room`: how many placed runs it takes at a time."""
 
     host: str = ""
     pid: int = 0
     version: str = ""
     apps: tuple[str, ...] = ()
+    room: int = 0
 
 
 class WorkerRow(Value, frozen=True):
