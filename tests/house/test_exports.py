@@ -12,6 +12,7 @@ from tests.house.tree import ROOT
 
 WINDOWS = (
     "safepoint",
+    "safepoint.cluster",
     "safepoint.errors",
     "safepoint.events",
     "safepoint.models",

@@ -24,6 +24,7 @@ RINGS = {
     "sessions": 2,
     "events": 2,
     "serving": 3,
+    "cluster": 3,
     "protocols": 3,
     "server": 3,
     "models": 3,

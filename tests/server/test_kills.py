@@ -31,7 +31,7 @@ from tests.server.server_process import PATIENCE, Frames, ServerProcess, message
 CLIENTS = 20
 SESSIONS = 10
 GONE = (OSError, http.client.HTTPException, ValueError)  # ValueError: half an answer
-PICKED_UP = re.compile(r"the run (\S+) had lost its owner: (?:start|resume)")
+PICKED_UP = re.compile(r"the run (\S+) is picked up: (?:start|resume)")
 
 
 @dataclass

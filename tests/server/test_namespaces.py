@@ -53,7 +53,7 @@ def test_two_servers_with_one_host_name_in_two_namespaces_leave_each_other_s_run
             [f"note {session}" for session in callers] + [f"note {session} too" for session in callers]
         )
         assert {outcome(here, session) for session in callers} == {"end_turn"}
-        assert "had lost its owner" not in (tmp_path / "server.log").read_text()
+        assert "is picked up" not in (tmp_path / "server.log").read_text()
 
 
 @pytest.mark.timeout(180)

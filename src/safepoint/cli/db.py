@@ -11,6 +11,7 @@ import typer
 
 from safepoint.cli.options import REFUSED, fail
 from safepoint.errors import StoreError
+from safepoint.storage.placement import Engine
 
 T = TypeVar("T")
 
@@ -27,16 +28,21 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 @commands.command()
 def upgrade(
-    store: Url = "", *, sql: Annotated[bool, typer.Option("--sql", help="Only show what would be run.")] = False
+    store: Url = "",
+    *,
+    sql: Annotated[bool, typer.Option("--sql", help="Only show what would be run.")] = False,
+    engine: Annotated[
+        Engine | None, typer.Option(help="What starts free runs; in a new database procrastinate.")
+    ] = None,
 ) -> None:
-    """Make the tables, or bring them up to date. Repeating it is harmless."""
+    """Make the tables, or bring them up to date, those of Procrastinate too. Repeating it is harmless."""
     schema = _schema()
     if sql:
-        version = _run(schema.status(_checked(store))).version if store else None
-        typer.echo(schema.upgrade_sql(version))
+        found = _run(schema.find(_checked(store))) if store else None
+        typer.echo(schema.upgrade_sql(found, engine))
         return
-    done = _run(schema.upgrade(_checked(store)))
-    typer.echo(f"The tables have version {done.version}; PostgreSQL {done.server}.")
+    done = _run(schema.upgrade(_checked(store), engine=engine))
+    typer.echo(f"The tables have version {done.version}; PostgreSQL {done.server}; free runs: {done.engine}.")
 
 
 @commands.command()

@@ -14,7 +14,7 @@ from safepoint.cli.db import commands as db_commands
 from safepoint.cli.keys import commands as keys_commands
 from safepoint.cli.mcp import McpOptions, run_mcp
 from safepoint.cli.options import takes
-from safepoint.cli.serve_options import ServeOptions
+from safepoint.cli.serve_options import ServeOptions, WorkerOptions
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -54,6 +54,16 @@ def serve(options: ServeOptions) -> None:
     from safepoint.cli.serving import run_server
 
     run_server(options)
+
+
+@app.command()
+@takes(WorkerOptions)
+def worker(options: WorkerOptions) -> None:
+    """Work on runs that servers with the same PostgreSQL have accepted; serves nothing itself."""
+    from safepoint.cli.serving import run_server
+    from safepoint.server.config import Role
+
+    run_server(options.as_server(), Role.WORKER)
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +27,43 @@ class LogLevel(StrEnum):
 class Crashed(StrEnum):
     RESUME = "resume"
     SEAL = "seal"
+
+
+class ServeRole(StrEnum):
+    SERVE = "serve"
+    API = "api"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """One field for each option of `safepoint worker`."""
+
+    apps: Annotated[Path, typer.Argument(metavar="APPS_DIR", help="A folder with NAME/agent.py for each app.")]
+    store: Annotated[
+        str, typer.Option(envvar="SAFEPOINT_STORE", metavar="URL", help="postgresql://USER:PASSWORD@HOST/DATABASE")
+    ]
+    listen_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A direct address of PostgreSQL, where --store leads to a pooler."),
+    ] = None
+    slots: Annotated[int, typer.Option(min=1, help="How many runs at a time.")] = 100
+    host: Annotated[str, typer.Option(help="Where /health, /ready and /metrics are answered.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 0
+    insecure: Annotated[bool, typer.Option("--insecure", help="Answer others than this machine without keys.")] = False
+    data: Annotated[Path | None, typer.Option(help=f"The folder of the API keys; {DATA} unless named.")] = None
+    shutdown_seconds: Annotated[
+        float, typer.Option(min=0.1, help="How long runs may look for a safe point after SIGTERM.")
+    ] = 10.0
+    on_crash: Annotated[Crashed, typer.Option(help="What becomes of runs whose process died.")] = Crashed.RESUME
+    log_format: Annotated[LogFormat, typer.Option(help="How log lines look.")] = LogFormat.TEXT
+    log_level: Annotated[LogLevel, typer.Option(help="From which level on; requests and runs are info.")] = (
+        LogLevel.INFO
+    )
+
+    def as_server(self) -> ServeOptions:
+        """The server that a worker is: one that accepts nothing."""
+        same = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "slots"}
+        return ServeOptions(**same, job_slots=self.slots)
 
 
 @dataclass(frozen=True)
@@ -84,6 +121,11 @@ class ServeOptions:
         float, typer.Option(min=0.1, help="How long runs may look for a safe point after SIGTERM.")
     ] = 10.0
     resume_on_start: Annotated[bool, typer.Option(help="Go on with runs that a shutdown stopped.")] = True
+    role: Annotated[ServeRole, typer.Option(help="serve: accept runs and work; api: only accept them.")] = (
+        ServeRole.SERVE
+    )
+    local_slots: Annotated[int, typer.Option(min=1, help="So many accepted runs it works on itself.")] = 100
+    job_slots: Annotated[int, typer.Option(min=1, help="So many runs of others it takes at a time.")] = 100
     on_crash: Annotated[Crashed, typer.Option(help="What becomes of runs whose process died.")] = Crashed.RESUME
     log_format: Annotated[LogFormat, typer.Option(help="How log lines look.")] = LogFormat.TEXT
     log_level: Annotated[LogLevel, typer.Option(help="From which level on; requests and runs are info.")] = (

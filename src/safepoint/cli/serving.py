@@ -25,7 +25,7 @@ from safepoint.cli.serve_options import DATA, LogFormat, ServeOptions
 from safepoint.errors import ModelNotReady, StoreError
 from safepoint.server.app import create_app
 from safepoint.server.auth import check_exposed
-from safepoint.server.config import OnCrash, ServerConfig
+from safepoint.server.config import OnCrash, Role, ServerConfig
 from safepoint.server.keys import KeyFile
 from safepoint.server.logs import JsonLines, TextLines, configure_logging
 from safepoint.server.origins import is_loopback
@@ -73,14 +73,14 @@ def _read(option: str, usual: Limits | Ladder, changes: Iterable[str]) -> dict[s
 _log = logging.getLogger("safepoint.server")
 
 
-def run_server(options: ServeOptions) -> None:
+def run_server(options: ServeOptions, role: Role | None = None) -> None:
     """Serve until a signal ends it; returns then, or raises `typer.Exit` if it can't begin."""
     lines = JsonLines() if options.log_format is LogFormat.JSON else TextLines()
     configure_logging(lines, options.log_level.upper())
     catalog = _catalog(options)
     storage = _storage(options)
     try:
-        config, keys = _config(options), KeyFile((options.data or DATA) / KEY_FILE)
+        config, keys = _config(options, role or Role(options.role)), KeyFile((options.data or DATA) / KEY_FILE)
         check_exposed(f"--host {options.host}", config, keys, exposed=not is_loopback(options.host))
         app = create_app(catalog, storage=storage, config=config, keys=keys)
     except ValueError as error:
@@ -89,12 +89,15 @@ def run_server(options: ServeOptions) -> None:
         listener = listen(options.host, options.port)
     except OSError as error:
         fail(f"can't listen on {options.host} port {options.port}: {_words(error)}; choose another --host or --port")
-    _announce(options, catalog, address_of(listener))
+    _announce(options, config.role, catalog, address_of(listener))
     serve_on(listener, app)
 
 
-def _config(options: ServeOptions) -> ServerConfig:
+def _config(options: ServeOptions, role: Role) -> ServerConfig:
     return ServerConfig(
+        role=role,
+        local_slots=options.local_slots,
+        job_slots=options.job_slots,
         shutdown_seconds=options.shutdown_seconds,
         resume_on_start=options.resume_on_start,
         on_crash=OnCrash(options.on_crash),
@@ -161,12 +164,13 @@ def _words(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror or str(error)
 
 
-def _announce(options: ServeOptions, catalog: Catalog, address: str) -> None:
+def _announce(options: ServeOptions, role: Role, catalog: Catalog, address: str) -> None:
     names = ", ".join(app.name for app in catalog if app.agent is not None) or "no app"
     broken = [app.name for app in catalog if app.agent is None]
     _log.info("serving %s on %s", names, address, extra={"event": "serving", "address": address, "broken": broken})
     if options.log_format is LogFormat.TEXT:
-        typer.echo(f"Safepoint serves {names} on {address}")
+        doing = "works on runs of" if role is Role.WORKER else "accepts runs of" if role is Role.API else "serves"
+        typer.echo(f"Safepoint {doing} {names} on {address}")
         if broken:
             typer.echo(f"Not served, because they can't be loaded: {', '.join(broken)}")
         typer.echo("Ctrl-C stops all runs at a safe point and ends the server; Ctrl-C again forces it.")

@@ -20,12 +20,13 @@ from starlette.routing import BaseRoute
 from safepoint._core.ladder import Ladder
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.validation import checked_ladder
+from safepoint.cluster.engine import EngineHost
 from safepoint.errors import HistoryError, SessionBusy, SessionNotFound, StoreError
 from safepoint.protocols.ag_ui import routes as ag_ui_routes
 from safepoint.protocols.mcp import routes as mcp_routes
 from safepoint.protocols.ui_stream import routes as ui_routes
 from safepoint.server.auth import check_exposed
-from safepoint.server.config import ServerConfig
+from safepoint.server.config import Role, ServerConfig
 from safepoint.server.keys import KeyFile
 from safepoint.server.middleware import AccessLogMiddleware, AuthMiddleware, DefaultApp
 from safepoint.server.openapi import describe
@@ -99,6 +100,8 @@ _log = logging.getLogger("safepoint")
 _CLOSING = 2.0
 
 # The routes of each protocol besides ADK's, whose paths are the server's own: they are in `routes`.
+_OF_WORKERS = ("/health", "/ready", "/version", "/metrics")
+
 PROTOCOLS: tuple[APIRouter, ...] = (mcp_routes.routes, ag_ui_routes.routes, ui_routes.routes)
 
 # What a client, or a cancel, can cause, and the status that says so. The first that fits is taken.
@@ -141,18 +144,21 @@ def create_app(
     manager = RunManager(catalog, checked_storage(storage, store), config)
     _check_ladder(catalog, manager.config.ladder)
 
-    recovery, peers = LeaseSweeper(manager), PeerServer(manager, config.peer_address)
+    recovery, engine = LeaseSweeper(manager), EngineHost(manager)
+    peers = PeerServer(manager, config.peer_address)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         check_routes(app)  # its user may have added some
         await peers.start()
         await recovery.start()
+        await engine.start()
         yield
         await recovery.stop()
-        all_recorded = await manager.shut_down()
+        is_recorded = await manager.shut_down()
+        await engine.stop()
         await peers.stop()
-        if all_recorded:
+        if is_recorded:
             with suppress(TimeoutError):  # a store that hangs does not hold the exit
                 async with asyncio.timeout(_CLOSING):
                     await manager.storage.aclose()
@@ -170,17 +176,30 @@ def create_app(
     app.state.readiness = Readiness(manager, time.monotonic)
     # Middleware is made with the first request; what is wrong with it shall be known before.
     check_exposed("allowed_hosts", config, keys, exposed=bool(config.allowed_hosts))
-    app.router.routes.extend(runs.routes.routes)  # the busiest first, and not a router away
-    for part in (apps, cancel, chats, resume, sessions, run_status, live, page, metrics, not_implemented):
-        app.include_router(part.routes)
-    for routes in PROTOCOLS:
-        app.include_router(routes)
+    if config.role is Role.WORKER:
+        app.router.routes.extend(_routes_of_workers())
+    else:
+        _add_routes(app)
     app.add_exception_handler(RequestValidationError, answer_invalid)
     for kind, status in _STATUS:
         app.add_exception_handler(kind, _answer_with(status))
     check_routes(app)
     app.openapi = describe(app, has_keys=keys is not None)  # type: ignore[method-assign]  # as FastAPI's docs do it
     return app
+
+
+def _add_routes(app: FastAPI) -> None:
+    app.router.routes.extend(runs.routes.routes)  # the busiest first, and not a router away
+    for part in (apps, cancel, chats, resume, sessions, run_status, live, page, metrics, not_implemented):
+        app.include_router(part.routes)
+    for routes in PROTOCOLS:
+        app.include_router(routes)
+
+
+def _routes_of_workers() -> list[BaseRoute]:
+    """A process that only works is looked at, and asked for nothing else."""
+    found = [*apps.routes.routes, *metrics.routes.routes]
+    return [route for route in found if getattr(route, "path", "") in _OF_WORKERS]
 
 
 def checked_storage(storage: Storage | str | None, store: Storage | MemoryStore | SqliteStore | None) -> Storage:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from safepoint.serving.config import OnCrash, RunLimits, ServingConfig
+from safepoint.serving.config import OnCrash, Role, RunLimits, ServingConfig
 
-__all__ = ["Limits", "OnCrash", "ServerConfig"]
+__all__ = ["Limits", "OnCrash", "Role", "ServerConfig"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,9 @@ class ServerConfig(ServingConfig):
     `peer_address`: where other processes on the same storage watch the runs of this one, HOST:PORT; this machine only
     unless said otherwise. None: their viewers see what is stored, and no text before its message is whole.
     `ladder`: how runs of this server are stopped, in place of their agents' ladders. A tool's own ladder stays.
+    `role`: "serve" accepts runs and works on them; "api" only accepts them, and others work; "worker" only works. The
+    last two need PostgreSQL. `local_slots`: how many accepted runs it works on itself before it leaves further ones to
+    others; `job_slots`: how many runs of others it takes at a time.
     """
 
     limits: Limits = Limits()

@@ -16,6 +16,14 @@ class OnCrash(StrEnum):
     SEAL = "seal"
 
 
+class Role(StrEnum):
+    """What a process does with runs: it accepts and works, it only accepts, or it only works."""
+
+    SERVE = "serve"
+    API = "api"
+    WORKER = "worker"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLimits:
     """How many runs one key may have live and queued, and how many seconds a run may take."""
@@ -45,8 +53,16 @@ class ServingConfig:
     default_app: str | None = None
     ladder: Ladder | None = None
     peer_address: str | None = "127.0.0.1:0"
+    role: Role = Role.SERVE
+    local_slots: int = 100
+    job_slots: int = 100
 
     def __post_init__(self) -> None:
+        if self.role not in tuple(Role):
+            raise ValueError(f"role={self.role!r}: write 'serve', 'api' or 'worker'")
+        for name in ("local_slots", "job_slots"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)!r}: write 1 or more")
         if self.on_crash not in tuple(OnCrash):
             raise ValueError(f"on_crash={self.on_crash!r}: write 'resume' or 'seal'")
         if self.peer_address is not None:

@@ -74,6 +74,11 @@ class CrossProcessQueue:
         managed = self._here(run_id)
         return managed is not None and managed.ahead_over is None
 
+    async def stop(self, if_busy: IfBusy, record: RunRecord) -> None:
+        """As a message that was left to other workers wants it. Cancellation: some were asked."""
+        if if_busy in _STOPS:
+            await self._stop([each for each in await self._open(record.session) if each != record], if_busy)
+
     async def _stop(self, found: list[RunRecord], if_busy: IfBusy) -> None:
         """Cancellation: some were asked."""
         if if_busy not in _STOPS:

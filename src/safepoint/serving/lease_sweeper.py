@@ -26,6 +26,7 @@ from safepoint.errors import StoreError
 from safepoint.serving.cancel_answers import receipt_json
 from safepoint.serving.cancel_requests import StopRequest, decode_ask, stopping
 from safepoint.serving.cancel_service import ask, clear_pause, outcome_of
+from safepoint.serving.config import Role
 from safepoint.serving.ids import SessionKey
 from safepoint.serving.lease_guard import LeaseGuard
 from safepoint.serving.managed_run import ManagedRun, Phase
@@ -34,6 +35,7 @@ from safepoint.serving.principal import NotFound
 from safepoint.serving.run_manager import NoSuchApp, RunManager, worker_info
 from safepoint.serving.takeover import settle, take_over
 from safepoint.storage.operations import AcknowledgeCancel
+from safepoint.storage.placement import Engine, Placement, placement_of
 from safepoint.storage.postgres.worker_lease import WorkerLease
 from safepoint.storage.run_records import RecordMoved, RunRecord, RunState, StoredCancelRequest, is_in_line
 from safepoint.storage.workers import workers_of
@@ -43,6 +45,8 @@ _log = logging.getLogger("safepoint.server")
 # After that time a record of our own without a task is picked up: the request that was to start it was cancelled.
 _FORGOTTEN = 60.0
 _LONG_LOOK = 60.0
+# A run that may start gets another job when it has had none for so long.
+_LOST = 5.0
 _GOODBYE = 1.0
 # How often a storage without pushes looks whether another process has written anything.
 _LOOK = 0.05
@@ -64,7 +68,9 @@ class LeaseSweeper:
         self._pending: set[str] = set()
         # What was looked at and is left alone for as long as it does not change, by epoch.
         self._left_alone: dict[str, int] = {}
-        self._next_long_look = 0.0
+        self._next_long_look = self._next_lost_look = 0.0
+        # Whether an engine starts free runs; None until the storage has told.
+        self._has_engine: bool | None = None
         lease = getattr(manager.storage, "lease", None)
         self.guard = LeaseGuard(manager, lease) if isinstance(lease, WorkerLease) else None
 
@@ -104,8 +110,8 @@ class LeaseSweeper:
                 await self._sweep()
         while True:
             with _logged_failures():
-                await workers.announce(worker_info(self._manager.catalog), draining=self._manager.draining)
-                async with workers.offers(self._manager.catalog.names) as offers:
+                await workers.announce(worker_info(self._manager), draining=self._manager.draining)
+                async with workers.offers(await self._takes()) as offers:
                     while True:
                         with suppress(TimeoutError):
                             async with asyncio.timeout(every):
@@ -203,7 +209,7 @@ class LeaseSweeper:
         if waiting:
             self._next_long_look = time.monotonic() + _LONG_LOOK
         runs, me = self._manager.storage.runs, self._manager.storage.worker
-        found = await runs.orphans(waiting=waiting)
+        found = await self._orphans(waiting=waiting)
         if waiting:
             still = {record.run_id for record in found}
             self._left_alone = {run_id: epoch for run_id, epoch in self._left_alone.items() if run_id in still}
@@ -216,6 +222,33 @@ class LeaseSweeper:
             for records in in_need.values():
                 group.create_task(self._pick_up_all(records, at_once))
 
+    async def _orphans(self, *, waiting: bool) -> list[RunRecord]:
+        """Runs to be picked up here. Where an engine starts free runs, these are only those that wait for a person.
+
+        Cancellation: nothing has changed.
+        """
+        manager, placement = self._manager, await self._placement()
+        if placement is None:
+            return [] if manager.config.role is Role.API else await manager.storage.runs.orphans(waiting=waiting)
+        await placement.free_the_dead()
+        if time.monotonic() >= self._next_lost_look:
+            self._next_lost_look = time.monotonic() + _LOST
+            await placement.place_the_forgotten(_LOST)
+        found = await manager.storage.runs.orphans(waiting=True) if waiting else []
+        return [record for record in found if record.state is RunState.PAUSED]
+
+    async def _placement(self) -> Placement | None:
+        """Where an engine starts free runs. Cancellation: nothing has changed."""
+        placement = placement_of(self._manager.storage)
+        if placement is not None and self._has_engine is None:
+            self._has_engine = await placement.engine() is not Engine.NONE
+        return placement if self._has_engine else None
+
+    async def _takes(self) -> tuple[str, ...]:
+        """The apps whose free runs this process looks for itself. Cancellation: nothing has changed."""
+        is_left_to_others = self._manager.config.role is Role.API or await self._placement() is not None
+        return () if is_left_to_others else tuple(self._manager.catalog.names)
+
     async def _pick_up_all(self, records: list[RunRecord], at_once: asyncio.Semaphore) -> None:
         """Those of one session, in the order in which they were accepted. Cancellation: some were taken over."""
         async with at_once:
@@ -226,6 +259,8 @@ class LeaseSweeper:
     async def _is_looked_after(self, record: RunRecord) -> bool:
         """Does a run of this process work on it, or is it to be left alone? Cancellation: nothing has changed."""
         manager, run_id = self._manager, record.run_id
+        if run_id in manager.settling:
+            return True
         if record.owner == manager.storage.worker:
             return run_id not in self._pending and not self._is_dropped(record)
         managed = manager.runs.get(run_id)

@@ -409,6 +409,13 @@ class ManagedRun:
         self.publisher.ended(RunEnd(str(StopReason.CANCELLED), reason.text))
         self.feed.close()
 
+    def hand_over(self, reason: Reason, *, within: float) -> None:
+        """Stop it at a safe point, and NOW after so many seconds, for another process to continue it."""
+        if self.state is RunState.QUEUED:
+            self.withdraw(reason)
+        else:
+            self.run.node.cancel(SafePoint.ANY, within=within, recursive=True, reason=reason)
+
     def ask(self, at: SafePoint, reason: Reason) -> None:
         """Stop it, whatever it does now; for askers that need no receipt."""
         if self.state is RunState.QUEUED:

@@ -13,7 +13,7 @@ import socket
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
@@ -29,7 +29,7 @@ from safepoint.agent.base import BaseAgent
 from safepoint.errors import SafepointError, SessionBusy, StoreError
 from safepoint.history.parts import Message
 from safepoint.serving.apps import Catalog
-from safepoint.serving.config import ServingConfig
+from safepoint.serving.config import Role, ServingConfig
 from safepoint.serving.cross_process_queue import CrossProcessQueue
 from safepoint.serving.event_publisher import AnyRun
 from safepoint.serving.events import Turn
@@ -43,8 +43,9 @@ from safepoint.serving.submission import Start, Submission, start
 from safepoint.sessions.dispatch import IfBusy, SessionDispatcher
 from safepoint.sessions.session import Session
 from safepoint.storage.operations import AcceptRun, AddNote, DeleteSession, ForgetNotes, ForgetRuns, TouchSession
+from safepoint.storage.placement import placement_of
 from safepoint.storage.protocol import Storage
-from safepoint.storage.run_records import RunRecord, RunState, same_request
+from safepoint.storage.run_records import FREE, AlreadyAccepted, RunRecord, RunState, same_request
 from safepoint.storage.shared_state import Note
 from safepoint.storage.workers import WorkerInfo, workers_of
 
@@ -76,6 +77,10 @@ class RunManager:
         self.config = config
         self.operations = Operations()
         self.draining = False
+        # Runs that were taken for the engine, and are only just being picked up.
+        self.settling: set[str] = set()
+        # Called when it begins to drain.
+        self.on_drain: list[Callable[[], object]] = []
         # Agents of single sessions, in place of that of their app: a client may bring tools to a session.
         self.session_agents: dict[SessionKey, BaseAgent[Any, Any]] = {}  # Any: agents of every kind
         self.runs: OrderedDict[str, ManagedRun] = OrderedDict()
@@ -238,6 +243,8 @@ class RunManager:
         self._arriving[arriving] = (who.name, waits)
         try:
             managed = await self._manager(who, key, dispatcher, submission)
+            if self._is_full(waits=waits):
+                return await self._place(managed, submission)
             if waits or self._is_busy(key, dispatcher):
                 return await self._queue(managed, dispatcher, submission, arriving)
             try:
@@ -250,6 +257,29 @@ class RunManager:
                 managed.decided.set()
         finally:
             self._arriving.pop(arriving, None)
+
+    def _is_full(self, *, waits: bool) -> bool:
+        """Is the run one for other workers? Without any that could take it, there are none."""
+        if placement_of(self.storage) is None or self.config.role is Role.WORKER:
+            return False
+        if self.config.role is Role.API:
+            return True
+        return not waits and sum(run.state is RunState.LIVE for run in self.live()) >= self.config.local_slots
+
+    async def _place(self, managed: ManagedRun, submission: Submission) -> RunRecord:
+        """Store its record as one that any worker may take, in its turn. Raises `SessionBusy`.
+
+        Cancellation: it was accepted, or it was not.
+        """
+        managed.run.discard()
+        record = replace(self._record(managed, submission, RunState.QUEUED), owner=FREE)
+        accept = AcceptRun(record, managed.accepted_at - _DAY, only_first=submission.if_busy == "reject")
+        try:
+            await self.storage.commit(accept)
+        except AlreadyAccepted as error:
+            return error.record
+        await self._cross_process_queue.stop(submission.if_busy, record)
+        return record
 
     async def _ready(self, key: SessionKey, submission: Submission) -> SessionDispatcher:
         """Raises `NoSuchApp`, `SessionNotFound`. Cancellation: nothing has changed."""
@@ -458,15 +488,12 @@ class RunManager:
         there is no such run. Cancellation: the asks stand.
         """
         self.draining = True
+        for call in self.on_drain:
+            call()
         await self._announce_leave()
         reason = Reason("the server is shutting down", Source.SHUTDOWN)
         for managed in self.live():
-            if managed.state is RunState.QUEUED:
-                managed.withdraw(reason)
-            else:
-                managed.run.node.cancel(
-                    SafePoint.ANY, within=self.config.shutdown_seconds, recursive=True, reason=reason
-                )
+            managed.hand_over(reason, within=self.config.shutdown_seconds)
         ladders = [self.config.ladder or managed.run.agent.ladder for managed in self.live()]
         cap = max((ladder.cap for ladder in ladders), default=0.0)
         if await self._all_over(self.config.shutdown_seconds + cap + _WRITING):
@@ -484,7 +511,7 @@ class RunManager:
         if workers is not None:
             with suppress(StoreError, TimeoutError):  # what is offered to this process is found by others at a look
                 async with asyncio.timeout(_WRITING):
-                    await workers.announce(worker_info(self.catalog), draining=True)
+                    await workers.announce(worker_info(self), draining=True)
 
     async def _all_over(self, seconds: float) -> bool:
         """Wait for that, so long. Cancellation: only the waiting ends."""
@@ -504,9 +531,10 @@ class RunManager:
             managed.ask(SafePoint.FORCE, Reason("the server was told to end at once", Source.SHUTDOWN))
 
 
-def worker_info(catalog: Catalog) -> WorkerInfo:
+def worker_info(manager: RunManager) -> WorkerInfo:
     """What this process says of itself to the others of its cluster."""
-    return WorkerInfo(socket.gethostname(), os.getpid(), version("safepoint"), tuple(catalog.names))
+    room = 0 if manager.config.role is Role.API else manager.config.job_slots
+    return WorkerInfo(socket.gethostname(), os.getpid(), version("safepoint"), tuple(manager.catalog.names), room=room)
 
 
 def _of_server(session: Session) -> Session:

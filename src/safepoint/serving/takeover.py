@@ -146,7 +146,7 @@ async def settle(manager: RunManager, record: RunRecord) -> bool:
         return False
     wanted = stopping(await manager.storage.runs.cancel_requests(record.run_id))
     decided = verdict(record, dispatcher.session, wanted, manager.config)
-    _log.info("the run %s had lost its owner: %s", record.run_id, decided.move)
+    _log.info("the run %s is picked up: %s", record.run_id, decided.move)
     match decided.move:
         case Move.START | Move.RESUME:
             await _adopt(manager, key, dispatcher, record, decided.move)

@@ -135,7 +135,7 @@ def take_over(record: RunRecord, owner: str, epoch: int) -> RunRecord:
     """The record under its new owner. Raises `RecordMoved` if another process was faster."""
     if record.epoch != epoch or record.ended:
         raise RecordMoved(f"the run {record.run_id} was taken over by another process, or has ended")
-    died = record.state is RunState.LIVE and record.owner != FREE
+    died = record.state is RunState.LIVE and FREE not in (record.owner, owner)
     return replace(record, owner=owner, epoch=epoch + 1, deaths=record.deaths + died)
 
 

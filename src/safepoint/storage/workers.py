@@ -14,13 +14,17 @@ from safepoint.storage.peers import PeerAddress
 
 
 class WorkerInfo(Value, frozen=True):
-    """What a worker says of itself. `apps`: those whose runs it takes. `peer`: for other workers, and never shown."""
+    """What a worker says of itself. `apps`: those that it has. `room`: how many placed runs it takes at a time.
+
+    `peer`: for other workers, and never shown.
+    """
 
     host: str = ""
     pid: int = 0
     version: str = ""
     apps: tuple[str, ...] = ()
     peer: PeerAddress | None = None
+    room: int = 0
 
 
 class WorkerRow(Value, frozen=True):

@@ -1,6 +1,7 @@
 """The tools that Safepoint tests itself with, for users to test their own agents."""
 
 from safepoint.testing.clock import Deadlock, VirtualLoop, run_virtual
+from safepoint.testing.conformance.engine import EngineSetup, check_engine, engine_agent
 from safepoint.testing.conformance.model import check_model
 from safepoint.testing.conformance.model_setup import ModelSetup, Situation
 from safepoint.testing.conformance.storage import check_storage, check_store
@@ -29,6 +30,7 @@ __all__ = [
     "CALLER",
     "OWN",
     "Deadlock",
+    "EngineSetup",
     "Failure",
     "Injection",
     "ModelSetup",
@@ -42,12 +44,14 @@ __all__ = [
     "VirtualLoop",
     "call",
     "check_cancellable",
+    "check_engine",
     "check_model",
     "check_storage",
     "check_store",
     "check_tool",
     "clock_jump",
     "disconnect",
+    "engine_agent",
     "fail",
     "may_raise",
     "model_error",

@@ -19,6 +19,8 @@ from safepoint.serving.lease_sweeper import LeaseSweeper
 from safepoint.serving.managed_run import ManagedRun
 from safepoint.serving.remote_cancel import cancel_records
 from safepoint.serving.run_manager import RunManager
+from safepoint.storage.placement import Engine
+from safepoint.storage.postgres.schema import upgrade
 from safepoint.storage.postgres.storage import PostgresStorage
 from safepoint.storage.run_records import RunState
 from safepoint.testing import ScriptedModel, say, stall
@@ -30,6 +32,15 @@ from tests.storage.postgres.test_postgres_storage import sql
 pytestmark = pytest.mark.postgres
 
 NEVER = 300.0
+
+
+@pytest.fixture
+def url(url: str) -> str:
+    """Workers here look for free runs themselves: no engine starts any."""
+    asyncio.run(upgrade(url, engine=Engine.NONE))
+    return url
+
+
 NOBODY = "postgresql://safepoint@127.0.0.1:1/nothing"
 PATIENT = StopRequest(wait_seconds=20.0)
 

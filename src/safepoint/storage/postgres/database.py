@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.rows import dict_row
 
 from safepoint.errors import StoreError
 from safepoint.storage.postgres.connections import Connection, Connections
@@ -93,6 +94,16 @@ class Database:
             return await cursor.fetchall()
 
         return fetch
+
+    async def rows(self, text: str, given: Mapping[str, Any]) -> list[dict[str, Any]]:  # Any: as in `Fetch`
+        """Named columns, for statements that are not ours."""
+
+        async def fetch(connection: Connection) -> list[dict[str, Any]]:  # Any: likewise
+            async with connection.cursor(row_factory=dict_row) as cursor:
+                await cursor.execute(text.encode(), given)
+                return await cursor.fetchall() if cursor.description is not None else []
+
+        return await self.run(fetch)
 
     async def call(
         self, text: str, given: Mapping[str, Any], *, patience: float | None = None

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 import psycopg
+from psycopg import sql
 
 from safepoint.errors import StoreError
 from safepoint.storage.postgres.connections import Connection, connect, cut
 from safepoint.storage.postgres.database import Database
 from safepoint.storage.postgres.schema import one_line
+
+# Called in the storage's thread with a channel and what was notified there.
+Hear = Callable[[str, str], None]
 
 _log = logging.getLogger("safepoint")
 
@@ -24,6 +28,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _SILENCE = 5.0  # after which the connection is asked whether it is there
 _PROOF = 2.0
 _PROVING = "proof"
+_CHANNELS = "channels"
 WORKER = "w"
 """The topic of requests for runs of this worker."""
 
@@ -43,6 +48,9 @@ class Listener:
         self.is_listening = False
         self.heard = 0
         """Pushes so far."""
+        # Of others: who hears what comes there, and to which of them the connection listens by now.
+        self._channels: dict[str, list[Hear]] = {}
+        self._listened: set[str] = set()
 
     async def add(
         self, topics: Iterable[str], sessions: list[str], runs: list[str], wake: Callable[[], object]
@@ -78,6 +86,43 @@ class Listener:
                     "DELETE FROM safepoint.watches WHERE worker = %(worker)s AND topic = ANY (%(topics)s::text[])",
                     {"worker": self._worker, "topics": gone},
                 )
+
+    async def listen(self, channels: Sequence[str], hear: Hear) -> None:
+        """Call `hear` for all that comes on these channels of others, and with ("", "") when some may be missed."""
+        for channel in channels:
+            self._channels.setdefault(channel, []).append(hear)
+        await self.add((), [], [], self._no_waker)
+        await self._look_at_channels()
+
+    async def unlisten(self, channels: Sequence[str], hear: Hear) -> None:
+        for channel in channels:
+            left = self._channels.get(channel, [])
+            if hear in left:
+                left.remove(hear)
+            if not left:
+                self._channels.pop(channel, None)
+        await self._look_at_channels()
+
+    @staticmethod
+    def _no_waker() -> None:
+        """Only so that the connection is there."""
+
+    async def _look_at_channels(self) -> None:
+        """Its connection is busy with waiting, and a push to itself is what ends that."""
+        if self.is_listening and set(self._channels) != self._listened:
+            given = {"channel": f"safepoint_{self._worker}", "payload": _CHANNELS}
+            with suppress(StoreError, psycopg.Error):
+                await self._database.call("SELECT pg_notify(%(channel)s, %(payload)s)", given)
+
+    async def _follow_channels(self, connection: Connection) -> None:
+        wanted = set(self._channels)
+        for channel in wanted - self._listened:
+            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+        for channel in self._listened - wanted:
+            await connection.execute(sql.SQL("UNLISTEN {}").format(sql.Identifier(channel)))
+        new, self._listened = wanted - self._listened, wanted
+        for hear in {hear for channel in new for hear in self._channels.get(channel, ())}:
+            hear("", "")  # what was notified before is lost: look once
 
     def wake(self, topic: str) -> None:
         for waker in tuple(self._wakers.get(topic, ())):
@@ -115,6 +160,7 @@ class Listener:
             finally:
                 self._connection = None
                 self.is_listening = False
+                self._listened = set()
                 self._tried.set()
                 self.wake_all()
             with suppress(TimeoutError):
@@ -126,13 +172,20 @@ class Listener:
         """Until the connection is lost. Raises psycopg's error then."""
         channel = f"safepoint_{self._worker}"
         await connection.execute(f'LISTEN "{channel}"'.encode())
+        await self._follow_channels(connection)
         await self._ask(connection, channel)
         asked = True
         while True:
             heard = False
             async for push in connection.notifies(timeout=_PROOF if asked else _SILENCE, stop_after=1):
                 heard = True
-                self._take(push.payload)
+                if push.channel == channel:
+                    self._take(push.payload)
+                else:
+                    for hear in tuple(self._channels.get(push.channel, ())):
+                        hear(push.channel, push.payload)
+            if set(self._channels) != self._listened:
+                await self._follow_channels(connection)
             if asked and not heard:
                 raise psycopg.OperationalError("LISTEN was taken and no push arrives: is there a pooler in between?")
             asked = not heard
@@ -148,6 +201,8 @@ class Listener:
             timer.cancel()
 
     def _take(self, payload: str) -> None:
+        if payload == _CHANNELS:
+            return
         if payload != _PROVING:
             self.heard += 1
             self.wake(payload)

@@ -42,7 +42,7 @@ BEGIN
     END IF;
     IF given.owner = worker THEN
         PERFORM safepoint.register(worker, process, lease);
-    ELSE  -- every owner has a row, by which its runs are found once it is dead
+    ELSIF given.owner <> '' THEN  -- every owner has a row, by which its runs are found once it is dead
         INSERT INTO safepoint.workers (id, process, lease, lease_until) VALUES (given.owner, '', 0, '-infinity')
             ON CONFLICT DO NOTHING;
     END IF;
@@ -56,6 +56,9 @@ BEGIN
         digest = excluded.digest, started_at = excluded.started_at, ended_at = excluded.ended_at,
         outcome = excluded.outcome, reason = excluded.reason, epoch = excluded.epoch, asked_by = excluded.asked_by,
         usage = excluded.usage, deaths = excluded.deaths;
+    IF given.owner = '' THEN
+        PERFORM safepoint.place_next(given.session);
+    END IF;
     RETURN CASE WHEN given.state = 'live' THEN safepoint.leave_behind(given) END;
 END $$;
 
@@ -86,8 +89,8 @@ BEGIN
         ended_at = known.ended_at, outcome = known.outcome, reason = known.reason, epoch = known.epoch,
         asked_by = known.asked_by, usage = known.usage, deaths = known.deaths
         WHERE run_id = known.run_id;
-    IF known.owner = '' THEN
-        PERFORM safepoint.offer(known.session);
+    IF new_state <> 'live' THEN
+        PERFORM safepoint.place_next(known.session);
     END IF;
     RETURN ARRAY[safepoint.topic('s', known.session)]
         || CASE WHEN new_state = 'live' THEN safepoint.leave_behind(known) END;
@@ -99,15 +102,18 @@ DECLARE
     in_session text;
 BEGIN
     UPDATE safepoint.run_records SET owner = op->>'owner', epoch = epoch + 1,
-        deaths = deaths + (state = 'live' AND owner <> '')::int
+        deaths = deaths + (state = 'live' AND owner <> '' AND op->>'owner' <> '')::int
         WHERE run_id = op->>'run' AND epoch = (op->>'epoch')::bigint AND state <> 'ended'
         RETURNING session INTO in_session;
     IF NOT FOUND THEN
         PERFORM safepoint.refuse('SPTKN', jsonb_build_object('run', op->>'run', 'known',
             EXISTS (SELECT 1 FROM safepoint.run_records WHERE run_id = op->>'run')));
     END IF;
+    DELETE FROM safepoint.placements WHERE run_id = op->>'run';
     IF op->>'owner' = worker THEN
         PERFORM safepoint.register(worker, process, lease);
+    ELSIF op->>'owner' = '' THEN  -- given back
+        PERFORM safepoint.place_next(in_session);
     ELSE
         INSERT INTO safepoint.workers (id, process, lease, lease_until) VALUES (op->>'owner', '', 0, '-infinity')
             ON CONFLICT DO NOTHING;

@@ -15,23 +15,26 @@ from importlib.resources import files
 import psycopg
 
 from safepoint.errors import StoreError
+from safepoint.storage.placement import Engine
 from safepoint.storage.postgres.connections import Connection, connect
+from safepoint.storage.postgres.engine_tables import engine_sql, tables_fit
 
-VERSION = 2
+VERSION = 3
 OLDEST_SERVER = 140000
 SCHEMA = "safepoint"
 
-_VERSIONS = {1: "tables.sql", 2: "tables_2.sql"}
-_FUNCTIONS = ("session_functions.sql", "run_functions.sql", "unit_functions.sql")
+_VERSIONS = {1: "tables.sql", 2: "tables_2.sql", 3: "tables_3_placement.sql"}
+_FUNCTIONS = ("session_functions.sql", "placement_functions.sql", "run_functions.sql", "unit_functions.sql")
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """`version`: None for a database that has no tables of ours."""
+    """`version`: None for a database that has no tables of ours. `engine`: what starts free runs there."""
 
     version: int | None
     server: str
+    engine: Engine = Engine.NONE
 
     @property
     def is_current(self) -> bool:
@@ -53,15 +56,39 @@ def _script(name: str) -> str:
     return files("safepoint.storage.postgres").joinpath(name).read_text("utf-8")
 
 
-def upgrade_sql(version: int | None = None, schema: str = SCHEMA) -> str:
-    """What `upgrade` would run in a database of that version, for those who run SQL themselves."""
-    found = 0 if version is None else version
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What `upgrade` finds. `tables`: the version of Procrastinate's tables, None if it has none that we made."""
+
+    version: int | None = None
+    engine: Engine | None = None
+    tables: str | None = None
+
+
+def upgrade_sql(found: Found | None = None, engine: Engine | None = None, schema: str = SCHEMA) -> str:
+    """What `upgrade` would run in such a database, for those who run SQL themselves.
+
+    `engine`: what is to start free runs from now on; None leaves it as it is, and is Procrastinate in a new database.
+    """
+    known = found or Found()
+    wanted = engine or known.engine or Engine.PROCRASTINATE
+    version = known.version or 0
     parts = [f"CREATE SCHEMA IF NOT EXISTS {check_name(schema)};"]
-    parts += [qualify(_script(name), schema) for number, name in _VERSIONS.items() if number > found]
+    parts += [qualify(_script(name), schema) for number, name in _VERSIONS.items() if number > version]
     parts += [qualify(_script(name), schema) for name in _FUNCTIONS]
+    parts.append(qualify(engine_sql(wanted, known.tables), schema))
     parts.append(f"DELETE FROM {schema}.schema_version;")
     parts.append(f"INSERT INTO {schema}.schema_version VALUES ({VERSION});")
     return "\n".join(parts)
+
+
+async def read_found(connection: Connection, schema: str) -> Found:
+    version = await read_version(connection, schema)
+    if version is None or version < 3:
+        return Found(version)
+    cursor = await connection.execute(f"SELECT name, version FROM {schema}.engine".encode())
+    name, tables = await cursor.fetchone() or (Engine.NONE, None)
+    return Found(version, Engine(name), tables)
 
 
 async def read_version(connection: Connection, schema: str) -> int | None:
@@ -89,20 +116,27 @@ async def check_schema(connection: Connection, schema: str) -> None:
     replica, read_only = await cursor.fetchone() or (False, "off")
     if replica or read_only == "on":
         raise StoreError("the database is a read-only replica: give the address of its primary")
+    if (await read_found(connection, schema)).engine is Engine.PROCRASTINATE and not await tables_fit(connection):
+        raise StoreError("the tables of Procrastinate are gone, or of another version: run `safepoint db upgrade`")
 
 
-async def upgrade(conninfo: str, *, schema: str = SCHEMA) -> Status:
-    """Bring the database up to date. Raises `StoreError`. Cancellation: it is as it was, or up to date."""
+async def upgrade(conninfo: str, *, engine: Engine | None = None, schema: str = SCHEMA) -> Status:
+    """Bring the database up to date, Procrastinate's tables included. `engine`: as in `upgrade_sql`.
+
+    Raises `StoreError`. Cancellation: it is as it was, or up to date.
+    """
     check_name(schema)
     try:
         connection = await connect(conninfo, "safepoint db upgrade")
         async with connection, connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('safepoint schema', 0))")
-            version = await read_version(connection, schema)
-            if version is not None and version > VERSION:
-                raise StoreError(f"the database has version {version} of the tables, this Safepoint has {VERSION}")
-            await connection.execute(upgrade_sql(version, schema).encode())
-            return Status(VERSION, str(connection.info.parameter_status("server_version")))
+            found = await read_found(connection, schema)
+            if found.version is not None and found.version > VERSION:
+                raise StoreError(
+                    f"the database has version {found.version} of the tables, this Safepoint has {VERSION}"
+                )
+            await connection.execute(upgrade_sql(found, engine, schema).encode())
+            return await _status(connection, schema)
     except psycopg.Error as error:
         raise StoreError(f"the database could not be brought up to date: {one_line(error)}") from error
 
@@ -112,8 +146,22 @@ async def status(conninfo: str, *, schema: str = SCHEMA) -> Status:
     check_name(schema)
     try:
         async with await connect(conninfo, "safepoint db status") as connection:
-            version = await read_version(connection, schema)
-            return Status(version, str(connection.info.parameter_status("server_version")))
+            return await _status(connection, schema)
+    except psycopg.Error as error:
+        raise StoreError(f"the database can't be read: {one_line(error)}") from error
+
+
+async def _status(connection: Connection, schema: str) -> Status:
+    found = await read_found(connection, schema)
+    return Status(found.version, str(connection.info.parameter_status("server_version")), found.engine or Engine.NONE)
+
+
+async def find(conninfo: str, *, schema: str = SCHEMA) -> Found:
+    """What `upgrade` would find. Raises `StoreError`. Cancellation: nothing has changed."""
+    check_name(schema)
+    try:
+        async with await connect(conninfo, "safepoint db upgrade") as connection:
+            return await read_found(connection, schema)
     except psycopg.Error as error:
         raise StoreError(f"the database can't be read: {one_line(error)}") from error
 

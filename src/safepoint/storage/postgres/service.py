@@ -90,11 +90,11 @@ class Service:
         if ahead:
             await self._writer.wait_for(ahead)
         if isinstance(query, op.OrphanedRuns):
-            await self._retire_the_gone()
+            await self.retire_the_gone()
         result: T = await self._database.run(lambda connection: run_query(query, self._database.fetch_on(connection)))
         return result
 
-    async def _retire_the_gone(self) -> None:
+    async def retire_the_gone(self) -> None:
         """Workers of this machine whose process is gone need not be waited for until their lease is over."""
         here = f"{self._lease.process.boot}|{self._lease.process.namespace}|"
         sql = (
@@ -148,6 +148,9 @@ class Service:
         sql = "SELECT safepoint.announce(%(worker)s, %(process)s, %(lease)s, %(info)s, %(draining)s)"
         await self._database.call(sql, given)
         self._worker_lease.renewed(sent)
+
+    async def rows(self, sql: str, given: Mapping[str, Any]) -> list[dict[str, Any]]:  # Any: as in `Fetch`
+        return await self._database.rows(sql, given)
 
     async def call(self, sql: str, given: Mapping[str, Any]) -> Rows:  # Any: as in `Fetch`
         return await self._database.call(sql, given)

@@ -241,6 +241,8 @@ $$;
 CREATE OR REPLACE FUNCTION safepoint.forget_runs(old text) RETURNS void LANGUAGE sql AS $$
     DELETE FROM safepoint.cancel_requests
         WHERE run_id IN (SELECT run_id FROM safepoint.run_records WHERE session = old);
+    DELETE FROM safepoint.placements
+        WHERE run_id IN (SELECT run_id FROM safepoint.run_records WHERE session = old);
     DELETE FROM safepoint.run_records WHERE session = old;
     DELETE FROM safepoint.session_marks WHERE session = old;
 $$;

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -34,6 +34,8 @@ from safepoint.storage.operations import Query, Statement
 from safepoint.storage.parts import Loops, Runs, Sessions, Shared
 from safepoint.storage.peers import PeerAddress
 from safepoint.storage.postgres.address import check_address, check_driver
+from safepoint.storage.postgres.channels import ChannelPushes
+from safepoint.storage.postgres.placement import PostgresPlacement
 from safepoint.storage.postgres.push import PushedChanges
 from safepoint.storage.postgres.queries import Rows
 from safepoint.storage.postgres.schema import SCHEMA, check_name, one_line
@@ -84,12 +86,14 @@ class PostgresStorage:
         self.worker = self._lease.worker
         options = ServiceOptions(check_address(url), direct, connections, deadline, patience, check_name(schema))
         self._service = Service(options, self._lease, self.lease)
+        self.schema = schema
         self.sessions = Sessions(self)
         self.runs = Runs(self)
         self.shared = Shared(self)
         self.loops = Loops(self)
         self._changes = PushedChanges(self._ask, self._begin, lambda: self._service.listener)
         self.workers = Workers(self._call, self._announce, self._changes)
+        self.placement = PostgresPlacement(self._call, lambda: self._ask(lambda: self._service.retire_the_gone()))
         self._thread = _LoopThread("safepoint:postgres", self._service)
         self._closed = False
         # What each loop has submitted in its present pass.
@@ -152,6 +156,14 @@ class PostgresStorage:
 
     async def _call(self, sql: str, given: Mapping[str, Any]) -> Rows:  # Any: as in `Fetch`
         return await self._ask(lambda: self._service.call(sql, given))
+
+    async def engine_rows(self, sql: str, given: Mapping[str, Any]) -> list[dict[str, Any]]:  # Any: as in `Fetch`
+        """A statement of the engine. Raises `StoreError`. Cancellation: only the waiting ends."""
+        return await self._ask(lambda: self._service.rows(sql, given))
+
+    def engine_pushes(self, channels: Sequence[str]) -> ChannelPushes:
+        """What comes on the channels of the engine, on the one connection that listens."""
+        return ChannelPushes(self._changes, channels)
 
     async def _announce(self, info: str, draining: bool) -> None:
         await self._ask(lambda: self._service.announce(info, draining))
