@@ -30,6 +30,7 @@ from safepoint.agent.options import RunOptions
 from safepoint.agent.result import ChildResult, RunResult, StopReason
 from safepoint.agent.resume import Resume
 from safepoint.agent.run import Run
+from safepoint.agent.run_state import RunState
 from safepoint.agent.tool_context import ToolContext
 from safepoint.agent.trim import keep_last, keep_tokens
 from safepoint.agent.usage import Usage
@@ -98,6 +99,7 @@ __all__ = [
     "RunFailed",
     "RunOptions",
     "RunResult",
+    "RunState",
     "SafePoint",
     "SafepointError",
     "Sequential",

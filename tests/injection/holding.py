@@ -51,3 +51,23 @@ async def a_composite_is_held() -> None:
     async with Sequential("both", first).then(second).start("go") as run:
         await run.hold().wait()
         run.resume()
+
+
+# -- points of one's own, and messages that cannot wait ----------------------------------------------------------------
+
+
+async def stopped_after_a_step() -> None:
+    async with agent(call("look"), call("look"), say("done"), tools=[look]).start("go") as run:
+        await run.cancel(SafePoint.after_step(2) | SafePoint.when(lambda state: state.tool_calls > 5)).wait()
+
+
+async def steered_within() -> None:
+    calls = [call("pages"), call("post")]
+    async with agent(calls, say("done"), tools=[pages, post], max_parallel_tools=1).start("go") as run:
+        await asyncio.sleep(0)
+        await run.steer("hurry", within=A_MOMENT).wait()
+
+
+async def steered_after_a_step() -> None:
+    async with agent(call("look"), call("look"), say("done"), tools=[look]).start("go") as run:
+        await run.steer("hurry", at=SafePoint.after_step(1)).wait()

@@ -144,7 +144,7 @@ class AskSequence:
     def _find(self, place: str | None) -> Iterable[Ask]:
         """Those that hit the place, whatever the time is."""
         if place in BOUNDARIES:
-            return self.asks()
+            return [ask for ask in self.asks() if ask.at.level is not Level.SAFE or ask.at.covers(place)]
         places = () if place is None or place in NO_PLACES else (EVERYWHERE, place)
         return [ask for each in dict.fromkeys((*NO_PLACES, *places)) for ask in self._noted(each)]
 

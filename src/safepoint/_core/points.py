@@ -6,14 +6,47 @@ join with nothing.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from enum import IntEnum
-from typing import ClassVar, Final, final
+from typing import Any, ClassVar, Final, TypeAlias, final
 
 NAMED: Final = "point:"
+AFTER_STEP: Final = "after_step:"
+WHEN: Final = "when:"
 # No work is under way here, so it is a safe point for every request.
 BETWEEN: Final = "between_children"
 # Where a held run stands. It waits there, so it is a safe point for every request too.
 HELD: Final = "held"
+
+
+# A test of where a run is. What it is given is the run's own: `RunState`.
+Test: TypeAlias = Callable[[Any], object]
+_numbers = itertools.count(1)
+
+
+class Condition(str):
+    """A place that has no fixed spot: a run stands there whenever the test holds at one of its safe points."""
+
+    test: Test
+
+    def __new__(cls, place: str, test: Test) -> Condition:
+        condition = super().__new__(cls, place)
+        condition.test = test
+        return condition
+
+    def __reduce__(self) -> tuple[type[Condition], tuple[str, Test]]:
+        return Condition, (str(self), self.test)
+
+
+class _AfterStep:
+    """The test of `SafePoint.after_step(n)`, in a form that can be pickled."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def __call__(self, state: Any) -> bool:  # Any: as above
+        return bool(state.step >= self.step and state.place == "after_tools")
 
 
 class Level(IntEnum):
@@ -81,6 +114,28 @@ class SafePoint:
         return SafePoint(Level.SAFE, frozenset({NAMED + name}))
 
     @staticmethod
+    def when(test: Test, *, name: str | None = None) -> SafePoint:
+        """The first safe point at which `test(state)` is true: it reads a `RunState`, such as `state.step`.
+
+        `name` is what receipts and events call the place; without it, the function's own. A test that raises counts as
+        true: whoever asked wants the run to stop, and the error is told as `HookFailed`.
+        """
+        if not callable(test):
+            raise ValueError(f"SafePoint.when({test!r}): write a function, such as lambda state: state.step > 3")
+        label = name or getattr(test, "__name__", "test").strip("<>")
+        return SafePoint(Level.SAFE, frozenset({Condition(f"{WHEN}{label}#{next(_numbers)}", test)}))
+
+    @staticmethod
+    def after_step(step: int) -> SafePoint:
+        """The end of that step, counted from the run's first one: its model call and all tool calls are complete.
+
+        If the run is further already, the end of its present step.
+        """
+        if not isinstance(step, int) or isinstance(step, bool) or step < 1:  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+            raise ValueError(f"SafePoint.after_step({step!r}): write the number of a step, from 1 up")
+        return SafePoint(Level.SAFE, frozenset({Condition(f"{AFTER_STEP}{step}", _AfterStep(step))}))
+
+    @staticmethod
     def parse(*names: str) -> SafePoint:
         """Parse names as in `places`: `"now"`, `"after_tools"`, `"point:page"`. Several names are joined.
 
@@ -98,7 +153,14 @@ class SafePoint:
         if self.level is not Level.SAFE or place in NO_PLACES:
             return False
         places = self._places if self._places is not None else self.places
-        return place in BOUNDARIES or place in places or EVERYWHERE in places
+        if place in BOUNDARIES:
+            return place == HELD or not all(isinstance(each, Condition) for each in places)
+        return place in places or EVERYWHERE in places
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """Those of its places that are tests."""
+        return tuple([place for place in self.places if isinstance(place, Condition)])
 
     def __or__(self, other: SafePoint) -> SafePoint:
         if not isinstance(other, SafePoint):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
@@ -149,13 +211,21 @@ def check_point(at: SafePoint) -> SafePoint:
 def _parse(name: str) -> SafePoint:
     if name.startswith(NAMED):
         return SafePoint.named(name.removeprefix(NAMED))
+    if name.startswith(AFTER_STEP):
+        step = name.removeprefix(AFTER_STEP)
+        return SafePoint.after_step(int(step) if step.isascii() and step.isdecimal() else 0)
     found = _CONSTANTS.get(name)
     if found is None:
-        raise ValueError(f"at: {name!r} is no safe point: write one of {', '.join(POINT_NAMES)} or {NAMED}NAME")
+        names = f"{', '.join(POINT_NAMES)}, {AFTER_STEP}N or {NAMED}NAME"
+        raise ValueError(f"at: {name!r} is no safe point: write one of {names}")
     return found
 
 
 def _spell(place: str) -> str:
+    if place.startswith(AFTER_STEP):
+        return f"after_step({place.removeprefix(AFTER_STEP)})"
+    if place.startswith(WHEN):
+        return f"when({place.removeprefix(WHEN).rpartition('#')[0]})"
     return f"named({place.removeprefix(NAMED)!r})" if place.startswith(NAMED) else place.upper()
 
 

@@ -34,7 +34,7 @@ from safepoint._core.endings import Ending, Stop
 from safepoint._core.hold_receipts import HoldReceipt
 from safepoint._core.holds import Held, Hold, Released, Stay, make_hold
 from safepoint._core.latch import Latch
-from safepoint._core.points import UNWRITTEN, Level, SafePoint
+from safepoint._core.points import HELD, UNWRITTEN, Condition, Level, SafePoint
 from safepoint._core.reasons import Reason
 from safepoint._core.receipts import Receipt
 from safepoint._core.wake import call_soon
@@ -273,7 +273,21 @@ class Node:
         if self.stop is not None or self.state in _NOT_LIVE:
             return ()
         holds = self._standing_holds(now)
-        return tuple([hold for hold in holds if any(hold.at.covers(place) for place in places)])
+        return tuple([hold for hold in holds if any(hold.at.covers(place) for place in places if place != HELD)])
+
+    @property
+    def has_holds(self) -> bool:
+        """Whether a hold stands for it, wherever it is to wait."""
+        return not self.is_quiet and bool(self._standing_holds(self.clock.now()))
+
+    def conditions(self) -> tuple[Condition, ...]:
+        """The tests that requests and holds for this node name."""
+        if self.is_quiet:
+            return ()
+        now = self.clock.now()
+        request = self.request_at(now)
+        points = [request.at] if request is not None else [hold.at for hold in self._standing_holds(now)]
+        return tuple(dict.fromkeys([each for point in points for each in point.conditions]))
 
     def _standing_holds(self, now: float) -> tuple[Hold, ...]:
         """The holds for this node: its own, and those of its parent that reach it."""
@@ -460,7 +474,7 @@ class Node:
             return
         level = request.level(now)
         if self.stop is None:
-            where = place if place is not None and level is Level.SAFE else _HARD[level]
+            where = str(place) if place is not None and level is Level.SAFE else _HARD[level]
             self.stop = Stop(request, where, level, timed_out=request.expired(now), at=now)
             self._move(NodeState.STOPPING)
         elif level > self.stop.level:

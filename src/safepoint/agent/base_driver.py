@@ -85,6 +85,9 @@ class BaseDriver(ABC, Generic[OwnT]):
     def ledger(self) -> tuple[LedgerEntry, ...]:
         return tuple(self._record.ledger)
 
+    def make_room(self) -> None:
+        """A message cannot wait for the next model call: get there sooner, at a safe point."""
+
     def works(self) -> Iterator[Work[object]]:
         """The work that runs now."""
         yield from self.runner.works()

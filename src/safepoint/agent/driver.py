@@ -27,7 +27,7 @@ from safepoint.agent.result import NO_VALUE, StopReason
 from safepoint.agent.resume import Resume
 from safepoint.agent.run_context import RunContext
 from safepoint.agent.steps import BackOff, CallModel, Close, Finalize, OwnStep, RunTools, Step
-from safepoint.agent.tool_batch import ToolBatch
+from safepoint.agent.tool_batch import NEW_MESSAGE, ToolBatch
 from safepoint.agent.trim import Trim, trimmed
 from safepoint.agent.usage import NO_USAGE, Usage
 from safepoint.errors import AskPerson, ModelError, ModelMisbehaved, ModelUnavailable
@@ -143,7 +143,7 @@ class Driver(BaseDriver[OwnStep]):
     def _at_soft_mark(self, meters: Sequence[Meter]) -> bool:
         """Whether a budget has just asked and the run stops between these two steps."""
         asked = [meter.asks_before_step() for meter in meters]  # a list: `any` would stop at the first
-        return any(asked) and self._node.check_safe_point("after_tools") is not None
+        return any(asked) and self._record.check_safe_point("after_tools") is not None
 
     def _last_step(self) -> Step:
         return Close(StopReason.MAX_STEPS if self._node.answer() is None else StopReason.CANCELLED)
@@ -184,7 +184,7 @@ class Driver(BaseDriver[OwnStep]):
         if isinstance(next_step, RunTools):
             if not self._node.is_quiet:
                 await self.runner.stand("after_model")
-            if self._node.check_safe_point("after_model") is not None:
+            if self._record.check_safe_point("after_model") is not None:
                 return Close(StopReason.CANCELLED)
         return next_step
 
@@ -272,6 +272,7 @@ class Driver(BaseDriver[OwnStep]):
             if message.tool_calls:
                 self._record.known_call_ids().update(call.id for call in message.tool_calls)
                 self.batch = ToolBatch(self._record, message, self._agent.max_parallel_tools)
+                self.batch.gives_way = self._record.steering.presses
                 return RunTools(self.batch)
         if message is not None and incoming.stop_reason is StopReason.END_TURN:
             again = self._unfit(message)
@@ -331,9 +332,9 @@ class Driver(BaseDriver[OwnStep]):
         while True:
             while not batch.advance():
                 await self.runner.wait()
-            if self._record.held_back is None:
+            if not self._record.held_back:
                 break
-            await self.runner.stand(self._record.held_back)
+            await self.runner.stand(*self._record.held_back)
         # The safe point is decided in the step that ends the batch: if the loop turned in between, an ask that comes
         # later would take the place of the one that the run has stopped for. The run still stands there when the loop
         # has turned, so a message that a tool pushed takes effect before the next model call.
@@ -357,7 +358,10 @@ class Driver(BaseDriver[OwnStep]):
         if goes_on and self._stops_after(batch):
             return Close(StopReason.CANCELLED)
         messages = self._record.messages
-        messages[-1:] = close_history(messages[-1:], batch=batch.closed(None))  # the last message has the calls
+        # The last message has the calls.
+        messages[-1:] = close_history(messages[-1:], batch=batch.closed(NEW_MESSAGE if batch.gives_way else None))
+        if batch.gives_way and batch.has_given_way:
+            self._record.steering.has_room = True
         self.batch = None
         problem = batch.unfit_answer() if answer is None else None
         failed = self._tried_in_vain(problem) if problem is not None else None
@@ -372,7 +376,7 @@ class Driver(BaseDriver[OwnStep]):
         """A run that continues at the end of a batch did not get there by its own work: it stops after the next one."""
         if not batch.is_made_here:
             return self._node.check_stop() is not None
-        return (self._node.check_safe_point("after_tool") or self._node.check_safe_point("after_tools")) is not None
+        return self._record.check_safe_point("after_tool", "after_tools") is not None
 
     # -- what is left --------------------------------------------------------------------------------------------------
 
@@ -390,6 +394,12 @@ class Driver(BaseDriver[OwnStep]):
 
     def preview(self, query: CancelQuery) -> Preview:
         return preview(self.batch.calls if self.batch is not None else (), tuple(super().works()), query)
+
+    def make_room(self) -> None:
+        """A message cannot wait: the calls of this reply stop at points of their own, and queued ones never start."""
+        if self.batch is not None:
+            self.batch.make_room()
+            self._record.wakeup.ring()
 
     def works(self) -> Iterator[Work[object]]:
         yield from super().works()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-from safepoint._core.points import Level, SafePoint
+from safepoint._core.points import AFTER_STEP, Level, SafePoint
 from safepoint.agent.events import Event
 from safepoint.errors import RecordedError
 from safepoint.history.json_codec import Codec
@@ -33,7 +33,7 @@ def from_json(data: str | bytes) -> Event:
 
 def _encode(value: Any) -> Any:  # Any: JSON, of any value that a field may hold
     if isinstance(value, SafePoint):
-        return sorted(value.places)
+        return sorted(map(str, value.places))
     if isinstance(value, RecordedError):
         return {"type": value.type, "message": value.message}
     if isinstance(value, BaseException):
@@ -62,7 +62,14 @@ def _safe_point(data: Any) -> SafePoint:
     if not (isinstance(data, list) and data and all(isinstance(place, str) for place in data)):  # pyright: ignore[reportUnknownVariableType]  # decoded JSON
         raise ValueError("a safe point is a list of places")
     places = cast("list[str]", data)
-    return _AT_ONCE[places[0]] if places[0] in _AT_ONCE else SafePoint(Level.SAFE, frozenset(places))
+    if places[0] in _AT_ONCE:
+        return _AT_ONCE[places[0]]
+    # The test of `SafePoint.when` stays where it was written: what is read back has its name.
+    return SafePoint(Level.SAFE, frozenset([each for place in places for each in _read_place(place)]))
+
+
+def _read_place(place: str) -> frozenset[str]:
+    return SafePoint.parse(place).places if place.startswith(AFTER_STEP) else frozenset({place})
 
 
 def _schema(kind: type) -> dict[str, Any]:  # Any: JSON Schema

@@ -11,6 +11,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextvars import copy_context
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -40,7 +41,7 @@ from safepoint.agent.result import OutT, RunResult
 from safepoint.agent.resume import Resume, continued
 from safepoint.agent.run_context import RunContext
 from safepoint.agent.session_protocol import SessionProtocol
-from safepoint.agent.steering import Steering, SteerReceipt
+from safepoint.agent.steering import Steering, SteerReceipt, check_steer
 from safepoint.agent.stop_diagnostics import Holding, holding
 from safepoint.agent.telemetry import trace
 from safepoint.agent.validation import listed
@@ -233,12 +234,29 @@ class Run(Generic[DepsT, OutT]):
         stays = [node.stay for node in self.node.walk()]
         return tuple([stay.held for stay in stays if stay is not None])
 
-    def steer(self, message: Prompt) -> SteerReceipt:
+    def steer(self, message: Prompt, *, at: SafePoint | None = None, within: float | None = None) -> SteerReceipt:
         """Add a message before the next model call, without stopping any work. Safe from any thread.
 
-        The receipt says `joined`, or `too_late` if no model call followed.
+        `at`: before the first model call after that safe point. `within`: if the message still waits after so many
+        seconds, calls give way to it at the next safe point. The receipt says which road it took: `joined`,
+        `preempted`, or `too_late` if no model call followed.
         """
-        return self._steering.add(*RunSetup.of(message, None))
+        check_steer(at, within)
+        (said,) = RunSetup.of(message, None)
+        receipt = self._steering.add(said, at)
+        if within is not None and self.node.started and receipt.outcome is None:
+            self.node.call_soon(partial(receipt.when_late, self.node.clock.now() + within, self._make_room))
+        return receipt
+
+    def _make_room(self, receipt: SteerReceipt) -> None:
+        receipt.presses = True
+        if receipt.outcome is None:
+            self.make_room()
+
+    def make_room(self) -> None:
+        """A message cannot wait for the next model call of this run: get there sooner, at a safe point."""
+        if self._driver is not None:
+            self._driver.make_room()
 
     def preview_cancel(self, at: SafePoint = SafePoint.NOW, *, recursive: bool = False) -> Preview:
         """What such a cancel would do now: which calls it cuts, which must finish, which effects are in doubt."""

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
+from safepoint._core.endings import Stop
 from safepoint._core.ladder import Ladder
 from safepoint._core.orphans import Orphan
+from safepoint._core.points import Condition
 from safepoint._core.supervisor import Supervisor
 from safepoint._core.tree import Node
 from safepoint._core.wakeup import Wakeup
@@ -22,10 +24,11 @@ from safepoint._core.work import Cut, Failed, WorkResult
 from safepoint.agent.budget import Budget, Meter
 from safepoint.agent.checkpoint import Checkpoint, OpenCall
 from safepoint.agent.event_hub import EventHub
-from safepoint.agent.events import Event, EventOrigin
+from safepoint.agent.events import Event, EventOrigin, HookFailed
 from safepoint.agent.journal import Counted, Ended, Fact, Journal, Opened, Said, as_store_errors
 from safepoint.agent.ledger import Ledger
 from safepoint.agent.nested_journal import NestedJournal
+from safepoint.agent.run_state import RunState
 from safepoint.agent.session_protocol import ConversationMoved, Entered
 from safepoint.agent.steering import Steering, SteerOutcome, SteerReceipt, joined
 from safepoint.agent.usage import NO_USAGE, Usage
@@ -43,8 +46,8 @@ _EventT = TypeVar("_EventT", bound=EventOrigin)
 class RunContext:
     """The facts of one run."""
 
-    # The place because of which queued calls do not start now: a hold stands there.
-    held_back: str | None = None
+    # The places because of which queued calls do not start now: a hold stands there.
+    held_back: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -220,6 +223,34 @@ class RunContext:
     def spent(self) -> Usage:
         """The tokens used by this run and by the runs that it continues."""
         return self.spent_before + self.usage
+
+    def check_safe_point(self, *places: str) -> Stop | None:
+        """The run stands at these places. If a request hits one of them, it stops from now on."""
+        node = self.node
+        if node.stop is None and not node.is_quiet:
+            for place in self.standing_at(node, *places):
+                node.check_safe_point(place)
+        return node.stop
+
+    def standing_at(self, node: Node, *places: str) -> tuple[str, ...]:
+        """These places of that node, and with them every condition that holds there. Messages hear of it, too."""
+        if node.is_quiet:
+            return places
+        wanted = (*node.conditions(), *self.steering.conditions())
+        found = [condition for condition in dict.fromkeys(wanted) if any(self._holds(condition, at) for at in places)]
+        self.steering.reach((*places, *found))
+        return (*places, *found)
+
+    def _holds(self, condition: Condition, place: str) -> bool:
+        ended = [entry for entry in self.ledger if entry.ended_at is not None]
+        last = max(ended, key=lambda entry: entry.ended_at or 0.0, default=None)
+        cost = self.meter.used()["cost"] if self.meter is not None else 0.0
+        state = RunState(place, self.steps_done, self.spent, last, len(ended), cost)
+        try:
+            return bool(condition.test(state))
+        except Exception as error:  # who asked wants the run to stop: a broken test must not keep it going
+            self.emit(HookFailed, hook=str(condition), error=error)
+            return True
 
     def heed(self, outcome: WorkResult[Any] | None) -> None:  # Any: work of every kind
         """A KeyboardInterrupt raised by a piece of work belongs to the caller, even if the work was cut."""

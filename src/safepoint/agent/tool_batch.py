@@ -7,7 +7,8 @@ was reached, start the calls that may start. The driver calls it, waits for a ch
 from __future__ import annotations
 
 from safepoint._core.endings import Touched
-from safepoint._core.points import Level
+from safepoint._core.points import Level, SafePoint
+from safepoint._core.reasons import Reason, Source
 from safepoint.agent.open_calls import OpenCalls
 from safepoint.agent.output import OutputTool
 from safepoint.agent.resume import Resume, restore
@@ -16,6 +17,9 @@ from safepoint.agent.tool_call import BatchedCall
 from safepoint.history.closing import ClosedCall
 from safepoint.history.parts import Message, ToolCall
 from safepoint.history.states import LedgerState
+
+# Why a call gave way, in its result.
+NEW_MESSAGE = "a new message came"
 
 
 class ToolBatch:
@@ -30,13 +34,27 @@ class ToolBatch:
         self._running: list[BatchedCall] = []
         # Whether this run has any of them to make. If not, the run before it already reached the end of this batch.
         self.is_made_here = bool(self._queued)
+        # A message cannot wait until all of them are made.
+        self.gives_way = False
+
+    def make_room(self) -> None:
+        """Ask the calls that run to stop at points of their own; the queued ones never start."""
+        self.gives_way = True
+        for call in self._running:
+            if call.execution is not None:
+                call.execution.node.cancel(SafePoint.ANY, reason=Reason(NEW_MESSAGE, Source.PREEMPT))
+
+    @property
+    def has_given_way(self) -> bool:
+        """Whether a call was left out, or stopped before its end."""
+        return any(call.entry.state in (LedgerState.NOT_STARTED, LedgerState.STOPPED) for call in self.calls)
 
     def advance(self) -> bool:
         """Take every call as far as it can go; True once none is running."""
         before = len(self._running)
         self._running = [call for call in self._running if not call.harvest()]
         if len(self._running) < before and (self._running or self._queued):
-            self._record.node.check_safe_point("after_tool")
+            self._record.check_safe_point("after_tool")
         heeds_holds = not self._record.node.is_quiet
         if heeds_holds:
             self._look_for_hold(ended=len(self._running) < before)
@@ -106,24 +124,30 @@ class ToolBatch:
     def _look_for_hold(self, *, ended: bool) -> None:
         """Whether queued calls wait. `ended`: a call has just ended, so the run stands after a tool."""
         record, node = self._record, self._record.node
-        if record.held_back is not None and not node.holds_at(record.held_back):
-            record.held_back = None
-        if ended and self._queued and node.holds_at("after_tool"):
-            record.held_back = "after_tool"
+        if record.held_back and not node.holds_at(*record.held_back):
+            record.held_back = ()
+        if (
+            ended
+            and self._queued
+            and node.has_holds
+            and node.holds_at(*(places := record.standing_at(node, "after_tool")))
+        ):
+            record.held_back = places
 
     def _is_held_back(self, call: BatchedCall) -> bool:
         """Whether a hold keeps this call in the queue."""
         record = self._record
-        if record.held_back is None and not call.mild and record.node.holds_at("before_effect"):
-            record.held_back = "before_effect"
-        return record.held_back == "after_tool" or (record.held_back is not None and not call.mild)
+        if not record.held_back and not call.mild and record.node.has_holds:
+            places = record.standing_at(record.node, "before_effect")
+            record.held_back = places if record.node.holds_at(*places) else ()
+        return "after_tool" in record.held_back or (bool(record.held_back) and not call.mild)
 
     def _may_start(self, call: BatchedCall) -> bool:
         node = self._record.node
-        if self._record.broken is not None:
+        if self._record.broken is not None or self.gives_way:
             return False
         if node.stop is None and not call.mild:
-            node.check_safe_point("before_effect")
+            self._record.check_safe_point("before_effect")
         elif node.stop is None:
             node.check_stop()
         stop = node.stop

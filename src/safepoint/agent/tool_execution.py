@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from safepoint._core.endings import Ending, Touched
 from safepoint._core.holds import Stay
 from safepoint._core.ladder import CUT_AT_ONCE, Ladder, Rung, WorkKind
-from safepoint._core.points import NAMED, Level
+from safepoint._core.points import AFTER_STEP, HELD, NAMED, WHEN, Level
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
 from safepoint._core.tree import Node
@@ -300,6 +300,10 @@ class ToolExecution:
         if text and not self.work.ended:
             self._record.emit(ToolOutputStreamed, call_id=self._call.id, text=clean(text))
 
+    def places_at(self, place: str) -> tuple[str, ...]:
+        """This place, and every condition that holds there."""
+        return self._record.standing_at(self.node, place)
+
     def held(self, stay: Stay) -> None:
         """The tool waits at a point of its own: its time limit waits with it."""
         clock, path, place = self._record.supervisor.clock, self.node.path, stay.held.place
@@ -367,7 +371,7 @@ class ToolExecution:
         if isinstance(error, StopTool) and error.point is not None:
             if not started:
                 self.memory.saved = error.saved
-            self._record.node.check_safe_point(NAMED + error.point)
+            self._record.check_safe_point(NAMED + error.point)
         elif isinstance(error, AskPerson) and not started:
             self._ask(error)
         elif not isinstance(error, StoreError):
@@ -384,9 +388,10 @@ class ToolExecution:
             self._begin_undo()
         else:
             self.memory.saved = stop.saved
-            self._record.node.check_safe_point(
-                NAMED + stop.point
-            )  # if the run was asked to stop at this point, it stops too
+            # If the run was asked to stop at this point, it stops too; and if at a condition, it held here.
+            place = self.node.stop.place if self.node.stop is not None else HELD
+            met = (place,) if place.startswith((WHEN, AFTER_STEP)) else ()
+            self._record.check_safe_point(NAMED + stop.point, *met)
             self._settle(LedgerState.STOPPED, point=stop.point)
 
     def _begin_undo(self) -> None:

@@ -112,7 +112,9 @@ class WorkRunner:
     async def stand(self, *places: str) -> None:
         """The run stands at these places: wait here for as long as it is held. Cancellation: as in `wait`."""
         node, record = self._node, self._record
-        stay = node.stand(*places)
+        if not node.has_holds:
+            return
+        stay = node.stand(*record.standing_at(node, *places))
         while stay is not None:
             for meter in record.meters():
                 meter.suspend()
@@ -125,7 +127,7 @@ class WorkRunner:
             # Every request that ended the hold stops the run here: nothing is under way.
             stopped = (node.check_safe_point(stay.held.place) or node.check_safe_point(HELD)) is not None
             record.emit(HoldEnded, place=stay.held.place, stopped=stopped)
-            stay = node.stand(*places)
+            stay = node.stand(*record.standing_at(node, *places))
 
     async def perform(self, make: Callable[[], Awaitable[T]], name: str, *, owed: bool = False) -> WorkResult[T]:
         """Do one piece of work, unless NOW or FORCE stands already. `owed`: it is part of the run's own record.
@@ -243,7 +245,7 @@ class WorkRunner:
 
     def _changed(self) -> None:
         """The node read its log: announce new asks. The effects of an ask wake the run by themselves."""
-        if self._record.held_back is not None:
+        if self._record.held_back:
             self._record.wakeup.ring()
         asks, self._announced = self._node.log.asks_from(self._announced, most=ANNOUNCED_AT_ONCE)
         for ask in asks:
@@ -325,6 +327,10 @@ class WorkRunner:
 
     async def remember(self) -> None:
         """Nothing: what a hook has saved is in the checkpoint. Cancellation: it never waits."""
+
+    def places_at(self, place: str) -> tuple[str, ...]:
+        """This place, and every condition that holds there."""
+        return self._record.standing_at(self._node, place)
 
     def held(self, stay: Stay) -> None:
         """A hook waits at a point of its own."""

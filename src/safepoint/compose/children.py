@@ -81,14 +81,15 @@ class ChildGroup:
         """Whether queued children wait: the composite stands between two of them."""
         record, node = self._record, self._record.node
         moved = any(child.over for child in self.children) and any(child.queued for child in self.children)
-        record.held_back = BETWEEN if moved and node.holds_at(BETWEEN) else None
+        places = record.standing_at(node, BETWEEN) if moved else ()
+        record.held_back = places if node.holds_at(*places) else ()
 
     def _may_start(self) -> bool:
         node = self._record.node
-        if self._record.broken is not None or self._has_failed or self._record.held_back is not None:
+        if self._record.broken is not None or self._has_failed or self._record.held_back:
             return False
         if any(child.over for child in self.children):
-            return node.check_safe_point(BETWEEN) is None
+            return self._record.check_safe_point(BETWEEN) is None
         return node.check_stop() is None
 
     def _has_room(self) -> bool:

@@ -99,9 +99,9 @@ class CompositeDriver(BaseDriver[OwnStep]):
                 while True:
                     while not group.advance():
                         await self.runner.wait()
-                    if self._record.held_back is None:
+                    if not self._record.held_back:
                         return self._after_group(group)
-                    await self.runner.stand(self._record.held_back)
+                    await self.runner.stand(*self._record.held_back)
             case _:
                 assert_never(step)
 
@@ -123,7 +123,7 @@ class CompositeDriver(BaseDriver[OwnStep]):
         """Carry out the plan's move. The answer is recorded without an await in between."""
         match move:
             case RunChildren(children, limit, stop_others):
-                if self._children.has_moved and self._node.check_safe_point(BETWEEN) is not None:
+                if self._children.has_moved and self._record.check_safe_point(BETWEEN) is not None:
                     return Close(StopReason.CANCELLED)
                 runs = [self._children.run_of(child) for child in children]
                 if any(run.asks for run in runs):
@@ -201,6 +201,12 @@ class CompositeDriver(BaseDriver[OwnStep]):
         children = self._group.children if self._group is not None else []
         of_works = Preview(seconds=longest(work.stops_within(query.now, force=query.force) for work in super().works()))
         return joined_previews([of_works, *(child.preview(query) for child in children)])
+
+    def make_room(self) -> None:
+        """As for every run; the message may be for any child that runs."""
+        for child in self._group.children if self._group is not None else ():
+            if child.running and child.run is not None:
+                child.run.make_room()
 
     def works(self) -> Iterator[Work[object]]:
         yield from super().works()

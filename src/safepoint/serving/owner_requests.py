@@ -170,7 +170,7 @@ async def steer_here(managed: ManagedRun, prompt: Sequence[UserPart], wait_secon
         async with asyncio.timeout(wait_seconds):
             await receipt.wait()
     match receipt.outcome:
-        case SteerOutcome.JOINED:
+        case SteerOutcome.JOINED | SteerOutcome.PREEMPTED:
             return "joined"
         case SteerOutcome.TOO_LATE | SteerOutcome.WITHDRAWN:  # only this function has the receipt
             return "too_late"

@@ -40,6 +40,10 @@ class CallOwner(Protocol):
         """Store the call's state, if there is a journal. Cancellation: it is written whole or not."""
         ...
 
+    def places_at(self, place: str) -> tuple[str, ...]:
+        """This place, and every condition that holds there."""
+        ...
+
     def held(self, stay: Stay) -> None:
         """The call waits at a point of its own, until the stay is over."""
         ...
@@ -115,31 +119,33 @@ class CallContext(Generic[DepsT]):
         """
         if not self.node.runs_in_this_thread():
             raise UsageError("safe_point() is for the run's own event loop: write ctx.safe_point_sync(…) in a thread")
-        self._stop_at(name, save)
-        while (stay := self._stand(name)) is not None:
+        places = self._reach(name)
+        self._stop_at(places, name, save)
+        while (stay := self._stand(places)) is not None:
             try:
                 await stay.over.wait()
             except asyncio.CancelledError:
                 if not self.cancel_requested:
                     raise
                 raise StopTool(name, save) from None
-            self._stop_at(name, save, held=True)
+            self._stop_at((*places, HELD), name, save)
 
     def safe_point_sync(self, name: str, save: object = None) -> None:
         """`safe_point` for a tool that runs in a thread: the loop decides, and this thread waits for the decision."""
         decided: concurrent.futures.Future[None] = concurrent.futures.Future()
 
-        def decide(*, held: bool = False) -> None:
+        def decide(places: tuple[str, ...] = ()) -> None:
             try:
-                self._stop_at(name, save, held=held)
+                places = places or self._reach(name)
+                self._stop_at(places, name, save)
             except StopTool as stop:
                 decided.set_exception(stop)
             else:
-                stay = self._stand(name)
+                stay = self._stand(places)
                 if stay is None:
                     decided.set_result(None)
                 else:
-                    stay.over.when_set(lambda: self.node.call_soon(partial(decide, held=True)))
+                    stay.over.when_set(lambda: self.node.call_soon(partial(decide, (*places, HELD))))
 
         if self.node.runs_in_this_thread():
             raise UsageError("safe_point_sync() is for threads: write `await ctx.safe_point(…)` here")
@@ -147,19 +153,24 @@ class CallContext(Generic[DepsT]):
             raise StopTool(name, save)  # the event loop is closed: no run waits for this tool any more
         decided.result()
 
-    def _stop_at(self, name: str, save: object, *, held: bool = False) -> None:
-        """`held`: it has waited here, so every request stops it here."""
+    def _reach(self, name: str) -> tuple[str, ...]:
+        """The places where this call now stands: its own point, and every condition that holds there."""
         SafePoint.named(name)  # refuses an empty name
+        return self.owner.places_at(NAMED + name)
+
+    def _stop_at(self, places: tuple[str, ...], name: str, save: object) -> None:
+        """Leave the tool here if it was asked to; where it was held, every request stops it."""
         if self.work.state is WorkState.ENDED:
             return  # a task left over from an ended call, which takes no asks
-        stop = self.node.check_safe_point(NAMED + name) or (self.node.check_safe_point(HELD) if held else None)
-        if self.work.state is WorkState.ABANDONED or stop is not None:
+        for place in places:
+            self.node.check_safe_point(place)
+        if self.work.state is WorkState.ABANDONED or self.node.stop is not None:
             raise StopTool(name, save)
 
-    def _stand(self, name: str) -> Stay | None:
+    def _stand(self, places: tuple[str, ...]) -> Stay | None:
         """The wait for a hold, if one stands for this point. Tasks of one tool may share it."""
         began = self.node.stay is None
-        stay = self.node.stand(NAMED + name)
+        stay = self.node.stand(*places)
         if stay is not None and began:
             self.owner.held(stay)
         return stay
