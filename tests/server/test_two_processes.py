@@ -107,6 +107,7 @@ def test_a_cancel_that_nobody_waits_for_is_told_as_asked_and_happens(
         impossible = server.post(f"/runs/{run}:cancel", {"withinSeconds": 5, "waitSeconds": 0})
         assert (impossible.status, "leave it out" in impossible.body["detail"][0]["msg"]) == (422, True)
     answer = there.post(f"/runs/{run}:cancel", {"waitSeconds": 0})
+    assert answer.status == 200, answer
     assert (answer.body["status"], answer.body["runs"][0]["durable"]) == ("cancelling", True)
     assert ended(here, run)["outcome"] == "cancelled"
 
