@@ -464,6 +464,8 @@ class LoopState(Generic[T]):
             return TurnOutcome.PUT_BACK
         if turn.preempted:
             return TurnOutcome.PREEMPTED
+        if turn.cleared is not None:
+            return TurnOutcome.ENDED
         if result is None or result.stop_reason is StopReason.INTERRUPTED:
             return TurnOutcome.INTERRUPTED
         return TurnOutcome.FAILED if result.stop_reason is StopReason.ERROR else TurnOutcome.ENDED
@@ -478,7 +480,9 @@ class LoopState(Generic[T]):
         if outcome in (TurnOutcome.PUT_BACK, TurnOutcome.INTERRUPTED):
             return  # the loop ends, and the turn is not over
         messages: tuple[Message, ...] = ()
-        if result is not None:
+        if turn.cleared is not None and checkpoint is not None:
+            messages = checkpoint.cleared(turn.cleared.reason, turn.cleared.successor).messages
+        elif result is not None:
             messages = tuple(result.messages)
         elif checkpoint is not None:
             messages = checkpoint.messages
