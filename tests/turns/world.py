@@ -42,6 +42,7 @@ from safepoint.turns.inbox import Pushed
 from safepoint.turns.retry import OnTurnError
 from safepoint.turns.state import Carry
 from safepoint.turns.stop import StopState
+from safepoint.turns.turn import TurnPhase
 from tests.machines.stepping import SteppingLoop
 from tests.turns.parts import TroubledStore, in_a_thread, stored_places
 
@@ -322,6 +323,12 @@ class World:
     def answer(self) -> None:
         for question in self.loop.questions:
             self.loop.answer(question.id, "yes")
+
+    def cancel_waiting(self) -> None:
+        """The user cancels the run that waits for a person."""
+        turn = self.loop.view.turn
+        if turn is not None and turn.phase is TurnPhase.PAUSED and turn.run is not None:
+            turn.run.cancel(reason="no more")
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
