@@ -296,18 +296,20 @@ class World:
             self.do(act, where)
 
     def decide(self, *, requeue: bool) -> None:
-        """What becomes of the failed turns."""
+        """What becomes of the failed turns. While the loop stores its end, a decision changes nothing."""
         if not self.started or self.loop.ended or self.loop._driver.inbox.finished:  # pyright: ignore[reportPrivateUsage]  # the oracle looks inside
             return
         for failed in self.loop.view.failed:
             if any(failed is other for other in self._decided):
                 continue  # of two decisions the first counts
-            self._decided.append(failed)
+            in_time = not self.loop._driver.state._sealed  # pyright: ignore[reportPrivateUsage]  # the oracle looks inside
+            if in_time:
+                self._decided.append(failed)
             if requeue:
                 self.may_repeat.update(failed.items)
                 self.loop.requeue(failed)
             else:
-                self.account.discarded += failed.items
+                self.account.discarded += failed.items if in_time else []
                 self.loop.discard(failed)
 
     def start(self) -> None:

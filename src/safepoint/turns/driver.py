@@ -162,6 +162,8 @@ class Driver(Generic[T]):
                     self._hear_push(entry)
             case Withdrawn(receipt=receipt):
                 self.state.withdraw(receipt)
+                if receipt.wants_to_join:
+                    receipt.settle(PushOutcome.QUEUED)
             case Decided():
                 if self._loaded:
                     self.state.decide(entry.failed, requeue=entry.requeue)
