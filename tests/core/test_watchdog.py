@@ -49,7 +49,7 @@ def wait_until_it_answers(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def test_the_watchdog_looks_often_enough_to_name_a_blocked_loop_in_time() -> None:
-    assert PATIENCE + 2 * PERIOD < WITHIN
+    assert PATIENCE + 2 * PERIOD < 0.7 * WITHIN, "the rest is for a busy machine"
 
 
 def test_a_blocked_loop_is_named_with_its_stack_and_forgotten_when_it_answers(

@@ -1,10 +1,12 @@
-"""What freezes a loop is named: by the logger, and by the run itself. What does not freeze it is not."""
+"""What freezes a loop is named: by the logger, and by the run itself. What does not freeze it is not.
+
+The tool freezes the loop until it was named. How soon that is follows from two constants, which `tests/core/` checks;
+it is not timed here, where other processes want the processor too.
+"""
 
 from __future__ import annotations
 
 from tests.process.child import Child
-
-SOON = 1.0
 
 
 def test_a_tool_that_never_yields_is_named_in_the_log_and_by_the_run() -> None:
@@ -14,9 +16,7 @@ def test_a_tool_that_never_yields_is_named_in_the_log_and_by_the_run() -> None:
         assert told.keys() == {"LOGGED", "WHY"}
         assert told["LOGGED"]["name"] == "safepoint"
         assert "never_yields" in told["LOGGED"]["text"]
-        assert told["LOGGED"]["seconds"] < SOON
         assert "event loop" in told["WHY"]["names"]
-        assert told["WHY"]["seconds"] < SOON
         assert child.expect("BACK").value["stop_reason"] == "cancelled"
         end = child.exit()
         assert (end.code, end.stderr) == (0, "")

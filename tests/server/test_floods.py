@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import struct
@@ -11,13 +12,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
+from uvicorn import Config
+from uvicorn.server import ServerState
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from safepoint.protocols.adk.live_frames import Intake
 from safepoint.server.config import Limits
+from safepoint.server.connection import Socket, wire_options
 from tests.server.server_process import PATIENCE, ServerProcess, message, session_path
 from tests.server.test_live import Live, mute_socket
 
@@ -178,6 +183,56 @@ def test_a_client_that_leaves_behind_a_bad_frame_has_left_and_nothing_else(serve
     while "safepoint_viewers 0" not in server.get("/metrics").body:
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+class Wire(asyncio.Transport):
+    """What the server writes to a socket. Its client reads at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+
+    def write(self, data: Any) -> None:  # Any: as the base class has it
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def close(self) -> None: ...
+
+
+async def listens(scope: Any, receive: Any, send: Any) -> None:  # Any: as ASGI has it
+    await send({"type": "websocket.accept"})
+    while True:
+        await receive()
+
+
+def test_the_loop_turns_while_frames_that_came_at_once_are_read() -> None:
+    async def main() -> None:
+        config = Config(listens, **wire_options(Limits()), lifespan="off")
+        config.load()
+        wire, opened = Wire(), Socket(config, ServerState(), {})
+        opened.connection_made(wire)
+        head = {"Host": "x", "Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+        lines = [f"{name}: {value}" for name, value in head.items()]
+        opened.data_received(
+            "\r\n".join(["GET / HTTP/1.1", *lines, f"Sec-WebSocket-Key: {'A' * 22}==", "", ""]).encode()
+        )
+        while b"101" not in wire.written:  # noqa: ASYNC110  # a socket has no event to wait for
+            await asyncio.sleep(0)
+        begun, turns = len(wire.written), 0
+        opened.data_received(frames(b"x", FRAMES, opcode=9))
+        while len(wire.written) - begun < 3 * FRAMES:  # a pong for each
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > 20, "it takes hundreds of milliseconds, and other tasks have their turn after each"
+        for task in opened.tasks:
+            task.cancel()
+        await asyncio.wait(opened.tasks)
+
+    asyncio.run(main())
 
 
 def test_messages_are_counted_by_the_second() -> None:

@@ -136,6 +136,32 @@ def test_a_stream_ends_with_a_last_event_that_says_why(guest: Guest, text: str) 
     assert guest.outcome() == ("cancelled", "disconnect")
 
 
+@pytest.mark.parametrize("wire", ["ag-ui", "ui-stream"])
+def test_a_stream_for_front_ends_ends_too_and_its_run_is_stopped(world: Guarded, guest: Guest, wire: str) -> None:
+    naps = world.server.did().count("nap begins")
+    said: dict[str, Any]  # Any: JSON
+    if wire == "ag-ui":
+        said = {"id": "m", "role": "user", "content": "nap 3000"}
+        path, body = "/ag-ui/worker", {"threadId": guest.session, "runId": "r", "messages": [said]}
+    else:
+        said = {"id": "m", "role": "user", "parts": [{"type": "text", "text": "nap 3000"}]}
+        path, body = "/ui/worker/chat", {"id": guest.session, "messages": [said]}
+    data = json.dumps(body).encode()
+    connection = world.server.connect()
+    try:
+        connection.request("POST", path, data, {"content-type": "application/json", **guest.headers})
+        response = connection.getresponse()
+        assert response.status == 200
+        world.server.until_did("nap begins", naps + 1)
+        began = guest.end()
+        rest = response.read().decode()
+    finally:
+        connection.close()
+    assert time.monotonic() - began < SOON
+    assert "this key is wrong or revoked" in rest or "this login is over" in rest
+    assert guest.outcome() == ("cancelled", "disconnect")
+
+
 def test_whoever_only_watches_is_sent_away_and_the_run_goes_on(world: Guarded, guest: Guest) -> None:
     owner = Guest(world, "key")
     with owner.stream("nap 3000", onDisconnect="detach"):

@@ -130,6 +130,12 @@ class TurnMachine(RuleBasedStateMachine):
         self.world.answer()
         self.go(then)
 
+    @precondition(lambda self: self.world.started and not self.world.loop.ended and bool(self.world.loop.questions))
+    @rule(then=then)
+    def cancel_waiting(self, then: int) -> None:
+        self.world.cancel_waiting()
+        self.go(then)
+
     @rule(seconds=seconds)
     def time_passes(self, seconds: float) -> None:
         self.world.event_loop.advance(seconds)

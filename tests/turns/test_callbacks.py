@@ -25,7 +25,8 @@ from safepoint.turns import (
     TurnStarted,
 )
 from safepoint.turns.events import LIMIT, EventsMissed, LoopHub, LoopReader
-from tests.turns.parts import Gate, one_each, talker, told, until
+from safepoint.turns.plan import OnEvents
+from tests.turns.parts import Gate, TroubledStore, one_each, stored_places, talker, told, until
 from tests.virtual import virtual
 
 
@@ -180,6 +181,41 @@ async def test_an_error_of_a_watcher_stops_the_run_and_ends_the_loop() -> None:
     exit = await loop.wait()
     assert isinstance(exit.error, KeyError)
     assert (exit.reason, exit.unhandled, exit.interrupted) == ("error", ["first"], [])
+
+
+@pytest.mark.parametrize("in_session", [False, True])
+@virtual
+async def test_a_resumed_turn_whose_watcher_fails_is_told_as_it_is_stored(in_session: bool) -> None:
+    store, gate = TroubledStore(), Gate()
+    session = await Session.create(MemoryStore(), "s") if in_session else None
+
+    def plan(ctx: PlanContext[str], items: list[str]) -> Plan[str]:
+        return Plan(items[0], items[:1], session=session, keep_rest=True)
+
+    def loop_of(agent: Agent, on_events: OnEvents[str] | None = None) -> TurnLoop[str]:
+        return TurnLoop(agent, plan=plan, on_events=on_events, store=store, checkpoint_id="loop")
+
+    loop = loop_of(gate.agent())
+    loop.push("item")
+    loop.start()
+    await gate.reached.wait()
+    loop.stop(SafePoint.NOW)
+    assert (await loop.wait()).interrupted == ["item"]
+
+    async def fails_at_the_end(turn: Turn[str], events: EventReader) -> None:
+        async for _ in events:
+            pass
+        raise ValueError("told to fail")
+
+    loop = loop_of(Agent("desk", model=ScriptedModel(say("well")), tools=[gate.tool]), fails_at_the_end)
+    loop.start()
+    exit = await loop.wait()
+    assert (str(exit.error), exit.unhandled, exit.interrupted) == ("told to fail", ["item"], [])
+    assert stored_places(store.peek("loop")) == (exit.interrupted, exit.unhandled, [])
+    async with loop_of(talker("again")) as loop:
+        pass
+    assert (await loop.wait()).unhandled == []
+    assert store.peek("loop") is None or stored_places(store.peek("loop")) == ([], [], [])
 
 
 @virtual

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 import threading
 import time
@@ -134,7 +135,8 @@ class Watched:
         return text
 
 
-def test_a_codec_of_the_users_own_never_works_on_the_event_loop() -> None:
+@pytest.mark.parametrize("items", [2, 200])
+def test_a_codec_of_the_users_own_never_works_on_the_event_loop(items: int) -> None:
     watched = Watched()
     codec = ItemCodec(watched.encode, watched.decode)
 
@@ -142,15 +144,21 @@ def test_a_codec_of_the_users_own_never_works_on_the_event_loop() -> None:
         store = MemoryTurnStore()
         for _ in range(2):
             loop = TurnLoop(talker(), store=store, codec=codec, **KEY)
-            for number in range(200):
+            for number in range(items):
                 loop.push(str(number))
             loop.stop()
             loop.start()
             assert (await loop.wait()).checkpoint == "saved"
 
     asyncio.run(main())
-    assert len(watched.threads) >= 400
+    assert len(watched.threads) >= 2 * items
     assert threading.get_ident() not in watched.threads
+
+
+def test_only_short_items_in_plain_json_are_read_on_the_event_loop() -> None:
+    long, short = json.dumps("x" * 3_000), json.dumps("short")
+    assert [ItemCodec.plain().is_quick_to_read(text) for text in (long, short)] == [False, True]
+    assert not ItemCodec.of(str).is_quick_to_read(short)
 
 
 def test_long_items_a_long_conversation_and_a_whole_record_are_encoded_off_the_event_loop(tmp_path: Path) -> None:

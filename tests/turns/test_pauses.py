@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
-from safepoint import Agent, Question, SafePoint, ToolContext, TurnLoop, check_history, tool
+from safepoint import Agent, Question, Receipt, Run, SafePoint, ToolContext, TurnLoop, check_history, tool
 from safepoint.errors import CheckpointError, UsageError
+from safepoint.events import Event
+from safepoint.sessions import MemoryStore, Session
 from safepoint.testing import ScriptedModel, call, pass_time, say
-from safepoint.turns import MemoryTurnStore, Plan, PlanContext, ResumePlan
+from safepoint.turns import MemoryTurnStore, Plan, PlanContext, ResumePlan, Turn
 from tests.injection.parts import StepModel
 from tests.turns.parts import in_a_thread, until
 from tests.virtual import virtual
@@ -210,6 +213,135 @@ async def test_an_answer_that_comes_twice_does_not_answer_a_later_question_of_th
         await pass_time(10)
         assert done == ["tea"]
         loop.stop(SafePoint.NOW)
+
+
+async def asked(loop: TurnLoop[str]) -> Run[Any, Any]:  # Any: of any agent
+    """The run that waits for a person."""
+    await until(loop, lambda: loop.questions != ())
+    seen = loop.view.turn
+    assert seen is not None
+    assert seen.run is not None
+    return seen.run
+
+
+CANCELS = [("alone", "run"), ("alone", "thread"), ("session", "run"), ("session", "thread"), ("session", "session")]
+
+
+@pytest.mark.parametrize(("kept", "by"), CANCELS)
+@virtual
+async def test_a_cancel_of_a_turn_that_waits_ends_it_and_the_loop_goes_on(kept: str, by: str) -> None:
+    store, sessions = MemoryTurnStore(), MemoryStore()
+    session = await Session.create(sessions, "s") if kept == "session" else None
+
+    def plan(ctx: PlanContext[str], items: list[str]) -> Plan[str]:
+        history = () if session is not None else ctx.history
+        return Plan(items[0], items[:1], session=session, history=history, keep_rest=True)
+
+    agent = asker("second turn")
+    async with TurnLoop(agent, plan=plan, on_interrupt="wait", store=store, **KEY) as loop:
+        first, second = loop.push("first"), loop.push("second")
+        run = await asked(loop)
+        (question,) = loop.questions
+        receipts: list[Receipt] = []
+        if by == "session":
+            assert session is not None
+            receipts.append(session.cancel(reason="no more"))
+        elif by == "run":
+            receipts.append(run.cancel(reason="no more"))
+        else:
+            in_a_thread(lambda: receipts.append(run.cancel(reason="no more")))
+        assert await receipts[0].wait() == "stopped"
+        result = await first.result()
+        assert not isinstance(result, str)
+        assert (result, result.stop_reason) == (run.result, "interrupted")
+        assert loop.questions == ()
+        with pytest.raises(UsageError, match="no turn waits"):
+            loop.answer(question.id, "yes")
+        assert not isinstance(await second.result(), str)
+    exit = await loop.wait()
+    assert (exit.reason, exit.interrupted, exit.unhandled, exit.failed) == ("clean", [], [], [])
+    said = list(model(agent).requests[1].messages)
+    check_history(said)
+    assert "they said" not in str(said)
+    assert "This run was stopped before it was done" in str(said)
+    assert "no more" in str(said)
+
+
+@pytest.mark.parametrize("kept", ["alone", "session"])
+@virtual
+async def test_a_turn_that_was_cancelled_after_the_loop_had_ended_is_over_for_the_next_one(kept: str) -> None:
+    store, sessions, waited = MemoryTurnStore(), MemoryStore(), list[Run[Any, Any]]()  # Any: of any agent
+    session = await Session.create(sessions, "s") if kept == "session" else None
+
+    def plan(ctx: PlanContext[str], items: list[str]) -> Plan[str]:
+        history = () if session is not None else ctx.history
+        return Plan(items[0], items[:1], session=session, history=history, keep_rest=True)
+
+    async def watch(turn: Turn[str], events: AsyncIterator[Event]) -> None:
+        waited.append(turn.run)
+
+    agent = asker("second turn")
+    loop = TurnLoop(agent, plan=plan, on_events=watch, store=store, **KEY)
+    loop.push("first")
+    loop.start()
+    assert (await loop.wait()).reason == "interrupted"
+    (question,) = loop.questions
+    assert await waited[0].cancel(reason="no more").wait() == "stopped"
+    loop = TurnLoop(agent, plan=plan, on_interrupt="wait", store=store, **KEY)
+    loop.answer(question.id, "yes")  # from before the cancel was known
+    async with loop:
+        assert not isinstance(await loop.push("second").result(), str)
+    exit = await loop.wait()
+    assert (exit.reason, exit.interrupted, exit.failed) == ("clean", [], [])
+    said = list(model(agent).requests[1].messages)
+    assert "they said" not in str(said)
+    assert "no more" in str(said)
+    check_history(said)
+
+
+@virtual
+async def test_a_turn_that_came_back_to_wait_is_cancelled_by_its_session() -> None:
+    store, session = MemoryTurnStore(), await Session.create(MemoryStore(), "s")
+
+    def plan(ctx: PlanContext[str], items: list[str]) -> Plan[str]:
+        return Plan(items[0], items[:1], session=session, keep_rest=True)
+
+    agent = asker("second turn")
+    loop = TurnLoop(agent, plan=plan, store=store, **KEY)
+    loop.push("first")
+    loop.start()
+    await loop.wait()
+    async with TurnLoop(agent, plan=plan, store=store, on_interrupt="wait", **KEY) as loop:
+        await until(loop, lambda: loop.questions != ())
+        assert await session.cancel(reason="no more").wait() == "stopped"
+        assert not isinstance(await loop.push("second").result(), str)
+    assert (await loop.wait()).interrupted == []
+    assert "no more" in str(model(agent).requests[1].messages)
+
+
+@pytest.mark.parametrize("first", ["cancel", "stop", "answer", "preempt"])
+@virtual
+async def test_a_cancel_that_meets_another_end_of_the_waiting_loses_and_repeats_nothing(first: str) -> None:
+    agent, store = asker("thanks", "more"), MemoryTurnStore()
+    async with TurnLoop(agent, on_interrupt="wait", store=store, **KEY) as loop:
+        item = loop.push("first")
+        run = await asked(loop)
+        (question,) = loop.questions
+        meets: dict[str, Callable[[], object]] = {
+            "cancel": lambda: None,
+            "stop": lambda: loop.stop(SafePoint.NOW),
+            "answer": lambda: loop.answer(question.id, "yes"),
+            "preempt": lambda: loop.push("urgent", preempt=SafePoint.ANY),
+        }
+        meets[first]()
+        receipt = run.cancel()  # in the same step, before the loop has heard of the first
+        assert await receipt.wait() == "stopped"
+        told = await item.result()
+    exit = await loop.wait()
+    assert exit.error is None
+    assert exit.interrupted == exit.failed == exit.unhandled == []
+    assert (told == "preempted") == (first == "preempt")
+    assert "they said" not in str([request.messages for request in model(agent).requests])
 
 
 @virtual

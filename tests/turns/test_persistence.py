@@ -558,7 +558,7 @@ def test_a_record_is_free_when_the_process_of_its_loop_is_gone_and_not_before(tm
         store = SqliteTurnStore(path)
         await store.claim("loop", "another")
         spoil(path, "UPDATE turn_claims SET owner = ?", other)
-        spoil(path, "INSERT INTO workers VALUES (?, ?, 0)", other, str(parent))
+        spoil(path, "INSERT INTO workers (id, process, counter) VALUES (?, ?, 0)", other, str(parent))
         exit = await left_in(store)
         assert f"in process {parent.pid}" in str(exit.error)
         spoil(path, "UPDATE turn_claims SET owner = 'rubbish'")

@@ -251,6 +251,24 @@ async def test_an_item_joins_the_running_turn_if_a_model_call_follows() -> None:
 
 
 @virtual
+async def test_an_item_that_is_withdrawn_before_it_could_join_has_an_outcome() -> None:
+    store, gate = TroubledStore(), Gate()
+    async with TurnLoop(gate.agent(), store=store, **KEY) as loop:
+        loop.push("first")
+        await gate.reached.wait()
+        await pass_time(1)
+        store.gate = asyncio.Event()
+        receipt = loop.push("second", join=True)
+        await store.waiting.wait()  # it joins once it is stored
+        assert receipt.withdraw()
+        assert await receipt.wait(10) == "queued", "it does not join"
+        assert await receipt.result() == "withdrawn"
+        store.gate.set()
+        gate.opened.set()
+    assert (await loop.wait()).unhandled == []
+
+
+@virtual
 async def test_an_item_that_finds_no_further_model_call_is_queued() -> None:
     late: list[PushReceipt] = []
 

@@ -42,6 +42,7 @@ from safepoint.turns.inbox import Pushed
 from safepoint.turns.retry import OnTurnError
 from safepoint.turns.state import Carry
 from safepoint.turns.stop import StopState
+from safepoint.turns.turn import TurnPhase
 from tests.machines.stepping import SteppingLoop
 from tests.turns.parts import TroubledStore, in_a_thread, stored_places
 
@@ -295,18 +296,20 @@ class World:
             self.do(act, where)
 
     def decide(self, *, requeue: bool) -> None:
-        """What becomes of the failed turns."""
+        """What becomes of the failed turns. While the loop stores its end, a decision changes nothing."""
         if not self.started or self.loop.ended or self.loop._driver.inbox.finished:  # pyright: ignore[reportPrivateUsage]  # the oracle looks inside
             return
         for failed in self.loop.view.failed:
             if any(failed is other for other in self._decided):
                 continue  # of two decisions the first counts
-            self._decided.append(failed)
+            in_time = not self.loop._driver.state._sealed  # pyright: ignore[reportPrivateUsage]  # the oracle looks inside
+            if in_time:
+                self._decided.append(failed)
             if requeue:
                 self.may_repeat.update(failed.items)
                 self.loop.requeue(failed)
             else:
-                self.account.discarded += failed.items
+                self.account.discarded += failed.items if in_time else []
                 self.loop.discard(failed)
 
     def start(self) -> None:
@@ -322,6 +325,12 @@ class World:
     def answer(self) -> None:
         for question in self.loop.questions:
             self.loop.answer(question.id, "yes")
+
+    def cancel_waiting(self) -> None:
+        """The user cancels the run that waits for a person."""
+        turn = self.loop.view.turn
+        if turn is not None and turn.phase is TurnPhase.PAUSED and turn.run is not None:
+            turn.run.cancel(reason="no more")
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

@@ -20,8 +20,9 @@ from safepoint._core.clock import Clock
 from safepoint._core.stacks import thread_stack
 from safepoint._values import Value
 
-PERIOD = 0.2
-PATIENCE = 0.5
+# A frozen loop is named after at most PATIENCE + 2 * PERIOD. A second is promised: the rest is for a busy processor.
+PERIOD = 0.1
+PATIENCE = 0.4
 
 _log = logging.getLogger("safepoint")
 

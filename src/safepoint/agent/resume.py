@@ -15,7 +15,8 @@ A call that would run, but whose tool is gone or has other parameters now, gets 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
 
 from msgspec import field
@@ -242,6 +243,8 @@ class Continued:
     def __init__(self) -> None:
         self._claims: dict[str, object | Cleared] = {}
         self._in_stores: dict[str, None] = {}
+        # Who waits for an answer, by checkpoint: a cancel may come first.
+        self._watchers: dict[str, tuple[Callable[[], object], ...]] = {}
 
     def claim(self, resume: Resume) -> None:
         """Claim a checkpoint that is continued without a store."""
@@ -275,7 +278,28 @@ class Continued:
         if checkpoint_id in self._in_stores or self._claims.setdefault(checkpoint_id, cleared) is not cleared:
             return False
         self._forget_oldest(self._claims)
+        for tell in self._watchers.get(checkpoint_id, ()):
+            tell()
         return True
+
+    def cleared(self, checkpoint_id: str) -> Cleared | None:
+        """What a cancel in this process has made of that pause; None if the pause stands, or was answered."""
+        found = self._claims.get(checkpoint_id)
+        return found if isinstance(found, Cleared) else None
+
+    @contextmanager
+    def watched(self, checkpoint_id: str, tell: Callable[[], object]) -> Generator[None]:
+        """Inside the block, call `tell` when a cancel clears that pause, in the thread of the cancel.
+
+        Ask `cleared` inside the block: the cancel may have come before it. One thread watches a checkpoint.
+        """
+        self._watchers[checkpoint_id] = (*self._watchers.get(checkpoint_id, ()), tell)
+        try:
+            yield
+        finally:
+            left = tuple(each for each in self._watchers.pop(checkpoint_id, ()) if each is not tell)
+            if left:
+                self._watchers[checkpoint_id] = left
 
     def put_back(self, checkpoint_id: str) -> None:
         """Undo `clear`: the cancel was too late, another process had continued the checkpoint."""
@@ -288,14 +312,14 @@ class Continued:
     def as_it_stands(self, resume: Resume) -> Resume:
         """The current checkpoint to continue: a run cancelled while it waited asks again, and takes no answers."""
         self._refuse_cleared(resume)
-        cleared = self._claims.get(resume.checkpoint.id)
-        if not isinstance(cleared, Cleared):
+        cleared = self.cleared(resume.checkpoint.id)
+        if cleared is None:
             return resume
         return replace(resume, checkpoint=resume.checkpoint.cleared(cleared.reason, cleared.successor))
 
     def _refuse_cleared(self, resume: Resume) -> None:
-        cleared = self._claims.get(resume.checkpoint.id)
-        if isinstance(cleared, Cleared) and resume.answers:
+        cleared = self.cleared(resume.checkpoint.id)
+        if cleared is not None and resume.answers:
             raise cleared_error("its question", cleared.reason)
 
     def _forget_oldest(self, known: dict[str, Any]) -> None:  # Any: marks of either kind

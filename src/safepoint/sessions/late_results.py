@@ -17,6 +17,7 @@ from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.journal import Opened, Said
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.result import RunResult, StopReason
+from safepoint.agent.run_context import RunContext
 from safepoint.history.closing import quoted
 from safepoint.history.parts import Message, Notice
 from safepoint.history.states import LedgerState
@@ -60,6 +61,15 @@ def _content(value: object) -> str | None:
     if result.cancellation is not None or result.stop_reason in (StopReason.INTERRUPTED, StopReason.ERROR):
         return None
     return content_of(result.text).text
+
+
+def back_already(record: RunContext | None, checkpoint: Checkpoint | None, known: Sequence[LateResult]) -> list[Change]:
+    """What the live run has left behind and what has come back since is stored with its end."""
+    if record is None or not record.orphans:
+        return []
+    ids = ids_inside(checkpoint, record.node.path)
+    came = [late for orphan in record.orphans if (late := late_result(orphan, ids)) is not None]
+    return [LateSet((*known, *came))] if came else []
 
 
 def late_change(stored: Stored, opened: Opened) -> list[Change]:

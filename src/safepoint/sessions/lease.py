@@ -24,6 +24,7 @@ from safepoint.storage.session_data import SessionChanging
 T = TypeVar("T")
 
 _PATIENCE = 10.0  # seconds for a release
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # before it is tried again
 _A_MOMENT = 2.0  # for which others may have a session to change it
 _LOOK = 0.01
 
@@ -38,6 +39,8 @@ class SessionLease:
         # Is it known to be ours? Then writes need not claim it.
         self.is_certain = False
         self.number = 0
+        # Tries a release that has failed again, as others would find the session busy for ever.
+        self._retry: asyncio.Task[None] | None = None
 
     def name(self, kind: str) -> str:
         """The name of the claim that is about to be made, or of the one that may be ours already."""
@@ -61,6 +64,7 @@ class SessionLease:
         Cancellation: it may be ours, and is to be given back.
         """
         await self.give_back()
+        await self._stop_retrying()
         # What could not be given back is still ours, under the name it was claimed with.
         claimant = self.name(kind)
         try:
@@ -95,11 +99,40 @@ class SessionLease:
         return Supervisor.current().spawn(body, f"release of {self._id}", copy_context())
 
     async def _release(self, claimant: str) -> None:
-        """Bounded. If it fails, this process keeps the session and may use it. Cancellation: likewise."""
+        """Bounded. If it fails, this process keeps the session, may use it, and tries again.
+
+        Cancellation: this process keeps the session, and may use it.
+        """
+        await self._try_to_release(claimant)
+        if self.claimant == claimant and (self._retry is None or self._retry.done()):
+            body = self._keep_trying(claimant)
+            self._retry = Supervisor.current().spawn(body, f"release of {self._id}", copy_context())
+
+    async def _try_to_release(self, claimant: str) -> None:
+        """Cancellation: it is released or it is not."""
         with suppress(Exception):  # a store of the user's own may raise anything
             async with asyncio.timeout(_PATIENCE):
-                await self._store.release(self._id, claimant)
+                with suppress(SessionNotFound):
+                    await self._store.release(self._id, claimant)
             self.released(claimant)
+
+    async def _keep_trying(self, claimant: str) -> None:
+        """Until it is released. Cancellation: the session is claimed again, or the loop ends."""
+        pause = _FIRST_PAUSE
+        while self.claimant == claimant:
+            await asyncio.sleep(pause)
+            await self._try_to_release(claimant)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _stop_retrying(self) -> None:
+        """A release that comes later would give away the next claim. Cancellation: it may come."""
+        retry, self._retry = self._retry, None
+        if retry is None or retry.done():
+            return
+        with suppress(RuntimeError):  # of a loop that was closed
+            retry.cancel()
+            if retry.get_loop() is asyncio.get_running_loop():
+                await asyncio.wait({retry}, timeout=1.0)
 
     def released(self, claimant: str) -> None:
         """That claim is over; perhaps it was claimed again meanwhile."""

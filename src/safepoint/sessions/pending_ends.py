@@ -21,17 +21,22 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
+from safepoint._core.reasons import Reason, Source
 from safepoint._core.supervisor import Supervisor
+from safepoint.agent.journal import Ended, Opened
 from safepoint.errors import SessionNotFound, StoreError, Superseded
+from safepoint.sessions.sealing import CRASH
 from safepoint.storage.operations import AppendChanges, Statement
 from safepoint.storage.protocol import SessionCommits
 from safepoint.storage.run_records import RecordMoved
+from safepoint.storage.session_data import Change, Stored
 
 _log = logging.getLogger("safepoint")
 
 # Nothing will ever store these: another run owns the session by now, or it was deleted.
 REFUSED = (Superseded, SessionNotFound, RecordMoved)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_REMEMBERED = 1_000
 _ANSWER = 15.0  # seconds after which a try that was not answered is made again
 
 
@@ -54,6 +59,19 @@ class PendingEnds:
     def __init__(self, storage: SessionCommits) -> None:
         self._storage = storage
         self._ends: dict[str, PendingEnd] = {}
+        # Runs whose beginning the store has refused, and perhaps kept all the same, with what it said. The newest.
+        self._never_began: dict[str, Exception] = {}
+
+    def never_began(self, run_id: str, error: Exception) -> None:
+        """The run has failed, because the store did not take its beginning."""
+        self._never_began[run_id] = error
+        if len(self._never_began) > _REMEMBERED:
+            del self._never_began[next(iter(self._never_began))]
+
+    def why_unended(self, run_id: str) -> Reason:
+        """Why the store has no end of a run that nobody has."""
+        error = self._never_began.get(run_id)
+        return CRASH if error is None else Reason(f"its beginning was not stored: {error}", Source.POLICY)
 
     def get(self, session_id: str) -> PendingEnd | None:
         return self._ends.get(session_id)
@@ -171,3 +189,13 @@ def pending_ends(storage: SessionCommits) -> PendingEnds:
     if found is None:
         found = _PENDING[id(storage)] = PendingEnds(storage)
     return found
+
+
+def still_needed(changes: list[Change], stored: Stored, opening: list[Change]) -> list[Change]:
+    """It was unknown whether an earlier write had happened: write the beginning of the run exactly once."""
+    run_id = stored.runs[-1].run_id if stored.runs else None
+    if any(isinstance(change, Opened) and change.run_id == run_id for change in changes):
+        return []
+    if any(isinstance(change, Ended) and change.run_id != run_id for change in changes):
+        return [*opening, *changes]
+    return changes

@@ -32,9 +32,16 @@ from safepoint.errors import SessionBusy, SessionNotFound, StoreCorrupt, StoreEr
 from safepoint.history.check import check_history
 from safepoint.history.parts import Message
 from safepoint.sessions.clearing import PauseClearer, refuse_cleared
-from safepoint.sessions.late_results import completed, ids_inside, late_change, late_result, with_late_notes
+from safepoint.sessions.late_results import (
+    back_already,
+    completed,
+    ids_inside,
+    late_change,
+    late_result,
+    with_late_notes,
+)
 from safepoint.sessions.lease import SessionLease
-from safepoint.sessions.pending_ends import REFUSED, PendingEnd, pending_ends
+from safepoint.sessions.pending_ends import REFUSED, PendingEnd, pending_ends, still_needed
 from safepoint.sessions.rewind import Rewound, last_turn_taken_back
 from safepoint.sessions.run_writes import RunWrites
 from safepoint.sessions.sealing import NOT_ENDED, sealed
@@ -47,7 +54,6 @@ from safepoint.storage.session_data import (
     CHANGE,
     Change,
     LateResult,
-    LateSet,
     Released,
     SessionOutdated,
     StateSet,
@@ -329,7 +335,8 @@ class Session:
             await self._write_end(last, facts)
         else:
             await self._append(*self._state_change(), *facts)
-        self._tell(facts)
+        for listener in self._listeners:
+            listener(facts)
 
     async def store_end(self) -> None:
         """Store the end of the last run now, if that is pending. Raises `StoreError`. Cancellation: it is kept."""
@@ -362,17 +369,31 @@ class Session:
         except BaseException as error:
             if writes is not None:
                 writes.not_opened()
-            if isinstance(error, Exception):  # the run ends without ever having begun here, and writes nothing more
-                await self._lease.give_back()
+            if isinstance(error, Exception):  # the run ends without having begun here, and writes nothing more
+                await self._leave_unopened(opened.run_id, error)
             raise
         if writes is not None:
             writes.opened(results)
+
+    async def _leave_unopened(self, run_id: str, error: Exception) -> None:
+        """A store without units of work may have kept the beginning although it failed: then that run ends here.
+
+        Cancellation: it is given back when the run has left.
+        """
+        self._pending.never_began(run_id, error)
+        if self._stored.number is None and self._lease.is_certain:
+            with suppress(StoreError):  # then the next claim ends it
+                found = await self._storage.sessions.load(self.id)
+                if found.runs and found.runs[-1].run_id == run_id:
+                    end = sealed(found, found.runs[-1], self._pending.why_unended(run_id))
+                    await self._storage.sessions.append(self.id, self._stored.epoch, [end])
+        await self._lease.give_back()
 
     async def _open_claimed(self, changes: list[Change], more: Sequence[Statement[Any]]) -> Sequence[Any] | None:
         """The results of `more`, None if an earlier try has written it all. Cancellation: it may happen."""
         if self._open:
             self._see(await self._storage.sessions.load(self.id), keep_state=True)
-            changes = self._still_needed(changes)
+            changes = still_needed(changes, self._stored, self._opening)
             if not changes:
                 return None
         return await self._append(*changes, more=more)
@@ -412,11 +433,12 @@ class Session:
 
     async def _write_end(self, ended: Ended, facts: tuple[Fact, ...]) -> None:
         """Tried again by `PendingEnds` until it is stored. Cancellation: only the waiting ends."""
-        changes: list[Change] = [*self._state_change(), *facts, *self._back_already(ended)]
+        record = self.live.record if self.live is not None else None
+        changes: list[Change] = [*self._state_change(), *facts, *back_already(record, ended.checkpoint, self.late)]
         changes += [Released(self._lease.claimant)] if self._lease.claimant is not None else []
         if self._open:
             self._see(await self._storage.sessions.load(self.id), keep_state=True)
-            changes = self._still_needed(changes)
+            changes = still_needed(changes, self._stored, self._opening)
         try:
             await self._pending.store(self._end_of(ended, changes))
         except BaseException:
@@ -430,18 +452,15 @@ class Session:
         unit = (append, *(writes.ending(ended, state) if writes is not None else ()))
 
         def stored() -> None:
-            if self._has_open_run() and self._stored.runs[-1].run_id == ended.run_id:
-                self._apply(changes, append.number)
-            else:
+            last = self._stored.runs[-1] if self._stored.runs else None
+            if last is not None and last.run_id == ended.run_id and last.ended:
                 self._release_with(changes)  # the end was shown before it was stored
+            else:
+                self._apply(changes, append.number)
             if writes is not None:
                 writes.ended()
 
         return PendingEnd(ended.run_id, append, unit, stored)
-
-    def _tell(self, facts: tuple[Fact, ...]) -> None:
-        for listener in self._listeners:
-            listener(facts)
 
     def listen(self, listener: Callable[[tuple[Fact, ...]], object]) -> Callable[[], None]:
         """Call it with the facts of every run of this session, once they are stored. Call what it returns to end that.
@@ -450,15 +469,6 @@ class Session:
         """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
-
-    def _still_needed(self, changes: list[Change]) -> list[Change]:
-        """It was unknown whether an earlier write had happened: write the beginning of the run exactly once."""
-        run_id = self._stored.runs[-1].run_id if self._stored.runs else None
-        if any(isinstance(change, Opened) and change.run_id == run_id for change in changes):
-            return []
-        if any(isinstance(change, Ended) and change.run_id != run_id for change in changes):
-            return [*self._opening, *changes]
-        return changes
 
     def left(self, run: Run[Any, Any]) -> None:  # Any: as above
         """The run has ended; what it left behind reports here if it comes back."""
@@ -501,13 +511,10 @@ class Session:
         epoch = await self._lease.take(kind)
         if epoch != self._stored.epoch + 1 or self._open or self._glimpsed:
             self._see(await self._storage.sessions.load(self.id))
-        self._stored = self._stored.claimed(epoch, self._counted(0))
+        self._stored = self._stored.claimed(epoch, None if self._stored.number is None else 0)
         if self._has_open_run():
-            await self._append(sealed(self._stored, self._stored.runs[-1]))
-
-    def _counted(self, number: int) -> int | None:
-        """The number of a write; None if the store does not count."""
-        return None if self._stored.number is None else number
+            run = self._stored.runs[-1]
+            await self._append(sealed(self._stored, run, self._pending.why_unended(run.run_id)))
 
     async def _change(self, make: Callable[[], list[Change]]) -> None:
         """Changes from outside any run, made from what is stored once the session is ours."""
@@ -535,7 +542,8 @@ class Session:
 
     def _apply(self, changes: Sequence[Change], number: int) -> None:
         stored = reduce(apply, changes, self._stored)
-        self._stored = stored.claimed(stored.epoch, self._counted(max(number, stored.number or 0)))
+        counted = None if stored.number is None else max(number, stored.number)  # None: the store does not count
+        self._stored = stored.claimed(stored.epoch, counted)
         self._release_with(changes)
 
     def _release_with(self, changes: Sequence[Change]) -> None:
@@ -566,15 +574,6 @@ class Session:
             raise SessionBusy(f"can't {what} the session {self.id!r} while a run of it is live")
 
     # -- late results --------------------------------------------------------------------------------------------------
-
-    def _back_already(self, ended: Ended) -> list[Change]:
-        """What the live run has left behind and what has come back since is stored with its end."""
-        record = self.live.record if self.live is not None else None
-        if record is None or not record.orphans:
-            return []
-        ids = ids_inside(ended.checkpoint, record.node.path)
-        came = [late for orphan in record.orphans if (late := late_result(orphan, ids)) is not None]
-        return [LateSet((*self.late, *came))] if came else []
 
     def _came_back(self, ids: Mapping[str, str], orphan: Orphan) -> None:
         """An orphan has ended; keep what it brought for the next run, and store it if a loop is there to do it."""

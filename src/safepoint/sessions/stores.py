@@ -142,14 +142,16 @@ class _Uncounted:
             return await self._store.claim(session_id, claimant)
 
     async def release(self, session_id: str, claimant: str) -> None:
-        await self._store.release(session_id, claimant)
+        with as_store_errors():
+            await self._store.release(session_id, claimant)
 
     async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
         with as_store_errors():
             await self._store.append(session_id, epoch, changes)
 
     async def add_late(self, session_id: str, late: LateResult) -> None:
-        await self._store.add_late(session_id, late)
+        with as_store_errors():
+            await self._store.add_late(session_id, late)
 
     async def delete(self, session_id: str) -> None:
         await self._store.delete(session_id)

@@ -62,6 +62,10 @@ class ItemCodec(Generic[T]):
             return False
         return isinstance(value, int | float | None) or (isinstance(value, str) and len(value) <= _SHORT)
 
+    def is_quick_to_read(self, text: str) -> bool:
+        """As `is_quick`, of reading this text."""
+        return self.decode is json.loads and len(text) <= _SHORT
+
 
 def _hint(codec: ItemCodec[Any], name: str) -> str:  # Any: of items of any type
     if codec.encode is _to_json:

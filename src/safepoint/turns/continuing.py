@@ -8,6 +8,7 @@ names the runs of a turn before they begin, and this module asks the session whi
 | knows none of its runs                            | begins anew: nothing was said               |
 | ends with one of them, which can go on            | goes on from the session's checkpoint       |
 | ends with one of them, which has ended            | is over                                     |
+| ends with one that was cancelled while it waited  | is over                                     |
 | has one of them, and others came after it         | is over, unless the user asked for it again |
 
 Without a session the record has all the facts: the turn continues from its checkpoint, or begins anew.
@@ -21,11 +22,13 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from safepoint.agent.checkpoint import Checkpoint
 from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.result import StopReason
 from safepoint.agent.session_protocol import SessionProtocol
 from safepoint.history.closing import quoted
 from safepoint.history.parts import Message, Prompt, Text, user_message
 from safepoint.sessions.rewind import has_effect
 from safepoint.sessions.session import Session
+from safepoint.storage.session_data import StoredRun
 from safepoint.turns.items import Item
 from safepoint.turns.plan import Plan, ResumePlan
 
@@ -91,7 +94,16 @@ def _by_session(turn: Unfinished[T], session: Session) -> NextStep:
         return Anew() if turn.requeued else AlreadyOver()
     if not last.ended:  # its end is not stored yet: the session stores it when it is entered again
         return GoOn(turn.checkpoint) if turn.checkpoint is not None else Anew()
-    return GoOn(session.checkpoint) if session.checkpoint is not None else AlreadyOver()
+    if session.checkpoint is None or _was_cleared(turn, last):
+        return AlreadyOver()
+    return GoOn(session.checkpoint)
+
+
+def _was_cleared(turn: Unfinished[T], last: StoredRun) -> bool:
+    """Whether that run of the turn waited for a person when the loop saw it last, and was cancelled since."""
+    seen = turn.checkpoint
+    waited = seen is not None and bool(seen.questions) and seen.run_id == last.run_id
+    return waited and last.stop_reason == StopReason.CANCELLED
 
 
 def joined_already(turn: Unfinished[T], session: SessionProtocol | None) -> list[Item[T]]:

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context, copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from safepoint._core.asks import make_ask
@@ -23,6 +24,7 @@ from safepoint._core.latch import Latch
 from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.supervisor import Supervisor
+from safepoint._core.wake import call_soon
 from safepoint._core.wakeup import Wakeup
 from safepoint._core.work import Abandoned, Cut, Failed, Returned, Work
 from safepoint.agent.steering import SteerOutcome, SteerReceipt
@@ -160,6 +162,8 @@ class Driver(Generic[T]):
                     self._hear_push(entry)
             case Withdrawn(receipt=receipt):
                 self.state.withdraw(receipt)
+                if receipt.wants_to_join:
+                    receipt.settle(PushOutcome.QUEUED)
             case Decided():
                 if self._loaded:
                     self.state.decide(entry.failed, requeue=entry.requeue)
@@ -263,6 +267,10 @@ class Driver(Generic[T]):
             await self._wakeup.wait()
         except asyncio.CancelledError as error:
             self._caller_cancelled(error)
+
+    def waker(self) -> Callable[[], object]:
+        """A function that wakes the driver from any thread."""
+        return partial(call_soon, asyncio.get_running_loop(), self._wakeup.ring)
 
     def begin(self, make: Callable[[], Awaitable[V]], name: str, on_end: Callable[[], object] | None = None) -> Work[V]:
         """Begin a piece of work of this loop. Its end wakes the driver."""

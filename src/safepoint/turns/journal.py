@@ -5,8 +5,8 @@ write is under way, and changes that arrive meanwhile go into the next one. So a
 each write replaces one true record by a later one: the only copy is never lost.
 
 Nothing is written before the record was read: a record that could not be read is never replaced. Nor is a record that
-another loop uses: the record is claimed before it is read, and released at the end. Items are encoded off the event
-loop, unless they are few and short.
+another loop uses: the record is claimed before it is read, and released at the end. Items are encoded and decoded off
+the event loop, unless they are few and short.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from safepoint.turns.items import Item
 
 T = TypeVar("T")
 
-# This many short items are encoded in less than a millisecond.
+# This many short items are encoded, or decoded, in less than a millisecond.
 _FEW = 100
 
 
@@ -122,7 +122,8 @@ class Journal(Generic[T]):
         stored = opened.stored
         self._epoch, self._base, self._history = opened.epoch, stored.last, stored.history
         read = partial(_read_items, stored.items, self._codec, stored.last)
-        return LoadedLoop(stored, read() if len(stored.items) < _FEW else await off_loop(read, "read items"))
+        is_quick = len(stored.items) < _FEW and all(self._codec.is_quick_to_read(item.text) for item in stored.items)
+        return LoadedLoop(stored, read() if is_quick else await off_loop(read, "read items"))
 
     async def release(self) -> None:
         """Let another loop use the record. Cancellation: it is released or it is not."""

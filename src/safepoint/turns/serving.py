@@ -17,6 +17,7 @@ from safepoint._core.reasons import Reason, Source
 from safepoint._core.work import Cut, Failed, Work
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.result import StopReason
+from safepoint.agent.resume import Cleared, continued
 from safepoint.errors import UsageError
 from safepoint.turns.driver import CallbackFailed, Driver, GivenUp
 from safepoint.turns.events import ItemsDropped, TurnEnded, TurnStarted
@@ -128,7 +129,7 @@ class Serving(Generic[T]):
 
     async def _serve(self, turn: Turn[T], agent: BaseAgent[Any, Any], ready: Ready[T], run: AnyRun | None) -> None:
         plan = ready.plan
-        continued = plan if isinstance(plan, ResumePlan) else plan.continued()
+        goes_on = plan if isinstance(plan, ResumePlan) else plan.continued()
         error: BaseException | None = None
         while True:
             if run is not None:
@@ -137,18 +138,18 @@ class Serving(Generic[T]):
                     break
                 self._pause(turn, run)
             try:
-                answers = await self._answers(turn, continued)
+                answers = await self._answers(turn, goes_on)
                 if answers is None:
                     break
                 assert ready.left.checkpoint is not None
-                run = continued.start(agent, ready.left.checkpoint, answers)
+                run = goes_on.start(agent, ready.left.checkpoint, answers)
                 if not await self._launch(ready, run):
                     run.discard()
                     break
                 # The conversation already has the message that the first continued run brought.
-                continued = replace(continued, message=None)
+                goes_on = replace(goes_on, message=None)
             except Exception as refused:  # a checkpoint of another agent, a token that is cancelled
-                error = refused
+                error = refused if self._cleared(turn) is None else None  # a cancel in another thread was first
                 break
         await self._settle(turn, error)
 
@@ -211,23 +212,31 @@ class Serving(Generic[T]):
         turn.pause()
 
     async def _answers(self, turn: Turn[T], plan: ResumePlan[T]) -> Mapping[str, Any] | None:  # Any: their own
-        """The answers to all questions; None if the turn ends before they arrive."""
+        """The answers to all questions; None if the turn ends before they arrive, or was cancelled while it waited."""
         assert turn.left is not None
         assert turn.left.checkpoint is not None
         driver, known = self._driver, self._driver.answers
         known.update(plan.answers)
-        wanted = [question.id for question in turn.left.checkpoint.questions]
+        checkpoint = turn.left.checkpoint
+        wanted = [question.id for question in checkpoint.questions]
         if any(id not in known for id in wanted) and turn.phase is not TurnPhase.PAUSED:
             turn.pause()
             driver.preempts.turn_began(turn)
-        # A stop or a preempt that arrives together with the last answer finds no run: the turn must not continue.
-        while not (driver.stops.committed or turn.given_up):
-            if all(id in known for id in wanted):
-                return {id: known[id] for id in wanted}
-            if driver.stops.draining:
-                return None
-            await driver.wait()
+        with continued.watched(checkpoint.id, driver.waker()):
+            # A stop or a preempt that arrives together with the last answer finds no run: the turn must not continue.
+            while self._cleared(turn) is None and not (driver.stops.committed or turn.given_up):
+                if all(id in known for id in wanted):
+                    return {id: known[id] for id in wanted}
+                if driver.stops.draining:
+                    return None
+                await driver.wait()
         return None
+
+    def _cleared(self, turn: Turn[T]) -> Cleared | None:
+        """What a cancel of the run that waits has made of its pause. Then no answer is used, and the turn is over."""
+        if turn.left is not None and turn.left.checkpoint is not None:
+            turn.cleared = continued.cleared(turn.left.checkpoint.id)
+        return turn.cleared
 
     # -- the end of a turn ---------------------------------------------------------------------------------------------
 

@@ -435,10 +435,12 @@ class LoopState(Generic[T]):
         if left.checkpoint is not None and checkpoint is not None:  # it went on from an earlier stop
             self._stop(left, turn.items, checkpoint)
             self.unfinished.insert(0, left)
-        elif left.recorded:  # its session may know its message: the next loop asks it
+        elif left.recorded and left.session is not None:  # it may know the turn's message: the next loop asks it
             left.items, left.checkpoint, left.plan = turn.items, None, None
+            self._drop_checkpoint(left)
             self.unfinished.insert(0, left)
         else:
+            self._forget(left, turn.items)
             self.buffer.put_back(turn.items)
             _put_back(turn.items)
 
@@ -464,6 +466,8 @@ class LoopState(Generic[T]):
             return TurnOutcome.PUT_BACK
         if turn.preempted:
             return TurnOutcome.PREEMPTED
+        if turn.cleared is not None:
+            return TurnOutcome.ENDED
         if result is None or result.stop_reason is StopReason.INTERRUPTED:
             return TurnOutcome.INTERRUPTED
         return TurnOutcome.FAILED if result.stop_reason is StopReason.ERROR else TurnOutcome.ENDED
@@ -478,7 +482,9 @@ class LoopState(Generic[T]):
         if outcome in (TurnOutcome.PUT_BACK, TurnOutcome.INTERRUPTED):
             return  # the loop ends, and the turn is not over
         messages: tuple[Message, ...] = ()
-        if result is not None:
+        if turn.cleared is not None and checkpoint is not None:
+            messages = checkpoint.cleared(turn.cleared.reason, turn.cleared.successor).messages
+        elif result is not None:
             messages = tuple(result.messages)
         elif checkpoint is not None:
             messages = checkpoint.messages
@@ -532,8 +538,12 @@ class LoopState(Generic[T]):
         if left.checkpoint is not None:
             self._stop(left, left.items, left.checkpoint)
         else:
-            self._journal.record(TurnOver(left.key), *(TurnBegun(left.key, run) for run in left.runs))
+            self._drop_checkpoint(left)
         self._keep(left)
+
+    def _drop_checkpoint(self, left: Unfinished[T]) -> None:
+        """The record names the runs of the turn, and no more."""
+        self._journal.record(TurnOver(left.key), *(TurnBegun(left.key, run) for run in left.runs))
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@
         │                                                                          ▼
     PLANNING ──its run starts──▶ ACTIVE ──asks a person, and the loop waits──▶ PAUSED
         │                         │  ▲─────────────────answered─────────────────┘  │
-        │ planning failed         │ its run and its callback have ended            │ preempted or stopped
+        │ planning failed         │ its run and its callback have ended            │ preempted, stopped, cancelled
         └───────────▶ OVER ◀──────┴────────────────────────────────────────────────┘
 
 A turn stores no request. It passes each ask to its run, and reads the outcome from the run's receipts. So `preempted`
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 from safepoint._core.asks import Ask
 from safepoint._core.receipts import Receipt
 from safepoint.agent.result import RunResult
+from safepoint.agent.resume import Cleared
 from safepoint.agent.run import Run
 from safepoint.errors import InternalError, NotEnded
 from safepoint.turns.items import Item, values
@@ -44,7 +45,7 @@ class TurnOutcome(StrEnum):
     """The outcome of a turn, and with it of its items."""
 
     ENDED = "ended"
-    """Its run ended by itself, or was cancelled alone."""
+    """Its run ended by itself, or was cancelled alone, also while it waited for a person."""
     FAILED = "failed"
     """Its run ended with an error. Its items are retried, or are in `exit.failed`."""
     PREEMPTED = "preempted"
@@ -83,6 +84,8 @@ class Turn(Generic[T]):
         self._stops: list[Receipt] = []
         # Whether a request found no run to ask, because the turn was waiting for a person.
         self._left_while_paused = False
+        # What a cancel of the waiting run has made of its pause; None if it stands, or was answered.
+        self.cleared: Cleared | None = None
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

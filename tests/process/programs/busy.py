@@ -1,4 +1,4 @@
-"""An `async def` tool that never yields: who names it? The argument says whether logging is set up."""
+"""An `async def` tool that yields only when it was named: who names it? The argument says whether logging is set up."""
 
 from __future__ import annotations
 
@@ -13,32 +13,34 @@ from safepoint import Agent, Run, tool
 from safepoint.testing import ScriptedModel, call, say
 from tests.process.programs.telling import tell, tell_result
 
-BUSY_FOR = 1.5
-began = 0.0
+GIVES_UP = 30.0  # far above a second, so that a busy machine is not taken for a fault
+begun, logged, named = threading.Event(), threading.Event(), threading.Event()
 
 
 @tool
 async def never_yields() -> str:
-    global began
-    began = time.monotonic()
     tell("READY")
-    while time.monotonic() - began < BUSY_FOR:
+    begun.set()
+    end = time.monotonic() + GIVES_UP
+    while not named.is_set() and time.monotonic() < end:
         pass
     return "late"
 
 
 class Telling(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        tell("LOGGED", seconds=time.monotonic() - began, text=record.getMessage(), name=record.name)
+        tell("LOGGED", text=record.getMessage(), name=record.name)
+        logged.set()
 
 
 def ask(run: Run[Any, Any]) -> None:  # Any: of any agent
-    while not began:
-        time.sleep(0.01)
+    begun.wait()
     run.cancel(reason="too slow")
     while not any("never_yields" in held.stack for held in run.why_not_stopped()):
         time.sleep(0.01)
-    tell("WHY", seconds=time.monotonic() - began, names=[held.name for held in run.why_not_stopped()])
+    tell("WHY", names=[held.name for held in run.why_not_stopped()])
+    logged.wait()
+    named.set()
 
 
 async def main() -> None:
@@ -53,4 +55,6 @@ async def main() -> None:
 
 if sys.argv[1] == "logging":
     logging.getLogger("safepoint").addHandler(Telling())
+else:
+    logged.set()
 asyncio.run(main())
