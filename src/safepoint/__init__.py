@@ -41,6 +41,7 @@ from safepoint.history.states import LedgerState
 from safepoint.tools.function import Tool, tool
 
 if TYPE_CHECKING:
+    from safepoint.compose.batch import BatchResult, run_many
     from safepoint.compose.handoff import Handoff
     from safepoint.compose.loop import Loop, loop_done
     from safepoint.compose.parallel import Branch, Parallel
@@ -56,6 +57,7 @@ __all__ = [
     "Ask",
     "AskFirst",
     "BaseAgent",
+    "BatchResult",
     "Branch",
     "Budget",
     "CancelToken",
@@ -118,10 +120,12 @@ __all__ = [
     "loop_done",
     "messages_from_json",
     "messages_to_json",
+    "run_many",
     "tool",
 ]
 
 _HOMES = {
+    "BatchResult": "compose.batch",
     "Branch": "compose.parallel",
     "Finished": "compose.plan",
     "Handoff": "compose.handoff",
@@ -132,6 +136,7 @@ _HOMES = {
     "loop_done": "compose.loop",
     "messages_from_json": "history.json_codec",
     "messages_to_json": "history.json_codec",
+    "run_many": "compose.batch",
 }
 
 if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one that exists

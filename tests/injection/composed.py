@@ -20,6 +20,7 @@ from safepoint import (
     SafePoint,
     Sequential,
     loop_done,
+    run_many,
 )
 from safepoint.sessions import Session, Store
 from safepoint.testing import call, fail, say
@@ -70,6 +71,10 @@ async def sequence() -> None:
 
 async def parallel() -> None:
     await _parallel().run("go")
+
+
+async def many_inputs() -> None:
+    await run_many(agent(call("look"), say("one"), name="one", tools=[look]), ["a"], on_progress=lambda *_: None)
 
 
 async def loop() -> None:

@@ -79,13 +79,13 @@ class Composite(BaseAgent[DepsT, OutT]):
 
 def keyed(names: Iterable[str]) -> tuple[str, ...]:
     """A key for each name: the name, with a number if it occurs again."""
-    keys: list[str] = []
+    keys: dict[str, None] = {}  # in their order
     for name in names:
         key, number = name, 1
         while key in keys:
             number += 1
             key = f"{name}#{number}"
-        keys.append(key)
+        keys[key] = None
     return tuple(keys)
 
 
