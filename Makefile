@@ -47,6 +47,10 @@ test-browser: $(READY) ## the tests that need a browser: chromium, Chrome, or pl
 test-postgres: $(READY) ## the tests that need PostgreSQL, which a wheel brings
 	$(BIN)/pytest -m postgres
 
+.PHONY: test-adapters
+test-adapters: $(READY) ## agents of other frameworks under Safepoint, each framework in an environment of its own
+	$(BIN)/python -m tests.adapters.environments
+
 .PHONY: test-protocols
 test-protocols: $(READY) build/protocols/.ready ## other people's clients of the protocols, which npm installs into build/protocols
 	$(BIN)/pytest -m protocols

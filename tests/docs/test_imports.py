@@ -12,6 +12,7 @@ from tests.house.tree import ROOT, Source, sources
 OPEN = ("safepoint.errors", "safepoint.sessions.store", "safepoint.storage.operations")
 WINDOWS = (
     "safepoint",
+    "safepoint.adapters",
     "safepoint.events",
     "safepoint.models",
     "safepoint.server",

@@ -7,6 +7,7 @@ import re
 from typing import get_args
 
 import safepoint
+import safepoint.adapters
 import safepoint.server
 import safepoint.testing
 import safepoint.tools
@@ -33,6 +34,7 @@ def missing(names: list[str], page: str) -> list[str]:
 
 def test_the_reference_names_every_public_name() -> None:
     assert missing([*safepoint.__all__], PAGE) == []
+    assert missing([*safepoint.adapters.__all__], section(PAGE, "safepoint.adapters")) == []
     assert missing([*safepoint.server.__all__], section(PAGE, "safepoint.server")) == []
     assert missing([*safepoint.testing.__all__], section(PAGE, "safepoint.testing")) == []
     assert missing([*safepoint.tools.__all__], section(PAGE, "safepoint.tools")) == []

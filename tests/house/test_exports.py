@@ -12,6 +12,7 @@ from tests.house.tree import ROOT
 
 WINDOWS = (
     "safepoint",
+    "safepoint.adapters",
     "safepoint.cluster",
     "safepoint.errors",
     "safepoint.events",

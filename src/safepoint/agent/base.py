@@ -15,7 +15,7 @@ from safepoint._core.asks import make_ask
 from safepoint._core.clock import current_clock
 from safepoint._core.groups import CancelToken, Group, GroupReceipt
 from safepoint._core.ladder import Ladder
-from safepoint._core.points import SafePoint
+from safepoint._core.points import SafePoint, check_point
 from safepoint._core.reasons import Reason
 from safepoint._core.tree import Propagation
 from safepoint.agent.as_tool import AgentTool
@@ -92,6 +92,12 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
 
     def check_children(self, checkpoint: Checkpoint) -> None:
         """Raise `CheckpointError` if the checkpoint has children that this agent does not have."""
+
+    def check_ask(self, at: SafePoint) -> None:
+        """Raise `UsageError` for a request that no run of this agent could ever carry out."""
+
+    def check_steer(self) -> None:
+        """Raise `UsageError` if no message can be added to a run of this agent."""
 
     @abstractmethod
     def output_of(self, result: RunResult[Any]) -> OutT:  # Any: as it was stored
@@ -255,6 +261,7 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         If no run is live, the ask is kept for the next run if the agent has never run, or with `next_run=True`.
         Otherwise the receipt says FINISHED_FIRST and no later run is affected.
         """
+        self.check_ask(check_point(at))
         clock = current_clock()
         ask = make_ask(at, within=within, recursive=recursive, reason=reason, now=clock.now(), wall=clock.wall())
         return self.group.ask(ask, clock, keep=next_run or not self.group.has_run)

@@ -175,6 +175,7 @@ class Run(Generic[DepsT, OutT]):
         after the model call or tool that runs, then NOW, then FORCE. Presses within 300 ms count once.
         A run that waits for a person has ended, and its result stays: the cancel clears the pause, for any `at`.
         """
+        self.agent.check_ask(check_point(at))
         ask = self.node.press if escalate else self.node.cancel
         receipt = ask(at, within=within, recursive=recursive, reason=reason)
         if receipt.accepted or self.pause is None:
@@ -241,6 +242,7 @@ class Run(Generic[DepsT, OutT]):
         seconds, calls give way to it at the next safe point. The receipt says which road it took: `joined`,
         `preempted`, or `too_late` if no model call followed.
         """
+        self.agent.check_steer()
         check_steer(at, within)
         (said,) = RunSetup.of(message, None)
         receipt = self._steering.add(said, at)

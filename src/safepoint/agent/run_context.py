@@ -141,6 +141,11 @@ class RunContext:
         self._saved = len(self.messages)
         return facts
 
+    def replace_last(self, message: Message) -> None:
+        """The last message has grown: the journal has not seen the longer one."""
+        self.messages[-1] = message
+        self._saved = min(self._saved, len(self.messages) - 1)
+
     def hear(self) -> bool:
         """Take the messages that wait to join the conversation; True if there were any."""
         new = self.steering.take()

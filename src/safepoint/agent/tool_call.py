@@ -17,6 +17,7 @@ from safepoint.history.closing import ClosedCall
 from safepoint.history.parts import ToolCall
 from safepoint.history.states import LedgerState
 from safepoint.tools.base import BaseTool
+from safepoint.tools.call_state import CallState
 from safepoint.tools.options import Effect
 
 
@@ -70,6 +71,11 @@ class BatchedCall:
     def work(self) -> Work[object] | None:
         """The part of the call that still runs."""
         return self.execution.under_way if self.execution is not None else None
+
+    @property
+    def memory(self) -> CallState:
+        """What it remembers of the run before."""
+        return self._restored.memory if self._restored is not None else CallState()
 
     def begin(self) -> None:
         """Prepare its first step; or settle its result, if it cannot be made at all."""

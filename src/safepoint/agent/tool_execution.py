@@ -55,7 +55,6 @@ from safepoint.tools.bad_arguments import BadArguments
 from safepoint.tools.base import BaseTool
 from safepoint.tools.call_state import CallState
 from safepoint.tools.content import content_of
-from safepoint.tools.function import Tool
 
 
 class Phase(StrEnum):
@@ -130,8 +129,7 @@ class ToolExecution:
 
     @property
     def has_undo(self) -> bool:
-        tool = self.tool
-        return isinstance(tool, Tool) and tool.options.undo is not None
+        return self.tool.options.undo is not None
 
     def stops_within(self, now: float, *, force: bool) -> float:
         """How long a stop asked for now may take at most, including the undo."""
@@ -396,7 +394,7 @@ class ToolExecution:
 
     def _begin_undo(self) -> None:
         tool = self.tool
-        if not isinstance(tool, Tool) or not self.has_undo or self.node.pushed is Level.FORCE:
+        if not self.has_undo or self.node.pushed is Level.FORCE:
             return
         self._undo = self._record.supervisor.begin(
             lambda: tool.undo(self._context, self._args),

@@ -109,8 +109,11 @@ class WorkRunner:
     def _cancelled(self) -> None:
         self._node.cancel(SafePoint.NOW, reason=Reason("the task of the run was cancelled", Source.CALLER))
 
-    async def stand(self, *places: str) -> None:
-        """The run stands at these places: wait here for as long as it is held. Cancellation: as in `wait`."""
+    async def stand(self, *places: str, in_work: bool = False) -> None:
+        """The run stands at these places: wait here for as long as it is held. Cancellation: as in `wait`.
+
+        `in_work`: a piece of its work waits, not the run's own task.
+        """
         node, record = self._node, self._record
         if not node.has_holds:
             return
@@ -121,7 +124,7 @@ class WorkRunner:
             record.emit(HoldStarted, place=stay.held.place, reason=stay.held.reason)
             stay.over.when_set(record.wakeup.ring)
             while not stay.over.is_set:
-                await self.wait()
+                await (stay.over.wait() if in_work else self.wait())
             for meter in record.meters():
                 meter.go_on()
             # Every request that ended the hold stops the run here: nothing is under way.
@@ -129,8 +132,17 @@ class WorkRunner:
             record.emit(HoldEnded, place=stay.held.place, stopped=stopped)
             stay = node.stand(*record.standing_at(node, *places))
 
-    async def perform(self, make: Callable[[], Awaitable[T]], name: str, *, owed: bool = False) -> WorkResult[T]:
+    async def perform(
+        self,
+        make: Callable[[], Awaitable[T]],
+        name: str,
+        *,
+        owed: bool = False,
+        meanwhile: Callable[[], object] | None = None,
+    ) -> WorkResult[T]:
         """Do one piece of work, unless NOW or FORCE stands already. `owed`: it is part of the run's own record.
+
+        `meanwhile`: called whenever the run wakes while the work goes on.
 
         Cancellation: as in `wait`.
         """
@@ -142,7 +154,7 @@ class WorkRunner:
         self._owed = self.work if owed else None
         try:
             self._record.supervisor.start(work, make, self._context.copy())
-            return await self._outcome(work)
+            return await self._outcome(work, meanwhile)
         finally:
             self.work = None
 
@@ -200,9 +212,11 @@ class WorkRunner:
         for child in tuple(self._node.children):
             self._record.leave(child)
 
-    async def _outcome(self, work: Work[T]) -> WorkResult[T]:
+    async def _outcome(self, work: Work[T], meanwhile: Callable[[], object] | None = None) -> WorkResult[T]:
         while work.outcome is None:
             await self.wait()
+            if meanwhile is not None:
+                meanwhile()
         if isinstance(work.outcome, Abandoned):
             self._record.name_orphan(work.outcome.orphan)
         self._record.heed(work.outcome)

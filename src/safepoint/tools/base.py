@@ -74,5 +74,9 @@ class BaseTool(ABC):
     def body(self, context: CallContext[Any], args: dict[str, Any]) -> Awaitable[object]:
         """One call, as the body of its own task."""
 
+    def undo(self, context: CallContext[Any], args: dict[str, Any]) -> Awaitable[object]:
+        """The compensation of a cut call, of a tool whose options have one."""
+        raise NotImplementedError(f"{self!r} has no undo")
+
     def __repr__(self) -> str:
         return f"<Tool {self.name!r} ({self.options.effect})>"
