@@ -23,6 +23,7 @@ from safepoint.agent.agent import Agent
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.budget import Budget, Limit, Price
 from safepoint.agent.checkpoint import Checkpoint, Question
+from safepoint.agent.freeze import Freeze, Switch
 from safepoint.agent.hooks import AskFirst, Deny, Hooks, Replace
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.model import ModelSettings
@@ -68,6 +69,7 @@ __all__ = [
     "Deny",
     "File",
     "Finished",
+    "Freeze",
     "GroupReceipt",
     "Handoff",
     "Held",
@@ -107,6 +109,7 @@ __all__ = [
     "Sequential",
     "Source",
     "StopReason",
+    "Switch",
     "Text",
     "Tool",
     "ToolCall",

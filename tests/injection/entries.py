@@ -30,6 +30,7 @@ from tests.injection import (
     processes,
     resuming,
     stored,
+    switched,
     tool_calls,
     turned,
 )
@@ -49,6 +50,7 @@ MODULES = (
     stored,
     corners,
     processes,
+    switched,
     turned,
 )
 

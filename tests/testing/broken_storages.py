@@ -240,6 +240,18 @@ class NeverWakes(MemoryStorage):
         self._changes.publish = lambda statements, results: None  # type: ignore[method-assign]  # as a broken one would
 
 
+class ThawsNothing(MemoryStorage):
+    async def commit(self, *statements: Statement[Any]) -> Results:  # Any: of every result
+        kept = [each for each in statements if not isinstance(each, op.RemoveFreeze)]
+        return await super().commit(*kept) if len(kept) == len(statements) else (True,)
+
+
+class TellsTheTrailBackwards(MemoryStorage):
+    async def read(self, query: Query[T]) -> T:
+        found = await super().read(query)
+        return cast("T", cast("list[Any]", found)[::-1]) if isinstance(query, op.ReadAudit) else found
+
+
 BROKEN: dict[str, type[MemoryStorage]] = {
     "a unit of work happens whole or not at all": OneByOne,
     "a commit gives one result for each statement, in their order": OnlyTheLast,
@@ -261,6 +273,8 @@ BROKEN: dict[str, type[MemoryStorage]] = {
     "shared values are set, replaced and deleted in their place only": NeverDeletes,
     "shared values are copies": HandsOutItsOwn,
     "notes of a session come in order and go with it": SortsNotes,
+    "freezes are there until they are removed": ThawsNothing,
+    "the audit trail keeps what is added, in order": TellsTheTrailBackwards,
     "the record of a loop is replaced whole": KeepsTheFirst,
     "a change of a loop is written, in its order": ForgetsTheLastChange,
     "a loop that was replaced cannot write": TakesChangesOfAnyEpoch,

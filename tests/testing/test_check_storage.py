@@ -68,7 +68,7 @@ def test_every_rule_of_the_parts_has_a_storage_that_breaks_it() -> None:
 def test_a_session_store_lacks_parts_and_is_told_which() -> None:
     from tests.testing.plain_store import PlainStore
 
-    with pytest.raises(AssertionError, match="it lacks sessions, runs, shared, loops, changes, commit"):
+    with pytest.raises(AssertionError, match="it lacks sessions, runs, shared, freezes, audit, loops, changes, commit"):
         check_storage(PlainStore)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # what is refused
 
 

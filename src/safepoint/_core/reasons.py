@@ -21,6 +21,7 @@ class Source(StrEnum):
     PARENT = "parent"
     PREEMPT = "preempt"
     DISCONNECT = "disconnect"
+    FREEZE = "freeze"
     SHUTDOWN = "shutdown"
 
 

@@ -21,6 +21,7 @@ from safepoint._core.tree import Propagation
 from safepoint.agent.as_tool import AgentTool
 from safepoint.agent.budget import Budget
 from safepoint.agent.checkpoint import Checkpoint
+from safepoint.agent.freeze import Gate, Switch
 from safepoint.agent.hooks import Hooks
 from safepoint.agent.options import OF_A_MODEL, RunOptions, check_names
 from safepoint.agent.result import OutT, RunResult, StopReason
@@ -60,6 +61,8 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
     tells_all: bool = False
     tools: Mapping[str, BaseTool] = MappingProxyType({})
     example = "Agent('writer', model=…)"
+    # What freezes its runs, if a switch was made for it.
+    switch: Switch | None = None
 
     def __init__(
         self,
@@ -144,9 +147,16 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
             ladder=checked_ladder(options.get("ladder"), agent.tools.values()) or agent.ladder,
             budget=agent.checked_budget(options.get("budget")) or agent.budget,
             session=session,
+            gate=self._gate_of(options.get("switch")),
             parent=parent_of(options.get("parent", INHERIT)),
         )
         return Run(agent, setup)
+
+    def _gate_of(self, switch: Switch | Gate | None) -> Gate | None:
+        """The gate that the options of a run ask for; without one it has that of the run around it, or the agent's."""
+        if switch is None or isinstance(switch, Gate):
+            return switch
+        return checked_kind("switch", switch, Switch, "Switch()").of(app=self.name)
 
     def for_run(self, options: RunOptions[DepsT]) -> BaseAgent[DepsT, OutT]:
         """The agent that these options ask for. An agent without a model of its own refuses a model's options."""

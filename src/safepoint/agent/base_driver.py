@@ -123,6 +123,8 @@ class BaseDriver(ABC, Generic[OwnT]):
         finally:
             current_node.reset(token)
             self._node.owner = None
+            if self._record.gate is not None:
+                self._record.gate.switch.leave(self._record.run)
 
     async def _take(self, step: OwnT | Frame) -> OwnT | Frame:
         match step:
@@ -143,6 +145,9 @@ class BaseDriver(ABC, Generic[OwnT]):
         failed = await self._enter() if self._record.is_kept else None
         if failed is not None:
             return failed
+        gate = self._record.gate
+        if gate is not None and gate.switch.freezes and not await self.runner.pass_gate(gate.of_run):
+            return Close(StopReason.CANCELLED)
         if self.runner.has_hooks("before_run") and isinstance(await self.runner.run_hooks("before_run"), AskPerson):
             return self._interrupted()
         return self._unless_stopped(self._first())

@@ -15,8 +15,9 @@ from safepoint._core.work import Failed, NeverRan, Returned, Work, WorkResult
 from safepoint.agent.base_driver import BaseDriver
 from safepoint.agent.budget import Meter
 from safepoint.agent.events import Event, ModelCallEnded, RetryScheduled, TextStreamed
+from safepoint.agent.freeze import Gate
 from safepoint.agent.ledger import LedgerEntry
-from safepoint.agent.model import Model, ModelRequest, ModelSettings
+from safepoint.agent.model import Model, ModelRequest, ModelSettings, provider_names
 from safepoint.agent.model_call import receive, usage_of
 from safepoint.agent.open_calls import OpenCalls
 from safepoint.agent.options import Instructions
@@ -70,6 +71,12 @@ def with_guidance(instructions: str | None, tools: Iterable[BaseTool]) -> str | 
     return "\n\n".join(filter(None, [instructions, *said])) if said else instructions
 
 
+def _names(model: Model) -> tuple[str, ...]:
+    """By which a freeze may name it."""
+    model_name = provider_names(model)[0]
+    return (model.name,) if model_name is None else (model.name, model_name)
+
+
 LONGEST_BACK_OFF = 30.0
 _CUT_OFF = (StopReason.MAX_TOKENS, StopReason.REFUSED)
 
@@ -114,6 +121,9 @@ class Driver(BaseDriver[OwnStep]):
     async def _act(self, step: OwnStep) -> Step:
         match step:
             case CallModel():
+                gate = self._record.gate
+                if gate is not None and gate.switch.freezes and not await self._pass(gate, step):
+                    return Close(StopReason.CANCELLED)
                 meters = () if step.is_repeated else tuple(self._record.meters())
                 if not all(meter.allows_step() for meter in meters):
                     return self._last_step()
@@ -127,6 +137,10 @@ class Driver(BaseDriver[OwnStep]):
                 return await self._run_tools(batch)
             case _:
                 assert_never(step)
+
+    async def _pass(self, gate: Gate, step: CallModel) -> bool:
+        """Wait until the model may be called; False if the run is to stop. Cancellation: as in `WorkRunner.wait`."""
+        return await self.runner.pass_gate(partial(gate.of_model, *_names(self._agent.models[step.model])))
 
     def _first(self) -> Step:
         """The first step: a model call, or the step at which the run was stopped."""
@@ -168,7 +182,9 @@ class Driver(BaseDriver[OwnStep]):
             request = self._request(instructions)
         incoming, model = PartialReply(), self._agent.models[step.model]
         record.hub.say_under_way(record.node.id, partial(self._so_far, incoming))
+        record.calling = _names(model) if record.gate is not None else ()
         outcome = await self.runner.perform(partial(receive, record, model, request, incoming), model.name)
+        record.calling = ()
         record.hub.said(record.node.id)
         if isinstance(outcome, NeverRan):
             return Close(StopReason.CANCELLED)
@@ -331,7 +347,10 @@ class Driver(BaseDriver[OwnStep]):
         self.runner.has_waited = False
         while True:
             while not batch.advance():
-                await self.runner.wait()
+                if batch.held is not None:
+                    await self.runner.wait_at(batch.held, idle=batch.is_idle)
+                else:
+                    await self.runner.wait()
             if not self._record.held_back:
                 break
             await self.runner.stand(*self._record.held_back)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict
 from safepoint._core.groups import CancelToken
 from safepoint._core.ladder import Ladder
 from safepoint.agent.budget import Budget
+from safepoint.agent.freeze import Gate, Switch
 from safepoint.agent.model import Model, ModelSettings
 from safepoint.agent.session_protocol import SessionProtocol
 from safepoint.history.parts import Message
@@ -26,6 +27,7 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     `history`: the conversation so far, as `result.messages`; or `session`, where it is stored.
     `deps`: the dependencies of the agent's tools.
     `token`, `budget`, `ladder`: what stops the run, and how.
+    `switch`: what freezes and thaws it, in place of the agent's; `switch.of(app=…, user=…)` says whose run it is.
     `parent`: the run that this one is part of. Inside a tool the default is the tool's own run; None detaches it.
     `model`, `settings`, `instructions`, `tools`: in place of the agent's own, for this run. Its fallback models, its
     hooks and the type of its output stay. An agent made of agents has none of these and refuses them.
@@ -37,6 +39,7 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     token: CancelToken | None
     budget: Budget | None
     ladder: Ladder | None
+    switch: Switch | Gate | None
     parent: Run[Any, Any] | Inherit | None  # Any: a run of any agent
     model: Model | str | None
     settings: ModelSettings | None

@@ -32,6 +32,7 @@ from safepoint._values import Value
 from safepoint.agent.budget import Budget
 from safepoint.agent.event_hub import EventHub, EventReader, TextReader
 from safepoint.agent.events import Event
+from safepoint.agent.freeze import Freeze, Gate
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.live import register
 from safepoint.agent.nested_journal import NestedJournal
@@ -104,6 +105,7 @@ class RunSetup(Value, Generic[DepsT], frozen=True):
     budget: Budget | None = None
     session: SessionProtocol | None = None
     parent: Node | None = None
+    gate: Gate | None = None
     # For a child of a composite: its label there, and the run that it is part of.
     label: str | None = None
     above: RunContext | None = None
@@ -275,6 +277,19 @@ class Run(Generic[DepsT, OutT]):
         """The work that a stopping run waits for, with rung, time and stack. Safe from any thread."""
         return holding(self.node, self._drivers())
 
+    def is_calling(self, freeze: Freeze) -> bool:
+        """Whether the tool or the model that the freeze names is under way, here or in a run inside."""
+        if any(node.kind == "tool_call" and node.name == freeze.tool for node in self.node.walk()):
+            return True
+        records = [run.record for node in self.node.walk() if (run := _run_of(node)) is not None]
+        return any(record is not None and freeze.model in record.calling for record in records)
+
+    @property
+    def held_by(self) -> Freeze | None:
+        """The freeze that the run, or a run inside it, waits for; None if it waits for none."""
+        records = [run.record for node in self.node.walk() if (run := _run_of(node)) is not None]
+        return next((record.held for record in records if record is not None and record.held is not None), None)
+
     def _drivers(self) -> list[BaseDriver[Any]]:
         """The drivers of this run and of the runs below it."""
         runs = [run for node in self.node.walk() if (run := _run_of(node)) is not None]
@@ -333,6 +348,12 @@ class Run(Generic[DepsT, OutT]):
         """The id of the stopped run that this one continues, if it continues one."""
         resume = self._options.resume
         return resume.checkpoint.run_id if resume is not None else None
+
+    @property
+    def outermost(self) -> Run[Any, Any]:  # Any: a run of any agent
+        """The run that this one is part of, at the top of the tree; or this one."""
+        above = _run_above(self.node.parent)
+        return self if above is None else above.outermost
 
     @property
     def session_around(self) -> SessionProtocol | None:
@@ -434,6 +455,7 @@ class Run(Generic[DepsT, OutT]):
         )
         record.above, record.inside = options.above, options.inside
         record.payer = _record_above(self.node.parent)
+        record.gate = self._gate()
         self._driver = self._drive_or_give_back(record, claimed)
         self.node.owner = self
         self.agent.group.join(self.node)
@@ -443,6 +465,17 @@ class Run(Generic[DepsT, OutT]):
         register(self)
         trace(self.hub)
         return self._driver, record.supervisor
+
+    def _gate(self) -> Gate | None:
+        """Its own; else that of the run around it; else its agent's. A freeze asks the outermost run to stop."""
+        gate, around = self._options.gate, _run_above(self.node.parent)
+        if gate is None and around is not None and around.record is not None:
+            gate = around.record.gate
+        if gate is None and self.agent.switch is not None:
+            gate = self.agent.switch.of(app=self.agent.name)
+        if gate is not None and around is None:
+            gate.switch.join(self, gate)
+        return gate
 
     def _drive_or_give_back(self, record: RunContext, claimed: Resume | None) -> BaseDriver[Any]:
         """Make the driver. If this agent cannot continue the checkpoint after all, release the claim on it."""

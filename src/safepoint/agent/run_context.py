@@ -25,6 +25,7 @@ from safepoint.agent.budget import Budget, Meter
 from safepoint.agent.checkpoint import Checkpoint, OpenCall
 from safepoint.agent.event_hub import EventHub
 from safepoint.agent.events import Event, EventOrigin, HookFailed
+from safepoint.agent.freeze import Freeze, Gate, stop_for
 from safepoint.agent.journal import Counted, Ended, Fact, Journal, Opened, Said, as_store_errors
 from safepoint.agent.ledger import Ledger
 from safepoint.agent.nested_journal import NestedJournal
@@ -74,6 +75,10 @@ class RunContext:
         self.orphans: list[Orphan] = []
         # The state and questions of the hooks before the run and before the current model call, by the hook's name.
         self.hooked: dict[str, OpenCall] = {}
+        # The switch as this run sees it, the freeze that it waits for, and the names of the model that it calls now.
+        self.gate: Gate | None = None
+        self.held: Freeze | None = None
+        self.calling: tuple[str, ...] = ()
         # Whole messages only. A partial message lives in the driver until it is recorded here.
         self.messages = messages
         # The opening messages, in case the rest of the conversation is damaged at the end.
@@ -262,6 +267,12 @@ class RunContext:
         error = outcome.error if isinstance(outcome, Failed | Cut) else None
         if isinstance(error, KeyboardInterrupt):
             self.run.interrupt(error)
+
+    def obey(self, freeze: Freeze) -> None:
+        """The run waits for this freeze; one that stops runs asks the run that this one is part of, once."""
+        if self.held is not freeze and freeze.stops_at:
+            stop_for(self.run.outermost, freeze)
+        self.held = freeze
 
     def name_orphan(self, orphan: Orphan) -> None:
         """List work that did not stop, unless it has ended since without a result."""

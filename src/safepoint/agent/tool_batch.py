@@ -7,8 +7,9 @@ was reached, start the calls that may start. The driver calls it, waits for a ch
 from __future__ import annotations
 
 from safepoint._core.endings import Touched
-from safepoint._core.points import Level, SafePoint
+from safepoint._core.points import BETWEEN, Level, SafePoint
 from safepoint._core.reasons import Reason, Source
+from safepoint.agent.freeze import Freeze, Gate
 from safepoint.agent.open_calls import OpenCalls
 from safepoint.agent.output import OutputTool
 from safepoint.agent.resume import Resume, restore
@@ -32,6 +33,8 @@ class ToolBatch:
         # The calls that are not over, each in one of two lists; a call that may not start stays queued.
         self._queued = [call for call in self.calls if call.queued]
         self._running: list[BatchedCall] = []
+        # The freeze that keeps a call from beginning, while the run would otherwise begin it.
+        self.held: Freeze | None = None
         # Whether this run has any of them to make. If not, the run before it already reached the end of this batch.
         self.is_made_here = bool(self._queued)
         # A message cannot wait until all of them are made.
@@ -59,9 +62,15 @@ class ToolBatch:
         if heeds_holds:
             self._look_for_hold(ended=len(self._running) < before)
         begun: list[BatchedCall] = []
+        gate = self._record.gate
+        is_frozen = gate is not None and bool(gate.switch.freezes)
         for call in self._queued:
             if not self._has_room():
                 break
+            if is_frozen and self._is_frozen(call):
+                if self._limit == 1:
+                    break  # they are made one by one, in their order
+                continue
             if heeds_holds and self._is_held_back(call):
                 continue
             for meter in self._record.meters() if self._record.node.stop is None else ():
@@ -74,7 +83,30 @@ class ToolBatch:
         self._queued = [call for call in self._queued if call.queued]
         for call in begun:
             call.take_first_step()
+        if gate is not None:
+            self._tell_held(gate)
+        return not self._running and self.held is None
+
+    @property
+    def is_idle(self) -> bool:
         return not self._running
+
+    def _is_frozen(self, call: BatchedCall) -> bool:
+        gate = self._record.gate
+        return gate is not None and gate.of_tool(call.call.name) is not None
+
+    def _tell_held(self, gate: Gate) -> None:
+        """Whether calls wait for a thaw: not once the run is to stop, which may be here, where none is under way."""
+        record, node = self._record, self._record.node
+        frozen = (gate.of_tool(call.call.name) for call in self._queued) if gate.switch.freezes else ()
+        self.held = next((freeze for freeze in frozen if freeze is not None), None)
+        if self.held is not None:
+            record.obey(self.held)
+            if not self._running:
+                node.check_safe_point(BETWEEN)
+        if node.stop is not None or record.broken is not None or self.gives_way:
+            self.held = None
+        record.held = self.held
 
     def end(self) -> None:
         """No call runs any more: the queued ones never started."""

@@ -21,11 +21,12 @@ from msgspec.structs import replace
 from safepoint._core.asks import Ask
 from safepoint._core.holds import Stay
 from safepoint._core.ladder import Rung
-from safepoint._core.points import HELD, Level, SafePoint
+from safepoint._core.points import BETWEEN, HELD, Level, SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.work import Abandoned, Cut, Failed, NeverRan, Work, WorkResult
 from safepoint.agent.checkpoint import OpenCall, Question
 from safepoint.agent.events import CancelRequested, HoldEnded, HoldStarted, HookFailed, RungReached
+from safepoint.agent.freeze import Freeze
 from safepoint.agent.hooks import (
     hook_failure,
     in_context,
@@ -105,6 +106,40 @@ class WorkRunner:
             except asyncio.CancelledError:
                 self._cancelled()
         self.has_waited = False
+
+    async def pass_gate(self, find: Callable[[], Freeze | None]) -> bool:
+        """Wait until no freeze is in the way; False if the run is to stop. Cancellation: as in `wait`."""
+        record, gate = self._record, self._record.gate
+        if gate is None:
+            return True
+        for meter in record.meters():
+            meter.suspend()
+        with gate.switch.telling(self._ring):
+            while (freeze := find()) is not None:
+                record.obey(freeze)
+                # No work is under way here, so every request to stop is carried out.
+                if self._node.check_safe_point(BETWEEN) is not None:
+                    break
+                await self.wait()
+        for meter in record.meters():
+            meter.go_on()
+        record.held = None
+        return self._node.stop is None
+
+    async def wait_at(self, freeze: Freeze, *, idle: bool) -> None:
+        """Wait until something changes, a thaw included. `idle`: no call runs. Cancellation: as in `wait`."""
+        gate = self._record.gate
+        assert gate is not None
+        with gate.switch.telling(self._ring):
+            for meter in self._record.meters() if idle else ():
+                meter.suspend()
+            if freeze in gate.switch.freezes:
+                await self.wait()
+            for meter in self._record.meters() if idle else ():
+                meter.go_on()
+
+    def _ring(self) -> None:
+        self._node.call_soon(self._record.wakeup.ring)
 
     def _cancelled(self) -> None:
         self._node.cancel(SafePoint.NOW, reason=Reason("the task of the run was cancelled", Source.CALLER))
@@ -242,6 +277,7 @@ class WorkRunner:
 
     def _push(self, level: Level) -> None:
         self._announce_push(level)
+        self._wake_if_held()
         force = level is Level.FORCE
         if self.work is not None:
             self.work.stop(force=force and self.work is not self._owed)
@@ -267,6 +303,12 @@ class WorkRunner:
                 self._announce(ask)
         if self.is_announcing:
             self._node.wake()
+        self._wake_if_held()
+
+    def _wake_if_held(self) -> None:
+        """A run that waits for a thaw has no work whose end would wake it."""
+        if self._record.held is not None:
+            self._record.wakeup.ring()
 
     @property
     def is_announcing(self) -> bool:

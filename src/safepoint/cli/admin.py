@@ -36,7 +36,7 @@ from safepoint.cli.server_responses import (
     WhyAnswer,
 )
 
-_POINTS = f"{', '.join(POINT_NAMES)}, point:NAME; repeat."
+POINTS = f"{', '.join(POINT_NAMES)}, point:NAME; repeat."
 
 # What the server answered, for a person in a terminal.
 #
@@ -135,7 +135,7 @@ def ps(options: Ps) -> None:
             raise not_safepoint(answer.address)  # it would go on like that for ever
         found |= page
     if options.json:
-        return _print_json([as_sent for _, as_sent in found.values()])
+        return print_json([as_sent for _, as_sent in found.values()])
     runs = [run for run, _ in found.values()]
     if not runs:
         nothing = "no run is there" if options.all else "no run is under way; --all lists those that are over"
@@ -145,7 +145,8 @@ def ps(options: Ps) -> None:
 
 def _run_row(run: RunAnswer) -> Sequence[object]:
     whose = (run.app_name, run.user_id, run.session_id)
-    return run.run_id, run.state, *whose, age(run.created_at), run.outcome, run.reason and run.reason.text
+    state = run.state if run.frozen is None else f"{run.state}, frozen"
+    return run.run_id, state, *whose, age(run.created_at), run.outcome, run.reason and run.reason.text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +156,7 @@ class Stop(Common):
     all: Annotated[bool, typer.Option("--all", help="Every run that this key may stop.")] = False
     at: Annotated[
         list[str],
-        typer.Option(help=_POINTS),
+        typer.Option(help=POINTS),
     ] = field(default_factory=lambda: ["now"])
     within: Annotated[float | None, typer.Option(help="Seconds after which it becomes now.")] = None
     recursive: Annotated[bool, typer.Option("--recursive", help="A safe point of sub-agents will do too.")] = False
@@ -174,7 +175,7 @@ def stop(options: Stop) -> None:
     answer = _stop(options)
     stopped = answer.read(StopAnswer)
     if options.json:
-        _print_json(answer.json)
+        print_json(answer.json)
     elif stopped.runs is None:
         typer.echo(sanitize(f"{options.run} is over already: {stopped.outcome or 'ended'}"))
     elif not stopped.runs:
@@ -221,7 +222,7 @@ def steer(options: Steer) -> None:
     answer = options.client().post("runs", options.run, action="steer", body=body, wait=wait)
     steered = answer.read(SteerAnswer)
     if options.json:
-        _print_json(answer.json)
+        print_json(answer.json)
     else:
         typer.echo(sanitize(": ".join(filter(None, (steered.outcome, steered.reason)))))
     if steered.outcome != "joined":
@@ -233,7 +234,7 @@ def why(options: OfRun) -> None:
     answer = options.client().get("runs", options.run, "why")
     why = answer.read(WhyAnswer)
     if options.json:
-        return _print_json(answer.json)
+        return print_json(answer.json)
     if not why.holding:
         typer.echo(sanitize(_not_held(why)))
         return
@@ -274,7 +275,7 @@ def resume(options: Resume) -> None:
     answer = client.post("runs", options.run, action="resume", body=body)
     resumed = answer.read(ResumeAnswer)
     if options.json:
-        return _print_json(answer.json)
+        return print_json(answer.json)
     typer.echo(sanitize(f"goes on as {resumed.run_id}"))
 
 
@@ -334,21 +335,23 @@ def _message(text: str) -> dict[str, object]:
     return {"newMessage": {"role": "user", "parts": [{"text": text}]}}
 
 
-def _print_json(answer: object) -> None:
+def print_json(answer: object) -> None:
     typer.echo(json.dumps(answer, indent=2, ensure_ascii=False))
 
 
 def add_to(app: typer.Typer) -> None:
     """All commands of this module."""
-    _add(app, Ps, ps)
-    _add(app, Stop, stop)
-    _add(app, Steer, steer)
-    _add(app, OfRun, why)
-    _add(app, Resume, resume)
-    _add(app, Logs, logs)
+    add_command(app, Ps, ps)
+    add_command(app, Stop, stop)
+    add_command(app, Steer, steer)
+    add_command(app, OfRun, why)
+    add_command(app, Resume, resume)
+    add_command(app, Logs, logs)
 
 
-def _add(app: typer.Typer, kind: type[T], command: Callable[[T], None]) -> None:
+def add_command(app: typer.Typer, kind: type[T], command: Callable[[T], None]) -> None:
+    """Under the name of the function, with its docstring as help. Trouble with the server ends it in one line."""
+
     def run(options: T) -> None:
         try:
             command(options)

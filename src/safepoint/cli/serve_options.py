@@ -118,7 +118,7 @@ class ServeOptions:
         str | None, typer.Option(metavar="NAME", help="Who answers in the demo: 'local', 'openai:NAME', …")
     ] = None
     shutdown_seconds: Annotated[
-        float, typer.Option(min=0.1, help="How long runs may look for a safe point after SIGTERM.")
+        float, typer.Option(min=0.1, help="What a shutdown may take, whatever tools declare.")
     ] = 10.0
     resume_on_start: Annotated[bool, typer.Option(help="Go on with runs that a shutdown stopped.")] = True
     role: Annotated[ServeRole, typer.Option(help="serve: accept runs and work; api: only accept them.")] = (

@@ -33,6 +33,42 @@ class RunAnswer(ServerAnswer):
     created_at: float | None = None
     reason: Why | None = None
     events: int | None = None
+    frozen: str | None = None
+
+
+class FreezeAnswer(ServerAnswer):
+    id: str
+    reason: str
+    app_name: str | None = None
+    user_id: str | None = None
+    tool: str | None = None
+    model: str | None = None
+    by: str = ""
+    frozen_at: float | None = None
+
+
+class ConcernedAnswer(ServerAnswer):
+    """`fate`: None for a run of another process."""
+
+    run_id: str
+    state: str
+    app_name: str
+    user_id: str
+    fate: str | None = None
+    cut: list[str] = []
+    seconds: float | None = None
+    tokens_spent: int | None = None
+
+
+class FrozenAnswer(ServerAnswer):
+    """`frozen`: None for a dry run."""
+
+    frozen: FreezeAnswer | None
+    runs: list[ConcernedAnswer]
+
+
+class ThawedAnswer(ServerAnswer):
+    thawed: list[FreezeAnswer]
 
 
 class Orphaned(ServerAnswer):

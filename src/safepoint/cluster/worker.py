@@ -11,6 +11,7 @@ from safepoint.agent.base import BaseAgent
 from safepoint.cluster.engine import EngineHost
 from safepoint.serving.apps import Catalog
 from safepoint.serving.config import Role, ServingConfig
+from safepoint.serving.freezes import FreezeWatcher
 from safepoint.serving.lease_sweeper import LeaseSweeper
 from safepoint.serving.run_manager import RunManager
 from safepoint.storage.protocol import Storage
@@ -33,6 +34,7 @@ class Worker:
         given = replace(config or ServingConfig(), role=Role.WORKER)
         self._manager = RunManager(catalog, storage, given)
         self._sweeper = LeaseSweeper(self._manager)
+        self._freezes = FreezeWatcher(self._manager, self._sweeper.look_again)
         self._host = EngineHost(self._manager)
 
     @property
@@ -42,6 +44,7 @@ class Worker:
 
     async def __aenter__(self) -> Worker:
         """Cancellation: it may have begun to work."""
+        await self._freezes.start()
         await self._sweeper.start()
         await self._host.start()
         return self
@@ -51,5 +54,6 @@ class Worker:
     ) -> None:
         """Bounded. Cancellation: its runs are found by others when its lease is over."""
         await self._sweeper.stop()
+        await self._freezes.stop()
         await self._manager.shut_down()
         await self._host.stop()

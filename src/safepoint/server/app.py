@@ -44,8 +44,12 @@ from safepoint.server.routes import (
     runs,
     sessions,
 )
+from safepoint.server.routes import (
+    freezes as freeze_routes,
+)
 from safepoint.server.shadowing import check_routes
 from safepoint.serving.apps import Catalog
+from safepoint.serving.freezes import FreezeWatcher
 from safepoint.serving.ids import BadId, ReservedName
 from safepoint.serving.lease_sweeper import LeaseSweeper
 from safepoint.serving.owner_requests import OwnerSilent
@@ -146,15 +150,18 @@ def create_app(
 
     recovery, engine = LeaseSweeper(manager), EngineHost(manager)
     peers = PeerServer(manager, config.peer_address)
+    freezes = FreezeWatcher(manager, recovery.look_again)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         check_routes(app)  # its user may have added some
         await peers.start()
+        await freezes.start()  # first: nothing that is frozen is picked up
         await recovery.start()
         await engine.start()
         yield
         await recovery.stop()
+        await freezes.stop()
         is_recorded = await manager.shut_down()
         await engine.stop()
         await peers.stop()
@@ -190,7 +197,19 @@ def create_app(
 
 def _add_routes(app: FastAPI) -> None:
     app.router.routes.extend(runs.routes.routes)  # the busiest first, and not a router away
-    for part in (apps, cancel, chats, resume, sessions, run_status, live, page, metrics, not_implemented):
+    for part in (
+        apps,
+        cancel,
+        chats,
+        freeze_routes,
+        resume,
+        sessions,
+        run_status,
+        live,
+        page,
+        metrics,
+        not_implemented,
+    ):
         app.include_router(part.routes)
     for routes in PROTOCOLS:
         app.include_router(routes)

@@ -36,8 +36,9 @@ class Limits(RunLimits):
 class ServerConfig(ServingConfig):
     """How the server behaves.
 
-    `shutdown_seconds`: how long live runs may look for a safe point after SIGTERM. Their ladders come on top, and up to
-    five seconds for records and goodbyes; keep the sum below the pod's grace period.
+    `shutdown_seconds`: what a shutdown may take after SIGTERM, whatever tools declare: live runs look for a safe point,
+    are stopped NOW early enough for their ladders, and are forced shortly before its end, `finish` and shields too.
+    Closing the store and the connections may take two seconds each on top; keep the sum below the pod's grace period.
     `resume_on_start`: whether the next process resumes the runs that a shutdown stopped.
     `on_crash`: runs whose process died are resumed ("resume"), or closed as they are ("seal").
     `heartbeat_seconds`: how often a process looks for dead processes, and for cancel requests that no push told it of.

@@ -178,7 +178,10 @@ class StopReason(_Answer):
 
 
 class Run(_Answer):
-    """`outcome`: how it ended. `continues`: the run that it goes on with. Times: in seconds since 1970."""
+    """`outcome`: how it ended. `continues`: the run that it goes on with. `frozen`: why it waits.
+
+    Times: in seconds since 1970.
+    """
 
     run_id: str
     state: RunState
@@ -193,6 +196,7 @@ class Run(_Answer):
     usage: Usage | Absent = None
     ended_at: float | Absent = None
     continues: str | Absent = None
+    frozen: str | Absent = None
 
 
 class Touched(_Answer):
@@ -238,6 +242,47 @@ class Cancelled(CancelledMany):
 
     session: str = Field(alias="sessionId")
     adk_session: str = Field(alias="session_id")
+
+
+class Freeze(_Answer):
+    """What may not begin now. `at`: where live runs were asked to stop; without it they wait."""
+
+    id: str
+    reason: str
+    app_name: str | Absent = None
+    user_id: str | Absent = None
+    tool: str | Absent = None
+    model: str | Absent = None
+    at: list[str] | Absent = None
+    within_seconds: float | Absent = None
+    by: str
+    frozen_at: float
+
+
+class FreezeConcerns(_Answer):
+    """`fate`: `waits` or `stops`; absent for a run that another process has. `cut`: calls that the stop would cut."""
+
+    run_id: str
+    app_name: str
+    user_id: str
+    session_id: str
+    state: str
+    agent: str | Absent = None
+    fate: str | Absent = None
+    cut: list[str] | Absent = None
+    seconds: float | Absent = None
+    tokens_spent: int | Absent = None
+
+
+class Frozen(_Answer):
+    """`frozen`: null for a dry run. `runs`: those that are live now, and what becomes of them."""
+
+    frozen: Freeze | None
+    runs: list[FreezeConcerns]
+
+
+class Thawed(_Answer):
+    thawed: list[Freeze]
 
 
 class EndedRun(Run):

@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 from pydantic import Field, StrictBool, field_validator, model_validator
 
 from safepoint._core.points import Level, SafePoint
+from safepoint.agent.freeze import Freeze
 from safepoint.agent.resume import OnUnknown
 from safepoint.protocols.adk.requests import Content, Seconds, State, Strict, without_internals
 from safepoint.serving.cancel_requests import StopRequest
@@ -78,6 +79,38 @@ class CancelMany(CancelRequest):
         wanted = (self.app_name, self.user_id, self.session_id, self.run_id)
         has = (key.app, key.user, key.session, run_id)
         return all(want in (None, each) for want, each in zip(wanted, has, strict=True))
+
+
+_Name = Annotated[str, Field(min_length=1, max_length=500)]
+
+
+class FreezeRequest(Strict):
+    """What may not begin, and why. `at`: where live runs stop; without it they wait."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=500)]
+    app_name: _Name | None = None
+    user_id: _Name | None = None
+    tool: _Name | None = None
+    model: _Name | None = None
+    at: str | Annotated[list[str], Field(max_length=20)] | None = None
+    within_seconds: Seconds | None = None
+    dry_run: StrictBool = False
+
+    @model_validator(mode="after")
+    def _can_be_obeyed(self) -> FreezeRequest:
+        self.freeze(by="")
+        return self
+
+    def freeze(self, *, by: str) -> Freeze:
+        """Raises ValueError."""
+        points = () if self.at is None else (self.at,) if isinstance(self.at, str) else tuple(self.at)
+        return Freeze(self.reason, self.app_name, self.user_id, self.tool, self.model, points, self.within_seconds, by)
+
+
+class ThawRequest(Strict):
+    """`id`: of one freeze; without it, all are thawed."""
+
+    id: _Name | None = None
 
 
 class SteerRequest(Strict):

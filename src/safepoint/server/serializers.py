@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from safepoint.agent.freeze import Freeze
 from safepoint.protocols.adk.events import Json, entry_json, invocation_of
 from safepoint.serving.cancel_answers import receipt_json, without_stack
 from safepoint.serving.cancel_requests import reason_json
@@ -48,6 +49,8 @@ def run_json(managed: ManagedRun) -> Json:
         "events": len(managed.feed.whole),
         "createdAt": managed.accepted_at,
     }
+    if managed.live and (frozen := managed.held_by) is not None:
+        found["frozen"] = frozen.reason
     if managed.live:  # also one that has stopped, and is not recorded yet
         return found
     if managed.reason is not None:
@@ -69,6 +72,23 @@ def record_json(record: RunRecord) -> Json:
     if record.usage is not None:
         found["usage"] = dict(record.usage)
     return {**found, "createdAt": record.created_at, "endedAt": record.ended_at}
+
+
+def freeze_json(freeze: Freeze) -> Json:
+    return without_nulls(
+        {
+            "id": freeze.id,
+            "reason": freeze.reason,
+            "appName": freeze.app,
+            "userId": freeze.user,
+            "tool": freeze.tool,
+            "model": freeze.model,
+            "at": list(freeze.stops_at) or None,
+            "withinSeconds": freeze.within,
+            "by": freeze.by,
+            "frozenAt": freeze.at,
+        }
+    )
 
 
 def without_nulls(answer: Json) -> Json:

@@ -20,6 +20,7 @@ from collections.abc import Coroutine, Generator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from safepoint._core.reasons import Source
 from safepoint._core.receipts import Receipt
 from safepoint._core.supervisor import Supervisor
 from safepoint.errors import StoreError
@@ -118,6 +119,15 @@ class LeaseSweeper:
                                 await anext(offers)
                         await self._sweep()
             await asyncio.sleep(every)  # the store failed
+
+    async def look_again(self) -> None:
+        """Something was thawed: runs that it stopped go on, at the next look, or now if there is none.
+
+        Cancellation: some were picked up.
+        """
+        if not self._manager.storage.durable:
+            with _logged_failures():
+                await self._sweep()
 
     async def once(self) -> None:
         """One beat and one look; what fails is tried again at the next. Cancellation: likewise."""
@@ -264,6 +274,8 @@ class LeaseSweeper:
         if record.owner == manager.storage.worker:
             return run_id not in self._pending and not self._is_dropped(record)
         managed = manager.runs.get(run_id)
+        if record.state is RunState.SUSPENDED and self._is_frozen(record):
+            return True
         if self._left_alone.get(run_id) == record.epoch or (managed is not None and not managed.over.is_set):
             return True
         stays = record.state is RunState.SUSPENDED and not manager.config.resume_on_start
@@ -273,6 +285,14 @@ class LeaseSweeper:
                 self._left_alone[run_id] = record.epoch
             return wanted is None
         return False
+
+    def _is_frozen(self, record: RunRecord) -> bool:
+        """Would it only stop again? What a freeze of one tool has stopped would, as soon as it goes on."""
+        key = SessionKey.parse(record.session)
+        if key is None:
+            return False
+        gate, by_freeze = self._manager.gate(key), (record.reason or {}).get("source") == Source.FREEZE
+        return gate.of_run() is not None or (by_freeze and any(map(gate.is_covered_by, gate.switch.freezes)))
 
     def _is_dropped(self, record: RunRecord) -> bool:
         """Is it a record of this process, without a task?"""

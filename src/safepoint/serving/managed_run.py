@@ -32,6 +32,7 @@ from safepoint._core.latch import Latch
 from safepoint._core.points import Level, SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import Receipt
+from safepoint.agent.freeze import Freeze, Gate
 from safepoint.agent.journal import Ended
 from safepoint.agent.result import StopReason
 from safepoint.errors import SessionBusy, SessionNotFound, StoreError
@@ -56,6 +57,8 @@ _log = logging.getLogger("safepoint.server")
 _PATIENCE = 10.0
 # More events, twice, than a run tells in one process.
 _LIFE = 1_000_000
+# Who stops a run only for a while: a process that ends, and a freeze.
+GOES_ON_LATER = frozenset({Source.SHUTDOWN, Source.FREEZE})
 # How the record of a message ends that was not taken: its idempotency key is free for the same message sent again.
 NOT_TAKEN: Mapping[str, str | None] = {"outcome": REFUSED, "key": None, "digest": None}
 
@@ -146,6 +149,12 @@ class ManagedRun:
         self.accept: AcceptRun | None = None
         # Waits for runs of its session in other processes that come before it; None once they are over.
         self.ahead_over: Callable[[], Awaitable[None]] | None = None
+        # What is frozen for it; None before it has its task.
+        self.gate: Gate | None = None
+        # It goes on where a freeze has stopped it.
+        self.was_frozen = False
+        # Strikes when it has run as long as a run may.
+        self.limit: asyncio.TimerHandle | None = None
         self._session: Session | None = None
 
     def move(self, phase: Phase) -> None:
@@ -199,13 +208,32 @@ class ManagedRun:
         if not self.live:
             runs = self._session.runs if self._session is not None else ()
             waits = self.paused and bool(runs) and runs[-1].run_id == self.id  # and no later message came
-            return RunState.PAUSED if waits else RunState.ENDED
+            if waits:
+                return RunState.PAUSED
+            return state_after(self.run.result.stop_reason, self.reason) if self._goes_on_later else RunState.ENDED
         return RunState.QUEUED if self.phase in (Phase.WAITING, Phase.QUEUED) else RunState.LIVE
+
+    def frozen_before(self) -> Freeze | None:
+        """What keeps it from beginning."""
+        if self.gate is None:
+            return None
+        return self.gate.of_stopped() if self.was_frozen else self.gate.of_run()
+
+    @property
+    def held_by(self) -> Freeze | None:
+        """The freeze that it waits for, before its turn or in the middle of it."""
+        return self.run.held_by if self.run.node.started else self.frozen_before()
 
     @property
     def paused(self) -> bool:
         waited = self.run.ended and self.run.result.stop_reason is StopReason.INTERRUPTED
         return waited and self.run.cleared is None
+
+    @property
+    def _goes_on_later(self) -> bool:
+        """Did it stop only for a while?"""
+        stopped = self.run.ended and self.run.result.stop_reason is StopReason.CANCELLED and self.run.cleared is None
+        return stopped and self.phase is Phase.RECORDED and self.withdrawn is None
 
     @property
     def outcome(self) -> str | None:
@@ -539,7 +567,7 @@ def state_after(stop_reason: StopReason, reason: Reason | None) -> RunState:
     """What a run is once it has stopped."""
     if stop_reason is StopReason.INTERRUPTED:
         return RunState.PAUSED
-    return RunState.SUSPENDED if reason is not None and reason.source is Source.SHUTDOWN else RunState.ENDED
+    return RunState.SUSPENDED if reason is not None and reason.source in GOES_ON_LATER else RunState.ENDED
 
 
 def _owner_of(state: RunState) -> Mapping[str, str]:

@@ -13,7 +13,7 @@ import socket
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
@@ -26,16 +26,18 @@ from safepoint._core.latch import Latch
 from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint.agent.base import BaseAgent
+from safepoint.agent.freeze import Gate, Switch
 from safepoint.errors import SafepointError, SessionBusy, StoreError
 from safepoint.history.parts import Message
 from safepoint.serving.apps import Catalog
 from safepoint.serving.config import Role, ServingConfig
 from safepoint.serving.cross_process_queue import CrossProcessQueue
+from safepoint.serving.drain import Drain
 from safepoint.serving.event_publisher import AnyRun
 from safepoint.serving.events import Turn
 from safepoint.serving.feed import Feed
 from safepoint.serving.ids import SessionKey
-from safepoint.serving.managed_run import NOT_TAKEN, ManagedRun, share
+from safepoint.serving.managed_run import NOT_TAKEN, ManagedRun, Phase, share
 from safepoint.serving.operations import Operations
 from safepoint.serving.principal import Principal
 from safepoint.serving.shared_state import SHARED, lasting, merge, session_part
@@ -76,6 +78,8 @@ class RunManager:
         self.storage = storage
         self.config = config
         self.operations = Operations()
+        # What may not begin now, as the storage says: see `freezes.py`.
+        self.switch = Switch()
         self.draining = False
         # Runs that were taken for the engine, and are only just being picked up.
         self.settling: set[str] = set()
@@ -115,6 +119,10 @@ class RunManager:
         if found.agent is None:
             raise NoSuchApp(f"App {app} can't be served: {found.error}")
         return found.agent
+
+    def gate(self, key: SessionKey) -> Gate:
+        """What is frozen for runs of that session."""
+        return self.switch.of(app=key.app, user=key.user)
 
     def agent_of(self, key: SessionKey) -> BaseAgent[Any, Any]:  # Any: agents of every kind
         """The agent of that session. Raises `NoSuchApp`."""
@@ -236,8 +244,10 @@ class RunManager:
         """As `submit`, for a message that is not known. Cancellation: likewise."""
         dispatcher = await self._ready(key, submission)
         ahead = await self._cross_process_queue.of(key.stored_as, submission.if_busy)
-        waits = self._is_busy(key, dispatcher) or bool(ahead)
-        self._admit(who, submission.if_busy, waits=waits)
+        is_frozen = self.gate(key).of_run() is not None
+        is_busy = self._is_busy(key, dispatcher) or bool(ahead) or (is_frozen and bool(self.live_of(key)))
+        waits = is_busy or is_frozen
+        self._admit(who, submission.if_busy if is_busy else "queue", waits=waits)
         # Counted from here on, not from when its record is stored: many may come at once.
         arriving = object()
         self._arriving[arriving] = (who.name, waits)
@@ -300,7 +310,7 @@ class RunManager:
         run_id: str | None = None,
     ) -> ManagedRun:
         """A run for that message, which is not served yet. Cancellation: it is discarded."""
-        begun = start(self.agent_of(key), dispatcher.session, submission, self.config.ladder)
+        begun = start(self.agent_of(key), dispatcher.session, submission, self.config.ladder, self.gate(key))
         if run_id is not None:
             begun = replace(begun, run=begun.run.under(run_id))
         try:
@@ -436,14 +446,17 @@ class RunManager:
     def serve(self, managed: ManagedRun, dispatcher: SessionDispatcher, if_busy: IfBusy) -> None:
         """Give an accepted run its task."""
         self.runs[managed.id] = self._led[managed.id] = managed
+        gate = managed.gate = self.gate(managed.key)
+        if managed.frozen_before() is not None and managed.phase is Phase.QUEUED:
+            managed.ahead_over = partial(_after_thaw, gate, managed, managed.ahead_over)
+            if_busy = "queue" if if_busy == "reject" else if_busy  # it was found to be the next, and has to wait
         self.operations.accepted(managed)
         body = self._lead(managed, dispatcher, if_busy)
         managed.task = asyncio.create_task(body, name=f"safepoint: {managed.key.stored_as}")
 
     async def _lead(self, managed: ManagedRun, dispatcher: SessionDispatcher, if_busy: IfBusy) -> None:
         """Cancellation: a run that waits for its turn is withdrawn; a live one is stopped NOW."""
-        seconds = self.config.limits.run_seconds
-        limit = asyncio.get_running_loop().call_later(seconds, managed.ask, SafePoint.NOW, _TOO_LONG)
+        self._limit_time(managed)
 
         def joined(live: AnyRun) -> None:
             other = self.runs.get(live.id)
@@ -454,7 +467,8 @@ class RunManager:
         try:
             await managed.serve(dispatcher, if_busy, self.storage.runs, joined)
         finally:
-            limit.cancel()
+            if managed.limit is not None:
+                managed.limit.cancel()
             self._led.pop(managed.id, None)
             self.operations.over(managed)
             self._forget_old()
@@ -462,6 +476,17 @@ class RunManager:
             self._patched.discard(managed.key)
             with suppress(StoreError):  # then the next run saves it
                 await dispatcher.between(dispatcher.session.save_state)
+
+    def _limit_time(self, managed: ManagedRun) -> None:
+        seconds = self.config.limits.run_seconds
+        managed.limit = asyncio.get_running_loop().call_later(seconds, self._too_long, managed)
+
+    def _too_long(self, managed: ManagedRun) -> None:
+        """A run that waits for a thaw has that much time again."""
+        if managed.held_by is None:
+            managed.ask(SafePoint.NOW, _TOO_LONG)
+        else:
+            self._limit_time(managed)
 
     def _forget_old(self) -> None:
         """Runs that are over stay for a while, for viewers that come back; then the store has what they left."""
@@ -484,22 +509,22 @@ class RunManager:
     async def shut_down(self) -> bool:
         """Stop taking runs, ask those that are live to stop at a safe point, then NOW; return when all are recorded.
 
-        Bounded: what does not end by then is forced, and what does not end then is left to the next start. True if
-        there is no such run. Cancellation: the asks stand.
+        `shutdown_seconds` bound all of that, whatever tools declare: see `Drain`. What does not end by then is left to
+        the next start. True if there is no such run. Cancellation: the asks stand.
         """
         self.draining = True
         for call in self.on_drain:
             call()
         await self._announce_leave()
         reason = Reason("the server is shutting down", Source.SHUTDOWN)
+        drain = Drain(self.config.shutdown_seconds, asyncio.get_running_loop().time())
         for managed in self.live():
-            managed.hand_over(reason, within=self.config.shutdown_seconds)
-        ladders = [self.config.ladder or managed.run.agent.ladder for managed in self.live()]
-        cap = max((ladder.cap for ladder in ladders), default=0.0)
-        if await self._all_over(self.config.shutdown_seconds + cap + _WRITING):
+            drain.ask(managed, reason)
+        if await self._all_over(drain.until_force()):
             return True
+        drain.list_forced(self.live())
         self.force()
-        if await self._all_over(_WRITING):
+        if await self._all_over(drain.until_end()):
             return True
         for managed in self.live():
             managed.give_up(reason)
@@ -529,6 +554,13 @@ class RunManager:
         """Skip the remaining grace periods of all live runs."""
         for managed in self.live():
             managed.ask(SafePoint.FORCE, Reason("the server was told to end at once", Source.SHUTDOWN))
+
+
+async def _after_thaw(gate: Gate, managed: ManagedRun, ahead_over: Callable[[], Awaitable[None]] | None) -> None:
+    """Cancellation: only the waiting ends."""
+    await gate.opened(managed.frozen_before)
+    if ahead_over is not None:
+        await ahead_over()
 
 
 def worker_info(manager: RunManager) -> WorkerInfo:

@@ -16,6 +16,7 @@ from safepoint._core.ladder import Ladder
 from safepoint._values import Value
 from safepoint.agent.base import BaseAgent
 from safepoint.agent.checkpoint import Checkpoint
+from safepoint.agent.freeze import Gate
 from safepoint.agent.resume import OnUnknown, Resume
 from safepoint.errors import SafepointError
 from safepoint.history.json_codec import decode_message, encode_message
@@ -146,13 +147,17 @@ def start(
     session: Session,
     submission: Submission,
     ladder: Ladder | None,
+    switch: Gate | None = None,
 ) -> Start:
-    """`ladder`: in place of the agent's, if given. Raises `NothingToAnswer`, `CheckpointError`."""
+    """`switch`: what freezes the run. `ladder`: in place of the agent's, if given.
+
+    Raises `NothingToAnswer`, `CheckpointError`.
+    """
     prompt = list(submission.prompt or ())
     if submission.is_new_turn:
-        return Start(agent.start(prompt, session=session, ladder=ladder), prompt, continued=False)
+        return Start(agent.start(prompt, session=session, ladder=ladder, switch=switch), prompt, continued=False)
     resume = _answered(session, submission) if submission.answers else _resumed(session, prompt or None, submission)
-    return Start(agent.start(checkpoint=resume, session=session, ladder=ladder), "", continued=True)
+    return Start(agent.start(checkpoint=resume, session=session, ladder=ladder, switch=switch), "", continued=True)
 
 
 def _stopped(session: Session, continues: str | None) -> Checkpoint:

@@ -32,7 +32,7 @@ from safepoint.serving.cancel_requests import reason_json, stopping
 from safepoint.serving.cancel_service import clear_pause
 from safepoint.serving.config import OnCrash, ServingConfig
 from safepoint.serving.ids import SessionKey
-from safepoint.serving.managed_run import ManagedRun
+from safepoint.serving.managed_run import GOES_ON_LATER, ManagedRun
 from safepoint.serving.run_manager import RunManager
 from safepoint.serving.submission import NothingToAnswer, Start, Submission, start
 from safepoint.sessions.dispatch import SessionDispatcher
@@ -80,7 +80,7 @@ def verdict(record: RunRecord, session: Session, wanted: Reason | None, config: 
             pass
         case _:  # of a version that wrote the two one after the other, or left behind by a later turn
             return Verdict(Move.END, str(run.stop_reason))
-    suspended = record.state is RunState.SUSPENDED or (reason is not None and reason.source is Source.SHUTDOWN)
+    suspended = record.state is RunState.SUSPENDED or (reason is not None and reason.source in GOES_ON_LATER)
     if wanted is not None or not suspended or not last or checkpoint is None:
         return Verdict(Move.END, reason=wanted or reason)
     if reason == CRASH:
@@ -199,15 +199,16 @@ async def _adopt(
         key, begun.run, begun.prompt, turn, by=record.by, epoch=record.epoch, record_state=record.state
     )
     managed.disconnect_policy.policy = "detach"
+    managed.was_frozen = (record.reason or {}).get("source") == Source.FREEZE
     if move is Move.START:
         managed.state_delta = submission.state_delta or {}
     manager.serve(managed, dispatcher, "queue")
 
 
 def _make(manager: RunManager, key: SessionKey, session: Session, submission: Submission, move: Move) -> Start:
-    agent = manager.agent_of(key)
+    agent, gate = manager.agent_of(key), manager.gate(key)
     if move is Move.START:
-        return start(agent, session, submission, manager.config.ladder)
+        return start(agent, session, submission, manager.config.ladder, gate)
     assert session.checkpoint is not None
-    run = agent.start(checkpoint=session.checkpoint, session=session, ladder=manager.config.ladder)
+    run = agent.start(checkpoint=session.checkpoint, session=session, ladder=manager.config.ladder, switch=gate)
     return Start(run, "", continued=True)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, TypeAlias
 
+from safepoint.agent.freeze import TOPIC as FREEZES
 from safepoint.storage import operations as op
 from safepoint.storage.operations import Operation, Statement
 from safepoint.storage.run_records import RunRecord
@@ -31,9 +32,15 @@ class Changes:
         self._subscriptions: dict[Topic, set[Subscription]] = {}
 
     def subscribe(
-        self, *, run: str | None = None, session: str | None = None, worker: str | None = None, every: float
+        self,
+        *,
+        run: str | None = None,
+        session: str | None = None,
+        worker: str | None = None,
+        topic: str | None = None,
+        every: float,
     ) -> Subscription:
-        named = [("run", run), ("session", session), ("worker", worker and ANY_WORKER)]
+        named = [("run", run), ("session", session), ("worker", worker and ANY_WORKER), ("topic", topic)]
         return self._make([(kind, id) for kind, id in named if id is not None], every)
 
     def _make(self, topics: list[Topic], every: float) -> Subscription:
@@ -118,6 +125,8 @@ def topics_of(statement: Statement[Any], result: object) -> list[Topic]:  # Any:
     if isinstance(result, RunRecord) and isinstance(statement, Operation):
         return [("run", result.run_id), ("session", result.session)]
     match statement:
+        case op.AddFreeze() | op.RemoveFreeze():
+            return [("topic", FREEZES)]
         case op.RequestCancel(run_id):
             return [("run", run_id), ("worker", ANY_WORKER)]
         case (

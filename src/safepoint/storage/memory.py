@@ -12,14 +12,16 @@ from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
+from safepoint.agent.freeze import Freeze
 from safepoint.errors import SessionExists, SessionNotFound, StoreError, Superseded
 from safepoint.storage import operations as op
+from safepoint.storage.audit import AuditEntry
 from safepoint.storage.changes import Changes, Subscription
 from safepoint.storage.loop_data import LoopTable, OpenedLoop, StoredLoop
 from safepoint.storage.loop_data import in_use as loop_in_use
 from safepoint.storage.loop_data import superseded as loop_superseded
 from safepoint.storage.operations import Query, Statement
-from safepoint.storage.parts import Loops, Runs, Sessions, Shared
+from safepoint.storage.parts import Audit, Freezes, Loops, Runs, Sessions, Shared
 from safepoint.storage.reducer import apply
 from safepoint.storage.run_records import (
     AlreadyAccepted,
@@ -59,6 +61,8 @@ class _Tables:
     touched: dict[str, float] = field(default_factory=dict[str, float])
     shared: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])  # Any: JSON values
     notes: dict[str, tuple[Note, ...]] = field(default_factory=dict[str, tuple[Note, ...]])
+    freezes: dict[str, Freeze] = field(default_factory=dict[str, Freeze])
+    audit: dict[int, AuditEntry] = field(default_factory=dict[int, AuditEntry])
     loops: dict[str, LoopTable] = field(default_factory=dict[str, LoopTable])
     loop_claims: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
 
@@ -104,11 +108,14 @@ class MemoryStorage:
         self.sessions = Sessions(self)
         self.runs = Runs(self)
         self.shared = Shared(self)
+        self.freezes = Freezes(self)
+        self.audit = Audit(self)
         self.loops = Loops(self)
         self._tables = _Tables()
         self._changes = Changes()
         self._closed = False
         self._numbers = count(1)
+        self._audit_numbers = count(1)
         self._loop_epochs = count(1)
         # A session's first epoch is far from any other's: a run of a deleted one can't write into its successor.
         self._first_epochs = count(0, 2**32)
@@ -133,9 +140,15 @@ class MemoryStorage:
         return cast("T", _operation(type(query))(self, query, _Unit(is_alone=True)))
 
     def changes(
-        self, *, run: str | None = None, session: str | None = None, worker: str | None = None, every: float = 0.05
+        self,
+        *,
+        run: str | None = None,
+        session: str | None = None,
+        worker: str | None = None,
+        topic: str | None = None,
+        every: float = 0.05,
     ) -> Subscription:
-        return self._changes.subscribe(run=run, session=session, worker=worker, every=every)
+        return self._changes.subscribe(run=run, session=session, worker=worker, topic=topic, every=every)
 
     async def check(self) -> None:
         """Cancellation: there is nothing to wait for."""
@@ -434,6 +447,33 @@ class MemoryStorage:
     @_do.register
     def _(self, forget: op.ForgetNotes, unit: _Unit) -> None:
         unit.drop(self._tables.notes, forget.session_id)
+
+    @_do.register
+    def _(self, add: op.AddFreeze, unit: _Unit) -> None:
+        unit.drop(self._tables.freezes, add.freeze.id)
+        unit.put(self._tables.freezes, add.freeze.id, add.freeze)
+
+    @_do.register
+    def _(self, remove: op.RemoveFreeze, unit: _Unit) -> bool:
+        was_there = remove.id in self._tables.freezes
+        unit.drop(self._tables.freezes, remove.id)
+        return was_there
+
+    @_do.register
+    def _(self, query: op.ListFreezes, unit: _Unit) -> list[Freeze]:
+        return sorted(self._tables.freezes.values(), key=lambda freeze: (freeze.at, freeze.id))
+
+    @_do.register
+    def _(self, add: op.AddAudit, unit: _Unit) -> int:
+        number = next(self._audit_numbers)
+        unit.put(self._tables.audit, number, replace(deepcopy(add.entry), number=number))
+        return number
+
+    @_do.register
+    def _(self, read: op.ReadAudit, unit: _Unit) -> list[AuditEntry]:
+        known = self._tables.audit.values()
+        found = [each for each in known if each.number > read.after and read.run_id in (None, each.run_id)]
+        return deepcopy(found[: read.limit])
 
     @_do.register
     def _(self, claim: op.OpenLoop, unit: _Unit) -> OpenedLoop:

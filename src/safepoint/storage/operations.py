@@ -17,6 +17,8 @@ from typing import Any, Generic, TypeVar
 from msgspec import field
 
 from safepoint._values import Value
+from safepoint.agent.freeze import Freeze
+from safepoint.storage.audit import AuditEntry
 from safepoint.storage.loop_data import LoopChange, OpenedLoop, StoredLoop
 from safepoint.storage.run_records import Cursor, RunRecord, RunState, StoredCancelRequest
 from safepoint.storage.session_data import Change, LateResult, Stored, Version
@@ -251,6 +253,39 @@ class TouchedSessions(Query[dict[str, float]], frozen=True):
     """When the sessions whose id begins so were last changed, by a run or otherwise."""
 
     prefix: str
+
+
+# -- what operators have ordered -------------------------------------------------------------------------------------
+
+
+class AddFreeze(Operation[None], frozen=True):
+    """From now on it holds, in place of one with the same id."""
+
+    freeze: Freeze
+
+
+class RemoveFreeze(Operation[bool], frozen=True):
+    """Whether it was there."""
+
+    id: str
+
+
+class AddAudit(Operation[int], frozen=True):
+    """The number of the entry."""
+
+    entry: AuditEntry
+
+
+class ListFreezes(Query[list[Freeze]], frozen=True):
+    """Oldest first."""
+
+
+class ReadAudit(Query[list[AuditEntry]], frozen=True):
+    """Oldest first, above that number: all of them, or those of one run."""
+
+    after: int = 0
+    run_id: str | None = None
+    limit: int = 1000
 
 
 # -- shared state, notes, loops --------------------------------------------------------------------------------------

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
+from safepoint.agent.freeze import Freeze
 from safepoint.storage import operations as op
+from safepoint.storage.audit import AuditEntry
 from safepoint.storage.loop_data import LoopChange, OpenedLoop, StoredLoop
 from safepoint.storage.operations import Operation, Query, Statement
 from safepoint.storage.run_records import AlreadyAccepted, Cursor, RunRecord, RunState, StoredCancelRequest
@@ -158,6 +160,29 @@ class Shared(_Part):
 
     async def forget(self, session: str) -> None:
         await self._do(op.ForgetNotes(session))
+
+
+class Freezes(_Part):
+    """A `FreezeList`."""
+
+    async def add(self, freeze: Freeze) -> None:
+        await self._do(op.AddFreeze(freeze))
+
+    async def remove(self, id: str) -> bool:
+        return await self._do(op.RemoveFreeze(id))
+
+    async def all(self) -> list[Freeze]:
+        return await self._engine.read(op.ListFreezes())
+
+
+class Audit(_Part):
+    """An `AuditTrail`."""
+
+    async def add(self, entry: AuditEntry) -> int:
+        return await self._do(op.AddAudit(entry))
+
+    async def read(self, *, after: int = 0, run: str | None = None, limit: int = 1000) -> list[AuditEntry]:
+        return await self._engine.read(op.ReadAudit(after, run, limit))
 
 
 class Loops(_Part):

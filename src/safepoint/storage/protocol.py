@@ -3,6 +3,8 @@
     sessions   conversations, claimed by one run at a time
     runs       accepted runs, their owners, requests to cancel them
     shared     values that sessions share, and notes
+    freezes    what may not begin now
+    audit      who asked for what, and what came of it
     loops      the items and turns of turn loops
     changes    "something about this run or session changed: look again"
 
@@ -16,13 +18,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
+from safepoint.agent.freeze import FreezeList
+from safepoint.storage.audit import AuditTrail
 from safepoint.storage.loop_data import LoopRecords
 from safepoint.storage.operations import Statement
 from safepoint.storage.run_records import RunRegistry
 from safepoint.storage.session_data import Change, LateResult, Stored
 from safepoint.storage.shared_state import SharedState
 
-PARTS = ("sessions", "runs", "shared", "loops", "changes", "commit")
+PARTS = ("sessions", "runs", "shared", "freezes", "audit", "loops", "changes", "commit")
 
 
 class SessionCalls(Protocol):
@@ -103,15 +107,28 @@ class Storage(SessionCommits, Protocol):
     def shared(self) -> SharedState: ...
 
     @property
+    def freezes(self) -> FreezeList: ...
+
+    @property
+    def audit(self) -> AuditTrail: ...
+
+    @property
     def loops(self) -> LoopRecords: ...
 
     def changes(
-        self, *, run: str | None = None, session: str | None = None, worker: str | None = None, every: float = 0.05
+        self,
+        *,
+        run: str | None = None,
+        session: str | None = None,
+        worker: str | None = None,
+        topic: str | None = None,
+        every: float = 0.05,
     ) -> AbstractAsyncContextManager[AsyncIterator[None]]:
         """Yields once at once, and then whenever something about that run or session may have changed.
 
-        `worker`: also when a request for a run of that worker, which is this storage's own, may have come. It never
-        says what: read it. `every`: how often a storage looks that is not told by others.
+        `worker`: also when a request for a run of that worker, which is this storage's own, may have come. `topic`:
+        also when that kind of thing may have changed, as `"freezes"`. It never says what: read it. `every`: how often a
+        storage looks that is not told by others.
         """
         ...
 

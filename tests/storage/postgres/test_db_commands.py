@@ -31,7 +31,7 @@ def test_a_database_is_made_ready_by_one_command(server: PostgresServer) -> None
     assert (code, text.count("CREATE TABLE safepoint.sessions")) == (0, 1)
     for _ in range(2):
         code, text = run("db", "upgrade", "--store", url)
-        assert (code, text[:28]) == (0, "The tables have version 3; P")
+        assert (code, text[:28]) == (0, "The tables have version 4; P")
     assert run("db", "status", "--store", url)[0] == 0
     sql(url, "UPDATE safepoint.schema_version SET version = 0")
     assert run("db", "status", "--store", url)[0] == 1

@@ -218,7 +218,7 @@ def test_a_database_that_cannot_be_used_is_told_in_one_line(server: PostgresServ
     assert "Connection refused" in refused("postgresql://safepoint:secret@127.0.0.1:1/postgres")
     assert 'database "no_such" does not exist' in refused(server.url("no_such"))
     sql(url, "UPDATE safepoint.schema_version SET version = 99")
-    assert "has version 99 of the tables, this Safepoint has 3: update it" in refused(url)
+    assert "has version 99 of the tables, this Safepoint has 4: update it" in refused(url)
     sql(url, "UPDATE safepoint.schema_version SET version = 0")
     assert refused(url).endswith("run `safepoint db upgrade`")
 

@@ -47,7 +47,8 @@ class PushedSubscription(Subscription):
     def __init__(self, changes: PushedChanges, topics: list[Topic], every: float) -> None:
         super().__init__(changes, topics, None, every)
         self._pushed = changes
-        self._sessions = ["s:" + escape(id) for kind, id in topics if kind == "session"]
+        # What a writer of these locks: a write that has not seen this watch is committed before it.
+        self._locks = [f"{kind[0]}:{escape(id)}" for kind, id in topics if kind in ("session", "topic")]
         self._runs = [escape(id) for kind, id in topics if kind == "run"]
         self._names = [_name(each) for each in topics]
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -59,7 +60,7 @@ class PushedSubscription(Subscription):
         try:
             with suppress(StoreError):  # it is polled then; and the first look tells what is wrong
                 await self._pushed.on_thread(
-                    lambda: self._pushed.listener().add(self._names, self._sessions, self._runs, self._wake_from_thread)
+                    lambda: self._pushed.listener().add(self._names, self._locks, self._runs, self._wake_from_thread)
                 )
         except BaseException:
             await self.__aexit__(None, None, None)

@@ -7,16 +7,19 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import reduce
 from typing import Any
 
-from msgspec.structs import astuple
+from msgspec import convert
+from msgspec.structs import astuple, replace
 
 from safepoint.agent.codec import ENTRY, decode_memory
 from safepoint.agent.codec import decode as decode_checkpoint
 from safepoint.agent.fact_codec import COUNTED, decode_fact
+from safepoint.agent.freeze import Freeze
 from safepoint.agent.journal import Inside
 from safepoint.errors import CheckpointError, SessionNotFound, StoreCorrupt
 from safepoint.history.json_codec import MESSAGE
 from safepoint.history.parts import Message
 from safepoint.storage import operations as op
+from safepoint.storage.audit import AuditEntry
 from safepoint.storage.codec import UNREADABLE, load_optional, load_state
 from safepoint.storage.loop_data import StoredItem, StoredLoop, StoredState, StoredTurn
 from safepoint.storage.operations import Query
@@ -240,6 +243,23 @@ async def _answer(query: op.CancelAnswer, fetch: Fetch) -> Mapping[str, Any] | N
     return load_optional(rows[0][0]) if rows else None
 
 
+# -- what operators have ordered -------------------------------------------------------------------------------------
+
+
+async def _freezes(query: op.ListFreezes, fetch: Fetch) -> list[Freeze]:
+    rows = await fetch("SELECT body FROM safepoint.freezes ORDER BY at, id", {})
+    return [convert(json.loads(body), Freeze) for (body,) in rows]
+
+
+async def _trail(read: op.ReadAudit, fetch: Fetch) -> list[AuditEntry]:
+    where = "number > %(after)s"
+    given: dict[str, int | str] = {"after": read.after, "limit": read.limit}
+    if read.run_id is not None:
+        where, given["run"] = f"{where} AND run_id = %(run)s", escape(read.run_id)
+    rows = await fetch(f"SELECT number, body FROM safepoint.audit WHERE {where} ORDER BY number LIMIT %(limit)s", given)
+    return [replace(convert(json.loads(body), AuditEntry), number=number) for number, body in rows]
+
+
 # -- shared state, notes, loops --------------------------------------------------------------------------------------
 
 
@@ -300,6 +320,8 @@ _QUERIES: Mapping[type, Callable[[Any, Fetch], Awaitable[Any]]] = {
     op.UnheardCancels: _unheard,
     op.CancelAnswer: _answer,
     op.TouchedSessions: _touched,
+    op.ListFreezes: _freezes,
+    op.ReadAudit: _trail,
     op.ReadShared: _shared,
     op.ReadNotes: _notes,
     op.ReadLoop: _loop,

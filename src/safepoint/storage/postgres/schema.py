@@ -19,11 +19,11 @@ from safepoint.storage.placement import Engine
 from safepoint.storage.postgres.connections import Connection, connect
 from safepoint.storage.postgres.engine_tables import engine_sql, tables_fit
 
-VERSION = 3
+VERSION = 4
 OLDEST_SERVER = 140000
 SCHEMA = "safepoint"
 
-_VERSIONS = {1: "tables.sql", 2: "tables_2.sql", 3: "tables_3_placement.sql"}
+_VERSIONS = {1: "tables.sql", 2: "tables_2.sql", 3: "tables_3_placement.sql", 4: "tables_4_operators.sql"}
 _FUNCTIONS = ("session_functions.sql", "placement_functions.sql", "run_functions.sql", "unit_functions.sql")
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 

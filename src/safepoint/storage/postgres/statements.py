@@ -13,13 +13,16 @@ from dataclasses import dataclass, field
 from hashlib import md5
 from typing import Any
 
+from msgspec import to_builtins
+
 from safepoint.agent.codec import ENTRY, encode_memory
 from safepoint.agent.codec import encode as encode_checkpoint
 from safepoint.agent.fact_codec import COUNTED, encode_fact
+from safepoint.agent.freeze import TOPIC as FREEZES
 from safepoint.agent.journal import Called, Counted, Ended, Inside, Opened, Said
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.storage import operations as op
-from safepoint.storage.codec import dump_state
+from safepoint.storage.codec import dump_json, dump_state
 from safepoint.storage.operations import Statement
 from safepoint.storage.postgres.rows import (
     RECORD,
@@ -130,6 +133,11 @@ def _loop(unit: UnitData, loop_id: str) -> str:
     return id
 
 
+def _frozen(unit: UnitData) -> None:
+    unit.names.add("t:" + FREEZES)
+    unit.topics.add(topic("t", FREEZES))
+
+
 def _nothing(answer: Any) -> Any:  # Any: as `Decode`
     return None
 
@@ -218,6 +226,17 @@ def _of_the_rest(statement: AnyStatement, unit: UnitData) -> tuple[Json, Decode]
             return {**data, "body": json.dumps(dict(note.body))}, _nothing
         case op.ForgetNotes(session_id):
             return {"op": "forget_notes", "session": _session(unit, session_id, publish=False)}, _nothing
+        case op.AddFreeze(freeze):
+            _frozen(unit)
+            return {"op": "freeze", "id": escape(freeze.id), "at": freeze.at, "body": dump_json(to_builtins(freeze))}, (
+                _nothing
+            )
+        case op.RemoveFreeze(id):
+            _frozen(unit)
+            return {"op": "thaw", "id": escape(id)}, _same
+        case op.AddAudit(entry):
+            run = None if entry.run_id is None else escape(entry.run_id)
+            return {"op": "audit", "run": run, "body": dump_json(to_builtins(entry))}, _same
         case op.OpenLoop(id, claimant):
             unit.takes_ownership = True
             return {"op": "open_loop", "loop": _loop(unit, id), "claimant": escape(claimant)}, _same

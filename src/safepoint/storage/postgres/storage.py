@@ -31,7 +31,7 @@ from safepoint.storage import operations as op
 from safepoint.storage.changes import Subscription
 from safepoint.storage.lease import Lease
 from safepoint.storage.operations import Query, Statement
-from safepoint.storage.parts import Loops, Runs, Sessions, Shared
+from safepoint.storage.parts import Audit, Freezes, Loops, Runs, Sessions, Shared
 from safepoint.storage.peers import PeerAddress
 from safepoint.storage.postgres.address import check_address, check_driver
 from safepoint.storage.postgres.channels import ChannelPushes
@@ -90,6 +90,8 @@ class PostgresStorage:
         self.sessions = Sessions(self)
         self.runs = Runs(self)
         self.shared = Shared(self)
+        self.freezes = Freezes(self)
+        self.audit = Audit(self)
         self.loops = Loops(self)
         self._changes = PushedChanges(self._ask, self._begin, lambda: self._service.listener)
         self.workers = Workers(self._call, self._announce, self._changes)
@@ -180,10 +182,16 @@ class PostgresStorage:
         return await reply.future
 
     def changes(
-        self, *, run: str | None = None, session: str | None = None, worker: str | None = None, every: float = 0.05
+        self,
+        *,
+        run: str | None = None,
+        session: str | None = None,
+        worker: str | None = None,
+        topic: str | None = None,
+        every: float = 0.05,
     ) -> Subscription:
         self._refuse_closed()
-        return self._changes.subscribe(run=run, session=session, worker=worker, every=every)
+        return self._changes.subscribe(run=run, session=session, worker=worker, topic=topic, every=every)
 
     def publish_peer(self, address: PeerAddress | None) -> None:
         """Written when the worker is announced."""

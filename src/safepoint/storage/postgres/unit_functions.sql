@@ -95,6 +95,15 @@ BEGIN
                 INSERT INTO safepoint.session_notes (session, at, body)
                     VALUES (op->>'session', (op->>'at')::float8, op->>'body');
             WHEN 'forget_notes' THEN DELETE FROM safepoint.session_notes WHERE session = op->>'session';
+            WHEN 'freeze' THEN
+                INSERT INTO safepoint.freezes (id, at, body) VALUES (op->>'id', (op->>'at')::float8, op->>'body')
+                    ON CONFLICT (id) DO UPDATE SET at = excluded.at, body = excluded.body;
+            WHEN 'thaw' THEN
+                DELETE FROM safepoint.freezes WHERE id = op->>'id';
+                result := to_jsonb(FOUND);
+            WHEN 'audit' THEN
+                INSERT INTO safepoint.audit (run_id, body) VALUES (op->>'run', op->>'body')
+                    RETURNING to_jsonb(number) INTO result;
             WHEN 'open_loop' THEN result := to_jsonb(safepoint.open_loop(op, worker, process, lease));
             WHEN 'change_loop' THEN
                 IF NOT EXISTS (SELECT 1 FROM safepoint.loop_claims

@@ -6,7 +6,7 @@ import sqlite3
 
 from safepoint.errors import StoreError
 
-VERSION = 6
+VERSION = 7
 
 # Messages have row ids: without them SQLite keeps a row inside its index, and one of 1 kB takes four.
 _SESSIONS = """
@@ -55,6 +55,9 @@ CREATE TABLE IF NOT EXISTS shared_values (
 CREATE TABLE IF NOT EXISTS session_notes (
     number INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL, at REAL NOT NULL, body TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS session_notes_by_session ON session_notes (session);
+CREATE TABLE IF NOT EXISTS freezes (id TEXT PRIMARY KEY, at REAL NOT NULL, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS audit (number INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT, body TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS audit_by_run ON audit (run_id, number) WHERE run_id IS NOT NULL;
 CREATE TABLE IF NOT EXISTS turn_loops (id TEXT PRIMARY KEY, record BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS turn_claims (
     id TEXT PRIMARY KEY, owner TEXT NOT NULL, claimant TEXT NOT NULL, epoch INTEGER NOT NULL DEFAULT 0);
@@ -69,6 +72,11 @@ CREATE TABLE IF NOT EXISTS loop_messages (
     loop TEXT NOT NULL, turn TEXT NOT NULL, place INTEGER NOT NULL, message TEXT NOT NULL,
     PRIMARY KEY (loop, turn, place)) WITHOUT ROWID;
 """
+# The file itself refuses to change what the audit trail has told.
+_APPEND_ONLY = (
+    "CREATE TRIGGER IF NOT EXISTS audit_keeps_{0} BEFORE {0} ON audit "
+    "BEGIN SELECT RAISE(ABORT, 'the audit trail is append-only'); END"
+)
 _SINCE_1 = """
 ALTER TABLE messages ADD COLUMN at REAL NOT NULL DEFAULT 0;
 ALTER TABLE runs ADD COLUMN origin TEXT NOT NULL DEFAULT '';
@@ -96,11 +104,14 @@ def prepare(connection: sqlite3.Connection) -> None:
         3: "",
         4: "",
         5: "",
+        6: "",
         VERSION: "",
     }[version]
     _run(connection, script)
     if version != VERSION:
         _run(connection, _BESIDE)
+        for change in ("UPDATE", "DELETE"):
+            connection.execute(_APPEND_ONLY.format(change))
         _since_3(connection)
         if "deaths" not in _columns(connection, "run_records"):
             connection.execute("ALTER TABLE run_records ADD COLUMN deaths INTEGER NOT NULL DEFAULT 0")

@@ -21,9 +21,9 @@ from safepoint.storage import operations as op
 from safepoint.storage.changes import Changes, Subscription
 from safepoint.storage.lease import LEASE, Lease
 from safepoint.storage.operations import Query, Statement
-from safepoint.storage.parts import Loops, Runs, Sessions, Shared
+from safepoint.storage.parts import Audit, Freezes, Loops, Runs, Sessions, Shared
 from safepoint.storage.peers import PEER_ADDRESS, PeerAddress
-from safepoint.storage.sqlite import loop_rows, run_rows, session_rows, shared_rows
+from safepoint.storage.sqlite import loop_rows, operator_rows, run_rows, session_rows, shared_rows
 from safepoint.storage.sqlite.database_file import DatabaseFile
 from safepoint.storage.sqlite.jobs import Job
 from safepoint.storage.sqlite.reader import Reader
@@ -40,6 +40,7 @@ _STATEMENTS: Statements = {
     **run_rows.STATEMENTS,
     **shared_rows.STATEMENTS,
     **loop_rows.STATEMENTS,
+    **operator_rows.STATEMENTS,
 }
 
 
@@ -80,6 +81,8 @@ class SqliteStorage:
         self.sessions = Sessions(self)
         self.runs = Runs(self)
         self.shared = Shared(self)
+        self.freezes = Freezes(self)
+        self.audit = Audit(self)
         self.loops = Loops(self)
         self._changes = Changes(self._stamp)
         self._closed = False
@@ -156,14 +159,20 @@ class SqliteStorage:
             await asyncio.wait(before)
 
     def changes(
-        self, *, run: str | None = None, session: str | None = None, worker: str | None = None, every: float = 0.05
+        self,
+        *,
+        run: str | None = None,
+        session: str | None = None,
+        worker: str | None = None,
+        topic: str | None = None,
+        every: float = 0.05,
     ) -> Subscription:
-        return self._changes.subscribe(run=run, session=session, worker=worker, every=every)
+        return self._changes.subscribe(run=run, session=session, worker=worker, topic=topic, every=every)
 
     async def _stamp(self) -> object:
         """What differs after any connection but the reader's has committed."""
         self._refuse_closed()
-        return await self._reader.submit(lambda db: db.execute("PRAGMA data_version").fetchone())
+        return await self._look(_data_version)
 
     async def check(self) -> None:
         """Raise `StoreError` if the file cannot be opened, or is gone. Cancellation: nothing has changed."""
@@ -233,6 +242,10 @@ def _run(statements: tuple[Statement[Any], ...], lease: Lease, db: sqlite3.Conne
     results = tuple([_STATEMENTS[type(each)](unit, each) for each in statements])
     unit.flush()
     return results
+
+
+def _data_version(db: sqlite3.Connection) -> object:
+    return db.execute("PRAGMA data_version").fetchone()
 
 
 def _read(query: Query[Any], lease: Lease, db: sqlite3.Connection) -> object:  # Any: of every result

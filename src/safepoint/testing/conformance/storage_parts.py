@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+from safepoint.agent.freeze import TOPIC as FREEZES
+from safepoint.agent.freeze import Freeze
 from safepoint.errors import StoreError, Superseded
 from safepoint.history.parts import user_message
+from safepoint.storage.audit import AuditEntry
 from safepoint.storage.loop_data import (
     HistorySet,
     ItemsAdded,
@@ -68,6 +72,44 @@ async def _notes(maker: StorageMaker) -> None:
         await shared.forget("s")
         assert await shared.notes("s") == [], "they are still there"
         assert await shared.notes("t") == [Note(3.0, {"at": 3.0})], "the notes of another session are gone"
+
+
+@RULES.rule("freezes are there until they are removed", "keep them by their id; list them by time, then by id")
+async def _freezes(maker: StorageMaker) -> None:
+    async with maker.opened() as storage:
+        freezes = storage.freezes
+        assert await freezes.all() == [], "there is one before one was added"
+        first = Freeze("\ud800 \0", app="a", at=1.0, id="b")
+        second = Freeze("why", tool="pay", stops_at=("any",), within=2.5, by="ops", at=1.0, id="c")
+        await freezes.add(second)
+        await freezes.add(first)
+        assert await freezes.all() == [first, second], f"they are {await freezes.all()}"
+        changed = Freeze("another reason", at=3.0, id="b")
+        await freezes.add(changed)
+        assert await freezes.all() == [second, changed], "one with the same id is not replaced"
+        assert await freezes.remove("c"), "remove() of one that is there gives no True"
+        assert not await freezes.remove("c"), "remove() of one that is gone gives no False"
+        assert await freezes.all() == [changed], "it is still there, or another one is gone"
+
+
+@RULES.rule("the audit trail keeps what is added, in order", "number the entries, and never change one")
+async def _trail(maker: StorageMaker) -> None:
+    async with maker.opened() as storage:
+        audit = storage.audit
+        assert await audit.read() == [], "there is an entry before one was added"
+        asked: dict[str, Any] = {"at": ["now"], "why": "\ud800 \0"}  # Any: JSON
+        one = AuditEntry(1.0, "ops", "cancel", "127.0.0.1", "run_1", "app", "ann", "s", asked)
+        numbers = [await audit.add(one), await audit.add(AuditEntry(0.5, "local", "freeze"))]
+        numbers.append(await audit.add(AuditEntry(2.0, "ops", "answer", run_id="run_1", about=numbers[0])))
+        assert numbers == sorted(set(numbers)), f"the numbers are {numbers}"
+        found = await audit.read()
+        assert [each.number for each in found] == numbers, f"they are {found}"
+        asked["at"].append("later")
+        assert (found[0].asked, found[0].who, found[0].at) == ({"at": ["now"], "why": "\ud800 \0"}, "ops", 1.0), (
+            f"the first is {found[0]}"
+        )
+        assert [each.number for each in await audit.read(run="run_1")] == [numbers[0], numbers[2]], "of one run"
+        assert [each.number for each in await audit.read(after=numbers[0], limit=1)] == [numbers[1]], "of one page"
 
 
 @RULES.rule("the record of a loop is replaced whole", "in replace(), delete the rows of the record first")
@@ -178,6 +220,38 @@ async def _wakes(waiting: Storage, writing: Storage) -> None:
         await asyncio.wait({watcher})
 
 
+@SHARED.rule(
+    "a freeze of another storage wakes those who wait for freezes", "listen, or look again and again: see changes()"
+)
+async def _woken_by_freezes(maker: StorageMaker) -> None:
+    async with maker.opened() as storage, maker.reopened(storage) as other:
+        freeze, known = Freeze("why", id="f"), asyncio.Event()
+        there = asyncio.Event()
+
+        async def watch() -> None:
+            async with storage.changes(topic=FREEZES) as changes:
+                async for _ in changes:
+                    known.set()
+                    if await storage.freezes.all():
+                        there.set()
+                    elif there.is_set():
+                        return
+
+        watcher = asyncio.ensure_future(watch())
+        try:
+            await known.wait()
+            await other.freezes.add(freeze)
+            async with asyncio.timeout(_PATIENCE):
+                await there.wait()
+                await other.freezes.remove("f")
+                await watcher
+        except TimeoutError:
+            raise AssertionError("a freeze was added or removed, and those who wait were not woken") from None
+        finally:
+            watcher.cancel()
+            await asyncio.wait({watcher})
+
+
 @SHARED.rule("another storage sees shared values, notes and loops", "make a commit durable before it returns")
 async def _seen(maker: StorageMaker) -> None:
     async with maker.opened() as storage, maker.reopened(storage) as other:
@@ -186,6 +260,10 @@ async def _seen(maker: StorageMaker) -> None:
         stored = StoredLoop((StoredItem(1, "item"),), last=1)
         await storage.loops.replace("loop", stored)
         await storage.loops.open("loop", "me")
+        await storage.freezes.add(Freeze("why", id="f"))
+        number = await storage.audit.add(AuditEntry(1.0, "ops", "freeze"))
+        assert [each.id for each in await other.freezes.all()] == ["f"], "the freeze is not there"
+        assert [each.number for each in await other.audit.read()] == [number], "the entry is not there"
         assert await other.shared.shared(["app"]) == {"x": 1}, "the shared value is not there"
         assert await other.shared.notes("s") == [Note(1.0, {})], "the note is not there"
         assert await other.loops.read("loop") == stored, "the record of the loop is not there"

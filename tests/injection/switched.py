@@ -1,0 +1,66 @@
+"""Runs under a switch: frozen before they begin and in the middle, thawed, and stopped while they wait."""
+
+from __future__ import annotations
+
+import asyncio
+
+from safepoint import Freeze, SafePoint, Switch
+from safepoint.storage.memory import MemoryStorage
+from safepoint.testing import call, say
+from tests.injection.parts import A_MOMENT, A_WHILE, agent, look, post
+
+
+async def frozen_before_it_begins() -> None:
+    switch = Switch()
+    switch.freeze("an incident")
+    asyncio.get_running_loop().call_later(A_MOMENT, switch.thaw)
+    await agent(call("look"), say("done"), tools=[look]).run("go", switch=switch)
+
+
+async def frozen_in_the_middle() -> None:
+    switch, loop = Switch(), asyncio.get_running_loop()
+    loop.call_later(A_MOMENT / 2, switch.add, Freeze("an incident"))
+    loop.call_later(A_WHILE, switch.thaw)
+    await agent([call("look"), call("post")], call("look"), say("done"), tools=[look, post]).run("go", switch=switch)
+
+
+async def one_tool_of_two_frozen() -> None:
+    switch = Switch()
+    switch.freeze("post is broken", tool="post")
+    asyncio.get_running_loop().call_later(A_WHILE, switch.thaw)
+    await agent([call("look"), call("post")], say("done"), tools=[look, post]).run("go", switch=switch)
+
+
+async def frozen_inside_a_sub_agent() -> None:
+    switch = Switch()
+    switch.freeze("look is broken", tool="look")
+    asyncio.get_running_loop().call_later(A_MOMENT, switch.thaw)
+    inner = agent(call("look"), say("seen"), name="inner", tools=[look])
+    outer = agent(call("inner", input="look"), say("done"), tools=[inner.as_tool()])
+    await outer.run("go", switch=switch)
+
+
+async def stopped_by_a_freeze_and_resumed() -> None:
+    switch = Switch()
+    one = agent(call("look"), call("post"), say("done"), tools=[look, post])
+    asyncio.get_running_loop().call_later(A_MOMENT / 2, switch.add, Freeze("an incident", stops_at=("any",)))
+    result = await one.run("go", switch=switch)
+    switch.thaw()
+    if result.checkpoint is not None:
+        await one.resume(result.checkpoint)
+
+
+async def frozen_and_cancelled() -> None:
+    switch = Switch()
+    switch.freeze("an incident", model="steps")
+    async with agent(call("look"), say("done"), tools=[look]).start("go", switch=switch) as run:
+        run.cancel(SafePoint.AFTER_TOOLS, within=A_MOMENT)
+
+
+async def frozen_by_a_storage() -> None:
+    storage = MemoryStorage()
+    await storage.freezes.add(Freeze("an incident", id="f"))
+    async with Switch().follow(storage) as switch:
+        async with agent(say("done")).start("go", switch=switch) as run:
+            await storage.freezes.remove("f")
+        assert run.ended
