@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from safepoint.cli.options import fail
+from safepoint.storage.opening import FORMS
 
 if TYPE_CHECKING:
     from safepoint.serving.apps import Catalog
@@ -41,7 +42,7 @@ class McpOptions:
     read_only: Annotated[bool, typer.Option("--read-only", help="Files are read and listed, not written.")] = False
     store: Annotated[
         str,
-        typer.Option(metavar="WHERE", help="Where sessions and runs are kept: memory, sqlite:PATH, postgresql://…."),
+        typer.Option(metavar="WHERE", help=f"Where sessions and runs are kept: {FORMS}."),
     ] = "memory"
 
 
