@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 
 from safepoint.agent.model import ModelRequest
 from safepoint.errors import UsageError
-from safepoint.models import local_wire, native_wire
+from safepoint.models import local_wire
 from safepoint.models.extras import check_installed
 from safepoint.models.llama import LlamaOptions, LlamaServer
 from safepoint.models.openai import OpenAIModel
@@ -81,7 +81,7 @@ class LocalModel(OpenAIModel):
                 "LocalModel(…, tool_calls='native')"
             )
         if self._native:
-            return native_wire.to_payload("local", request, server=server_of(_BASE))
+            return local_wire.to_native_payload("local", request, server=server_of(_BASE))
         return local_wire.to_payload(request, smallest=self._weights is None)
 
     async def _open(self, request: ModelRequest) -> tuple[Events, Reader]:
