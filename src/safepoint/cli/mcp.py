@@ -58,8 +58,8 @@ def run_mcp(options: McpOptions) -> None:
     from safepoint.serving.config import ServingConfig
     from safepoint.serving.run_manager import RunManager
 
-    # Runs that another process left behind are that one's to go on with: this one lives as long as its client, which
-    # kills it soon after a SIGTERM.
+    # Runs that another process left behind are not resumed here: this process lives as long as its client, which kills
+    # it soon after a SIGTERM.
     config = ServingConfig(resume_on_start=False, shutdown_seconds=_TO_A_SAFE_POINT)
     catalog, storage = _catalog(options), _storage(options.store)
     try:

@@ -31,7 +31,7 @@ _BASE: Final = "http://127.0.0.1/v1"
 
 
 class LocalModel(OpenAIModel):
-    """The local model. `weights` is another file in llama.cpp's format (GGUF), in place of the one that is fetched.
+    """The local model. `weights` is another file in llama.cpp's format (GGUF), in place of the downloaded one.
 
     `tool_calls`: "native" leaves calls to the model and llama.cpp, "guided" makes them by grammar for a model that
     knows none; "auto" asks the chat template whether it knows tools. `options` are the server's.
