@@ -22,6 +22,7 @@ REASONS = {
     "agent.sync_streamed": "what `stream_sync` returns, in a thread of its own",
     "agent.work_runner": "drives work for every driver, in 300 lines",
     "cli.*": "a command is loaded when it is called, so that `--help` is quick",
+    "cluster.*": "an engine is loaded with its extra; a worker is for programs of their own",
     "compose.*": "loaded when it is first used; the plan and the run of its children are two ideas",
     "history.bounded_json": "a writer for any value, which knows nothing of tools",
     "models": "a window",
