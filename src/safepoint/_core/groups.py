@@ -1,4 +1,4 @@
-"""Runs that one ask reaches together: all live runs of an agent, or all runs under one token.
+"""Groups of runs that one ask reaches: all live runs of an agent, or all runs under one token.
 
 An ask reads the list of live runs; a run adds itself to the list and then reads the asks that are kept. Each operation
 is atomic by itself, and each side reads again after it has written, so an ask and a start that cross in two threads

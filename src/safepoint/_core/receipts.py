@@ -44,7 +44,7 @@ class Receipt:
         # A node whose loop was closed before it sealed never reads its log again: it counts as ended.
         self.accepted = reachable and not node.log.standing().was_refused(ask.id)
         self._settled = Latch()
-        self._told_of_the_end = False
+        self._is_listening = False
 
     @property
     def receipts(self) -> tuple[Receipt, ...]:
@@ -113,6 +113,7 @@ class Receipt:
     def withdraw(self) -> bool:
         """Withdraw this ask. False if a node has acted on it or it was not accepted; then it stands."""
         if self.accepted:
+            # Append first and look then: the order of the log decides whether a node acted on the ask before.
             self.node.log.append(Withdrawn(self.asked.id))
             self.node.wake()
         if self._withdrawn():
@@ -151,8 +152,8 @@ class Receipt:
         if not self.accepted or self._withdrawn() or self.node.ended.is_set:
             return False
         check_wait(self.node)
-        if not self._told_of_the_end:
-            self._told_of_the_end = True
+        if not self._is_listening:  # once, however often a caller waits: each callback is kept until the end
+            self._is_listening = True
             self.node.ended.when_set(self._settled.set)
         return True
 

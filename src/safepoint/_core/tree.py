@@ -402,7 +402,7 @@ class Node:
         return self.stop
 
     def check_stop(self) -> Stop | None:
-        """Stop the node for NOW and FORCE only, including one that was recorded but not yet handed down."""
+        """Stop the node for NOW and FORCE only, including an ask that was recorded but not yet handed down."""
         if self.stop is None and not self.is_quiet:
             self._commit(None, self.clock.now())
         return self.stop

@@ -203,7 +203,7 @@ class Work(Generic[T]):
         return until
 
     def unshield(self, until: float | None = None) -> bool:
-        """End that section, or the one that began last. True if a stop was waiting for it."""
+        """End that section, or the latest one. True if a stop was waiting for it."""
         left = list(self._shields)
         left.remove(left[-1] if until is None else until)
         self._shields = tuple(left)

@@ -58,7 +58,7 @@ class Opened(Value, frozen=True, tag_field="kind", tag="opened"):
 
 
 class Said(Value, frozen=True, tag_field="kind", tag="said"):
-    """The message at this index of the conversation; it replaces one that stood there before."""
+    """The message at this index of the conversation; it replaces the message that stood there before."""
 
     index: int
     message: Message

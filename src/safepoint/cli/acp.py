@@ -18,6 +18,7 @@ import typer
 from safepoint._extras import missing
 from safepoint.cli.options import fail
 from safepoint.cli.serve_options import LogLevel
+from safepoint.storage.opening import FORMS
 
 if TYPE_CHECKING:
     from safepoint.cli.chat.target import Target
@@ -51,8 +52,7 @@ class AcpOptions:
         typer.Option(
             envvar="SAFEPOINT_STORE",
             metavar="WHERE",
-            help="Where sessions are kept: sqlite:PATH, memory:, or postgresql://…; a file in "
-            "~/.local/share/safepoint unless named.",
+            help=f"Where sessions are kept: {FORMS}; a file in ~/.local/share/safepoint unless named.",
         ),
     ] = None
     if_busy: Annotated[

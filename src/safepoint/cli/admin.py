@@ -269,7 +269,7 @@ class Resume(OfRun):
 
 
 def resume(options: Resume) -> None:
-    """Let a stopped or paused run go on. One that waits for a person gets the text as the answer."""
+    """Let a stopped or paused run go on. A run that waits for a person gets the text as the answer."""
     client = options.client()
     body = _reply(client, options.run, options.text)
     answer = client.post("runs", options.run, action="resume", body=body)

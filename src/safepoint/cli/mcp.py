@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from safepoint.cli.options import fail
+from safepoint.storage.opening import FORMS
 
 if TYPE_CHECKING:
     from safepoint.serving.apps import Catalog
@@ -41,7 +42,7 @@ class McpOptions:
     read_only: Annotated[bool, typer.Option("--read-only", help="Files are read and listed, not written.")] = False
     store: Annotated[
         str,
-        typer.Option(metavar="WHERE", help="Where sessions and runs are kept: memory, sqlite:PATH, postgresql://…."),
+        typer.Option(metavar="WHERE", help=f"Where sessions and runs are kept: {FORMS}."),
     ] = "memory"
 
 
@@ -57,8 +58,8 @@ def run_mcp(options: McpOptions) -> None:
     from safepoint.serving.config import ServingConfig
     from safepoint.serving.run_manager import RunManager
 
-    # Runs that another process left behind are that one's to go on with: this one lives as long as its client, which
-    # kills it soon after a SIGTERM.
+    # Runs that another process left behind are not resumed here: this process lives as long as its client, which kills
+    # it soon after a SIGTERM.
     config = ServingConfig(resume_on_start=False, shutdown_seconds=_TO_A_SAFE_POINT)
     catalog, storage = _catalog(options), _storage(options.store)
     try:

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from safepoint.storage.opening import FORMS
+
 DATA = Path(".safepoint")
 
 
@@ -81,7 +83,7 @@ class ServeOptions:
         typer.Option(
             envvar="SAFEPOINT_STORE",
             metavar="WHERE",
-            help="Where sessions and runs are kept: sqlite, sqlite:PATH, memory, or postgresql://….",
+            help=f"Where sessions and runs are kept: {FORMS}; or sqlite, for a file in --data.",
         ),
     ] = "sqlite"
     listen_url: Annotated[

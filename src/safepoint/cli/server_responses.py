@@ -83,7 +83,7 @@ class Stopped(ServerAnswer):
 
 
 class StopAnswer(ServerAnswer):
-    """`runs`: those that were asked; None if the one that was named is over already."""
+    """`runs`: those that were asked to stop; None if the named run is over already."""
 
     status: Literal["cancelled", "cancelling", "ended"]
     outcome: str | None = None

@@ -11,5 +11,5 @@ def whose(result: ToolResult) -> str:
 
 
 def not_shown(part: Attachment, why: Exception | str) -> str:
-    """What stands in the place of one that the provider does not take."""
+    """The text that replaces an attachment which the provider does not take."""
     return f"[{part.kind} not shown: {why}]"

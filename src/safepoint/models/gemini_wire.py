@@ -92,10 +92,10 @@ def _calling(choice: str) -> Payload:
 
 
 def wire_name(name: str) -> str:
-    """A tool's name as the service takes it, of no two tools the same; the reader maps it back.
+    """A tool's name as the service takes it, different for every two tools; the reader maps it back.
 
-    A name that begins with a digit or `-` gets a `_`, and so does one that would look like that: `1a` is `_1a`, `_1a`
-    is `__1a`. What gets too long is told apart by its hash.
+    A name that begins with a digit or `-` gets a `_`, and so does a name that could be taken for the result: `1a`
+    becomes `_1a`, `_1a` becomes `__1a`. A name that gets too long ends in its hash.
     """
     if not _UNFIT.match(name):
         return name

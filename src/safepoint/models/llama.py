@@ -138,7 +138,7 @@ class LlamaServer:
             self._end(child)
 
     def _end(self, child: _Child) -> None:
-        """End that process, but not another one that another caller has started since."""
+        """End that process, but not the process that another caller has started since."""
         with self._deciding:
             if self._child is not child:
                 return

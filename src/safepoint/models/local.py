@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 
 from safepoint.agent.model import ModelRequest
 from safepoint.errors import UsageError
-from safepoint.models import local_wire, native_wire
+from safepoint.models import local_wire
 from safepoint.models.extras import check_installed
 from safepoint.models.llama import LlamaOptions, LlamaServer
 from safepoint.models.openai import OpenAIModel
@@ -31,7 +31,7 @@ _BASE: Final = "http://127.0.0.1/v1"
 
 
 class LocalModel(OpenAIModel):
-    """The local model. `weights` is another file in llama.cpp's format (GGUF), in place of the one that is fetched.
+    """The local model. `weights` is another file in llama.cpp's format (GGUF), in place of the downloaded one.
 
     `tool_calls`: "native" leaves calls to the model and llama.cpp, "guided" makes them by grammar for a model that
     knows none; "auto" asks the chat template whether it knows tools. `options` are the server's.
@@ -81,7 +81,7 @@ class LocalModel(OpenAIModel):
                 "LocalModel(…, tool_calls='native')"
             )
         if self._native:
-            return native_wire.to_payload("local", request, server=server_of(_BASE))
+            return local_wire.to_native_payload("local", request, server=server_of(_BASE))
         return local_wire.to_payload(request, smallest=self._weights is None)
 
     async def _open(self, request: ModelRequest) -> tuple[Events, Reader]:

@@ -1,7 +1,7 @@
 """Guided calls, for a model whose chat template knows no tools, as that of SmolLM2. Pure: no SDK, no network.
 
 These are crutches for the smallest of models, and `LocalModel` uses them for nothing else: weights whose template knows
-tools get llama.cpp's own calls, see `native_wire`. What the model can't do by itself is done around it:
+tools get llama.cpp's own calls, see `to_native_payload`. What the model can't do by itself is done around it:
 
 - Results of tools are told in plain words, and calls are left out: it would only repeat them.
 - A call is made by grammar: its answer is bound to the schema of the tools, so that it always is a valid call. That is
@@ -23,7 +23,9 @@ from safepoint.history.parts import Attachment, File, Message, ToolResult
 from safepoint.models.attached import not_shown
 from safepoint.models.openai_wire import Reader as PlainReader
 from safepoint.models.openai_wire import assistant_text, file_text, to_messages
+from safepoint.models.openai_wire import to_payload as to_plain_payload
 from safepoint.models.plain_json import plain
+from safepoint.models.providers import LLAMACPP
 from safepoint.tools.base import ToolSpec
 
 Payload: TypeAlias = dict[str, Any]  # Any: JSON
@@ -35,6 +37,8 @@ TEMPERATURE: Final = 0.2
 SAMPLING: Final[Payload] = {"repeat_penalty": 1.15, "dry_multiplier": 0.8, "dry_allowed_length": 2}
 """Without these SmolLM2 repeats itself: of the trigrams in two answers of 300 tokens, 42 % and 72 % were distinct; with
 them, 84 % and 100 %. They are left out of calls, whose JSON has to repeat itself."""
+# With this the server writes after each batch of the prompt, and so notices a closed connection at once.
+_PROGRESS: Final[Payload] = {"return_progress": True}
 _WORD: Final = re.compile(r"[a-z]{4,}")
 
 
@@ -45,7 +49,7 @@ def to_payload(request: ModelRequest, *, smallest: bool = True) -> Payload:
         "messages": _messages(request),
         "stream": True,
         "stream_options": {"include_usage": True},
-        "return_progress": True,  # as in `native_wire`
+        **_PROGRESS,
     }
     if (most := settings.max_tokens or (MAX_TOKENS if smallest else None)) is not None:
         payload["max_tokens"] = most
@@ -149,3 +153,10 @@ class Reader:
 
     def finish(self) -> Finish | None:
         return self._plain.finish()
+
+
+def to_native_payload(model: str, request: ModelRequest, *, server: str) -> Payload:
+    """The body of a request with llama.cpp's own tool calls: its server knows the model's chat template."""
+    payload = to_plain_payload(model, request, quirks=LLAMACPP, server=server, name="llama.cpp's server")
+    ours: Payload = {**_PROGRESS, "reasoning_format": "auto"}
+    return ours | payload

@@ -46,7 +46,7 @@ class StreamEncoder(Protocol):
     def frame(self, frame: Frame) -> str: ...
 
     async def ending(self, feed: Feed, failure: Failure | None) -> str:
-        """What comes last. `feed`: the one that was read to its end; it is not closed if the client is refused.
+        """What comes last. `feed`: the feed that was read to its end; it is still open if the client was refused.
 
         Cancellation: that of the request.
         """
@@ -141,7 +141,10 @@ class EventStream(Response):
         await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})
 
     def _ready(self, viewer: Viewer) -> bytes:
-        """All frames that can be taken now, up to a piece or the one that is larger; a remark is a comment before."""
+        """The frames that are ready, up to the size of one piece; a single larger frame is sent whole.
+
+        A remark about the viewer comes first, as a comment of the stream.
+        """
         found, size = list[str](), 0
         if (remark := viewer.remark()) is not None:
             found.append(f": {remark}\n\n")

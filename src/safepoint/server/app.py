@@ -138,7 +138,7 @@ def create_app(
 ) -> FastAPI:
     """The ASGI app that serves these agents by name. Without a storage everything is kept in memory.
 
-    `storage`: or its address: `memory:`, `sqlite:PATH`, `postgresql://…`; raises `StoreError` for one that is wrong.
+    `storage`: or its address, as `open_storage` reads it; raises `StoreError` for an address that is wrong.
     `store`: another name for `storage`, which also takes a `SqliteStore`. Raises TypeError for an object that lacks a
     part of a storage. `keys`: who may call. Without any, it serves this machine only. Raises ValueError for a
     configuration that would let others in unknown, and for a ladder that a tool of an app does not fit.

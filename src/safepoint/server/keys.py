@@ -115,6 +115,7 @@ class KeyFile:
         """Read the file if it is another one than last time."""
         try:
             stat = self.path.stat()
+            # The inode, too: a file may be replaced within one tick of the file system's clock by one of the same size.
             stamp = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
         except OSError:
             stamp = None
@@ -133,6 +134,7 @@ class KeyFile:
     def _changing(self) -> Generator[dict[str, Key]]:
         """One at a time; the file is replaced whole, so no reader sees half of it."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # The lock has a file of its own: the file of keys is replaced, and a lock on the old one keeps nothing out.
         with open(self.path.with_suffix(".lock"), "w", opener=_private) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             keys = _read(self.path)
@@ -156,9 +158,11 @@ def _private(path: str, flags: int) -> int:
 def _write(path: Path, keys: Iterable[Key]) -> None:
     written = path.with_suffix(".new")
     written.unlink(missing_ok=True)
+    # `x` fails where another user has put a symbolic link, instead of following it.
     with open(written, "x", encoding="utf-8", opener=_private) as file:
         json.dump({"version": _VERSION, "keys": [asdict(key) for key in keys]}, file, indent=1)
         file.flush()
+        # Before the rename: a power cut then leaves the old keys or the new ones, and never an empty file.
         os.fsync(file.fileno())
     os.replace(written, path)
 

@@ -149,7 +149,7 @@ def _key_in(body: bytes, *, is_form: bool) -> str:
     return found if isinstance(found, str) else ""
 
 
-# Addresses without an app: they mean the one that the server was told, as ADK's server does it.
+# Addresses without an app: they mean the default app of the server, as with ADK's server.
 
 _SHORT = ("/users/", "/app-info")
 

@@ -133,7 +133,7 @@ def _leave(code: int) -> NoReturn:
 
 
 def listen(host: str, port: int) -> socket:
-    """A socket that takes connections from now on; port 0 is one that is free. Raises `OSError`."""
+    """A socket that takes connections from now on; port 0 takes a free port. Raises `OSError`."""
     family, _, _, _, address = getaddrinfo(host, port, type=SOCK_STREAM, flags=AI_PASSIVE)[0]
     made = create_server((str(address[0]), int(address[1])), family=family, backlog=2048)
     # Taken anew from its descriptor it knows its protocol, and asyncio sets TCP_NODELAY only where that is TCP. Without

@@ -93,7 +93,7 @@ async def _settle(
             run = await managed.as_accepted()
     if run is None and managed.is_refused:
         return None
-    # Also if it is not known whether there is a record: one that is stored later is then not taken for a run to go on.
+    # Also if it is unknown whether there is a record: a record that is stored later is then not resumed.
     ask_id = receipt.asked.id if receipt is not None else None
     number = await store_request(manager, managed.id, request, reason, ask_id=ask_id, acknowledged=True)
     if run is not None and request.wait_seconds > 0:

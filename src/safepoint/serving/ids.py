@@ -57,6 +57,6 @@ class SessionKey(Value, frozen=True, order=True):
 
     @staticmethod
     def parse(stored_as: str) -> SessionKey | None:
-        """The key of a stored session; None for one that did not come through the server."""
+        """The key of a stored session; None if the session was not made through the server."""
         parts = stored_as.split("/")
         return SessionKey(*parts) if len(parts) == 3 else None

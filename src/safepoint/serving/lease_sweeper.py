@@ -1,11 +1,11 @@
 """One process looks after another: requests to cancel its runs, and runs whose owner is dead.
 
-Two tasks. One hears: it takes up the requests that others have stored for the runs of this process, when the storage
-says that one may have come, and otherwise at each beat. The other sweeps at each beat, and when the storage offers it a
-run: it looks for open records that are free or of dead owners and takes them over, the oldest of each session first;
-the storage lets one process do that and refuses the others. The
-first such look is over before the server answers, so a client that comes back after a restart finds its session as busy
-as it was. That an owner has died is told by time alone, so this is the one place that looks again and again.
+Two tasks. One listens: it takes up the cancel requests that other processes have stored for runs of this process, when
+the storage says that a request may have come, and otherwise at each beat. The other sweeps, at each beat and when the
+storage offers it a run: it looks for open records that are free, or whose owner is dead, and takes them over, starting
+with the oldest of each session. The storage lets one process do that and refuses the others. The first sweep is over
+before the server answers, so a client that comes back after a restart finds its session as busy as it was. Only time
+shows that an owner has died, so this is the one place that looks again and again.
 
 A request travels on three legs: its row, which is the truth; the push, which says "look"; the look at each beat. A push
 that is lost costs a beat, and no request.

@@ -286,7 +286,7 @@ class ManagedRun:
                 self.run.discard()
                 raise asyncio.CancelledError  # asked for before this task had made a step
             await self._let_others_end()
-            # The record has ended before the next run of the session begins, so that one's work is not taken for this.
+            # The record ends before the next run of the session begins, whose work would else be taken for this run's.
             sent = await dispatcher.deliver(
                 self.run,
                 self.prompt,
@@ -314,7 +314,8 @@ class ManagedRun:
             self.publisher.ended(before_its_turn(self.withdrawn.text))
         finally:
             stop_listening()
-            self._on_begin()
+            self._on_begin()  # a message that never began must not keep those who wait for its beginning
+            # The record ends before the feed closes and `over` opens: who waits for either reads of an ended run.
             await self.record_end(runs)
             self.accepted.set()
             cause = self.error
@@ -459,8 +460,8 @@ def _refused(error: Exception) -> RunEnd:
 class DisconnectPolicy:
     """What becomes of a run when its last viewer leaves. Called with whether there is a viewer, when that changes.
 
-    `ask` stops the run, if it can still be stopped. A viewer that comes back stops the clock; the next one that leaves
-    starts it anew.
+    `ask` stops the run, if it can still be stopped. A viewer that comes back stops the clock; the next viewer that
+    leaves starts it anew.
     """
 
     def __init__(self, ask: Callable[[SafePoint, Reason], object]) -> None:

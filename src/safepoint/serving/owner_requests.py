@@ -35,8 +35,8 @@ from safepoint.storage.run_records import RunRecord, StoredCancelRequest
 
 OWNER_PATIENCE = 2.0
 SILENT = f"no answer from the owner within {OWNER_PATIENCE:g} s"
-# A path that no node has: a process that knows no such requests then takes the row for one that it cannot follow, and
-# not for one that stops the run.
+# A path that no node has: a process of an older version, which does not know these requests, then cannot follow the
+# row, and does not stop the run.
 _NO_NODE = {"node": ""}
 
 

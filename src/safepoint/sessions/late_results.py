@@ -1,8 +1,8 @@
-"""What calls brought that came back after their run had ended, and how the next run learns of it. Pure.
+"""Late results: calls that returned after their run had ended, and how the next run learns of them. Pure.
 
-A new run is told in the remark that closes the conversation; one that continues takes it for the result of its own
-call, which then is not made again. A call inside a sub-agent, or inside a child of a composite, is named as a question
-from there is: `child/call_1`.
+A new run reads of them in the remark that closes the conversation. A run that continues the old one takes a late result
+as the result of its own call, and does not make that call again. A call inside a sub-agent, or inside a child of a
+composite, has the name that a question from there has: `child/call_1`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def back_already(record: RunContext | None, checkpoint: Checkpoint | None, known
 
 
 def late_change(stored: Stored, opened: Opened) -> list[Change]:
-    """What the beginning of a run changes: it is told of late results, or takes those of its own calls."""
+    """What the beginning of a run changes: the run reads of late results, or takes those of its own calls."""
     if opened.continues is not None:
         used_ids = {entry.call_id for entry in opened.ledger if entry.state is LedgerState.FINISHED_LATE}
         used_ids |= _used_inside(opened.base)

@@ -43,7 +43,7 @@ class SessionLease:
         self._retry: asyncio.Task[None] | None = None
 
     def name(self, kind: str) -> str:
-        """The name of the claim that is about to be made, or of the one that may be ours already."""
+        """The name of the next claim, or of a claim that the store may have granted already."""
         self.claimant = self.claimant or f"{kind}{uuid.uuid4().hex}"
         return self.claimant
 

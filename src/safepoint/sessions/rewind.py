@@ -40,6 +40,6 @@ def last_turn_taken_back(stored: Stored, turn: str | None) -> tuple[Rewound, lis
 
 
 def has_effect(entry: LedgerEntry) -> bool:
-    """Did the call reach the world, or may it have? One that was denied or refused never ran a line."""
+    """Did the call reach the world, or may it have? A call that was denied or refused never ran a line."""
     ran = entry.started_at is not None or entry.state not in (LedgerState.FAILED, LedgerState.WAITING)
     return ran and entry.state in _HAPPENED and entry.effect is not Effect.PURE

@@ -1,9 +1,9 @@
 """What a dead process leaves behind, and how it becomes a valid conversation again. Pure.
 
-The journal's order makes it possible to tell: a call without an entry never ran, one that is `running` was cut, a
-finished one has its result. One that is a run itself, a sub-agent or a child of a composite, was stopped where its own
-facts end. A run that continued another one, and died before it came to a call, has left that call as it found it. The
-run is sealed as if it had been stopped NOW, and can be continued from there.
+The order of the journal shows what happened: a call without an entry never ran, a `running` call was cut, a finished
+call has its result. A sub-agent, or a child of a composite, was stopped where its own facts end. A run that continued
+another one leaves the calls that it had not reached yet unchanged. The run is sealed as if it had been stopped NOW, and
+can be continued from there.
 """
 
 from __future__ import annotations

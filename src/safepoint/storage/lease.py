@@ -121,6 +121,7 @@ def _is_alive(pid: int, born: str) -> bool:
         return False
     except (PermissionError, OverflowError):
         pass
+    # In doubt it lives: taking over a live run would run it twice, and a dead one is found by its lease anyway.
     now = _born(pid)
     return not (now and born) or now == born
 
@@ -132,6 +133,7 @@ def _born(pid: int) -> str:
         if os.readlink("/proc/self") != str(os.getpid()):
             return ""
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            # The second field is the program's name, which may have blanks and brackets in it; the 22nd is the start.
             return stat.read().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return ""

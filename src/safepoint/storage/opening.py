@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from safepoint.errors import StoreError
-from safepoint.storage.protocol import Storage
+
+if TYPE_CHECKING:
+    from safepoint.storage.protocol import Storage
 
 POSTGRES = ("postgresql://", "postgres://")
-_FORMS = "memory:, sqlite:PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
+# What `--help` and refusals say, so that a new kind of storage is named here alone.
+FORMS = "memory:, sqlite:PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
 
 
 def open_storage(address: str, *, listen_url: str | None = None) -> Storage:
@@ -25,7 +30,7 @@ def open_storage(address: str, *, listen_url: str | None = None) -> Storage:
         return _open_sqlite(address.removeprefix("sqlite:"))
     if address.startswith(POSTGRES):
         return _open_postgres(address, listen_url)
-    raise StoreError(f"the address of the storage can't be read: write {_FORMS}")
+    raise StoreError(f"the address of the storage can't be read: write {FORMS}")
 
 
 def _open_sqlite(path: str) -> Storage:

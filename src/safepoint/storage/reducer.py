@@ -46,9 +46,9 @@ def apply(stored: Stored, change: Change) -> Stored:
 
 
 def mark_known(stored: Stored, changes: Sequence[Change]) -> Sequence[Change]:
-    """The changes, and of their checkpoint with how many messages it begins that are stored anyway.
+    """The changes; a checkpoint among them is marked with how many of its first messages the session stores anyway.
 
-    None are, if several changes of the conversation come at once: they would have to be applied one after the other.
+    It is not marked if several changes of the conversation come at once: each would have to be applied before the next.
     """
     facts = [change for change in changes if isinstance(change, Opened | Said | Ended)]
     if len(facts) != 1:
@@ -68,7 +68,7 @@ def _begins(checkpoint: Checkpoint, stored: Stored, index: int) -> bool:
 
 
 def _open(stored: Stored, opened: Opened) -> Stored:
-    """A run begins; one that continues takes the place of the run it continues, any other drops its open view."""
+    """A run begins. It takes the place of the run that it continues; if it continues none, the open one is dropped."""
     before, origin, runs = stored.state, opened.run_id, stored.runs
     if opened.continues is not None:
         last = runs[-1] if runs else None
@@ -94,7 +94,7 @@ def _open(stored: Stored, opened: Opened) -> Stored:
 
 
 def _inside(stored: Stored, key: str, fact: Fact) -> Stored:
-    """A run inside the last one is kept as that one is, in a place of its own that begins with the same messages."""
+    """A run inside the last run is stored like that run, apart, and begins with the same messages."""
     run = stored.runs[-1]
     inner = Stored(stored.messages, {}, times=stored.times) if isinstance(fact, Opened) else run.inside.get(key)
     if inner is None or run.ended:

@@ -122,7 +122,7 @@ class StoredCancelRequest(Value, frozen=True):
 
 
 def moved(record: RunRecord, state: RunState, epoch: int, changes: Mapping[str, Any]) -> RunRecord:  # Any: fields of it
-    """The record after the move. Raises `RecordMoved` for one that is not drawn above, or of an old epoch."""
+    """The record after the move. Raises `RecordMoved` for a move that is not drawn above, or an old epoch."""
     if record.epoch != epoch:
         raise RecordMoved(f"the run {record.run_id} has another owner by now")
     if state not in MOVES[record.state]:

@@ -38,7 +38,7 @@ class SessionOutdated(StoreError):
 
 
 def taken_by(claimant: str | None, message: str) -> SessionBusy:
-    """What a claim raises while that one has the session."""
+    """What a claim raises while that claimant has the session."""
     return (SessionChanging if (claimant or "").startswith(CHANGE) else SessionBusy)(message)
 
 
@@ -51,11 +51,11 @@ class LateResult(Value, frozen=True):
 
 
 class StoredRun(Value, frozen=True):
-    """The last run of a session. `ended` is false for one that is live, or whose process died.
+    """The last run of a session. `ended` is false while it is live, and if its process died.
 
     `index`: where its part of the conversation begins. `state_before`: the session's state at that time. `origin`:
-    the run that began this turn; another one than `run_id` if that was stopped and continued. `continued`: of one that
-    has not ended, what it goes on from (`Opened.base`): all that it has not come to yet is still there. `counted` and
+    the run that began this turn; it differs from `run_id` if that run was stopped and continued. `continued`: what an
+    unfinished run goes on from (`Opened.base`): all that it has not reached yet is still there. `counted` and
     `inside`: of such a one, too, what it has used so far, and the runs inside it, by their keys.
     """
 
@@ -77,8 +77,8 @@ class StoredRun(Value, frozen=True):
 class Stored(Value, frozen=True):
     """A session as it is stored. `runs`: all turns that can be rewound, oldest first. `epoch`: of its last claim.
 
-    `times`: when each message was said. One that is written again as it was keeps its time. `number`: of the last write
-    under that epoch; None from a store that does not count its writes.
+    `times`: when each message was said. A message that is written again unchanged keeps its time.
+    `number`: of the last write under that epoch; None from a store that does not count its writes.
     """
 
     messages: tuple[Message, ...]

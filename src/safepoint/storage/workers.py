@@ -1,4 +1,4 @@
-"""The workers of a cluster: which there are, what each can run, and whom a run without an owner is offered to.
+"""The workers of a cluster: which there are, what each can run, and which worker is offered a run without an owner.
 
 Only a storage that many machines share keeps them, as its part `workers`; `workers_of` finds it.
 """

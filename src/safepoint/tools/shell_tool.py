@@ -173,6 +173,7 @@ class _Pipe:
 
     def let_go(self) -> None:
         """Close this process's copy of the writing end: the command has its own."""
+        # A pipe ends when its last writing end is closed: with this one open, the end would never be read.
         os.close(self.end)
         self._open = (self._ours,)
 
@@ -189,6 +190,7 @@ class _Pipe:
 
     def __exit__(self, *_: object) -> None:
         self._loop.remove_reader(self._ours)
+        # The command may have ended before the loop came to its last words: they are still in the pipe.
         while self._read():
             pass
         self._output.finish()

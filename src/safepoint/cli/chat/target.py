@@ -1,4 +1,4 @@
-"""Whom a chat talks to: an app's folder or file, `module:agent`, or a model with the assistant around it."""
+"""The agent that a chat talks to: an app's folder or file, `module:agent`, or a model with the assistant around it."""
 
 from __future__ import annotations
 

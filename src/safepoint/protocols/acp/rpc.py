@@ -222,7 +222,7 @@ class RpcConnection:
     def _hear(self, method: str, params: object) -> None:
         found = self.notifications.get(method)
         if found is None:
-            return  # a notification has no answer, and one that is not known is ignored
+            return  # a notification has no answer, and an unknown one is ignored
         model, handler = found
         try:
             handler(model.model_validate(params if params is not None else {}))

@@ -355,7 +355,7 @@ class Turn:
             async with asyncio.timeout(None) as self._limit:
                 self._shorten()
                 answer: Any = await self._place.rpc.request(CLIENT_METHODS["session_request_permission"], request)
-            # An answer that comes in the moment of the stop is dropped, as one that comes after it.
+            # An answer that arrives together with the stop is dropped, like a later one.
             return schema.RequestPermissionResponse.model_validate(answer).outcome if self._stop is None else None
         except (TimeoutError, RpcError, ValidationError):
             return None

@@ -109,7 +109,7 @@ class UpdateEncoder:
         return [_last_update(shown, results) for shown in self._calls.values() if not shown.is_over]
 
     def result(self, turn_id: str, result: ToolResult) -> list[Update]:
-        """What the conversation says of a call; nothing new for one that was shown to its end."""
+        """What the conversation says of a call; nothing new for a call that was shown to its end."""
         shown = self._calls.get(call_id(turn_id, result.call_id))
         if shown is None or shown.is_over or result.state == LedgerState.WAITING:
             return []

@@ -1,4 +1,4 @@
-"""The events of a feed in ADK's JSON. Pure, so that live events and stored ones cannot differ.
+"""The events of a feed, and sessions, in ADK's JSON. Pure, so that live events and stored ones cannot differ.
 
 One `MessageEvent` is one ADK event. Notices are not words of the model: they become `errorMessage`. What is Safepoint's
 own goes into `customMetadata`, under names that begin with `safepoint`.
@@ -16,6 +16,7 @@ from safepoint.agent.result import StopReason
 from safepoint.history.parts import File, Image, Notice, Part, Reasoning, Text, ToolCall, ToolResult
 from safepoint.protocols.json_text import as_text
 from safepoint.serving.events import Failure, FeedEvent, MessageEvent, Origin, PartialText, RunEnd, ToolOutput, Turn
+from safepoint.serving.run_lookup import SessionView
 from safepoint.serving.shared_state import plain
 
 Json: TypeAlias = dict[str, Any]  # Any: JSON
@@ -179,3 +180,14 @@ def _response(result: ToolResult) -> Json:
     if result.state == "waiting":
         return {"status": "pending", "state": result.state}
     return {"error" if result.is_error else "result": result.content, "state": result.state}
+
+
+def session_json(view: SessionView) -> Json:
+    return {
+        "id": view.key.session,
+        "appName": view.key.app,
+        "userId": view.key.user,
+        "state": dict(view.state),
+        "events": [event_json(event) for event in view.events],
+        "lastUpdateTime": view.updated_at,
+    }

@@ -110,7 +110,7 @@ def _agent_json(agent: AnyAgent) -> Json:
 
 
 def _instruction(agent: AnyAgent) -> str:
-    """One that is made for each run can't be told beforehand; it is named, as ADK does."""
+    """The instructions as text; for a function, which makes them for each run, its name, as ADK does."""
     given = agent.instructions if isinstance(agent, Agent) else None
     if given is None or isinstance(given, str):
         return given or ""

@@ -10,10 +10,9 @@ from fastapi import APIRouter, Body, HTTPException
 
 from safepoint.errors import SessionExists, SessionNotFound
 from safepoint.history.parts import Message
-from safepoint.protocols.adk.events import Json
+from safepoint.protocols.adk.events import Json, session_json
 from safepoint.protocols.adk.importer import imported_messages
 from safepoint.protocols.adk.requests import NewSession, State, StatePatch
-from safepoint.protocols.adk.sessions import session_json
 from safepoint.protocols.http import Manager, Who
 from safepoint.server import described
 from safepoint.server.openapi import answers, answers_null, by_name, errors

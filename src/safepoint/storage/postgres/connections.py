@@ -92,7 +92,7 @@ class Connections:
             await _discard(connection)
 
     async def aclose(self) -> None:
-        """Those that are in use are closed by their users, and so is one that is only just being made."""
+        """Close the idle connections. Connections in use, or being made, are closed by their users."""
         self._closed = True
         for connection in self._busy:
             cut(connection)

@@ -174,7 +174,7 @@ class Service:
 
 
 def _names_of(query: Query[Any]) -> set[str] | None:  # Any: of every result
-    """What a query is about, as units of work name it; None for one that looks at many."""
+    """What a query is about, as units of work name it; None for a query about many sessions or runs."""
     for kind, attribute in (("s:", "session_id"), ("r:", "run_id")):
         value = getattr(query, attribute, None)
         if isinstance(value, str):

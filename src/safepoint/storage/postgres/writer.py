@@ -48,7 +48,7 @@ _COMMIT = (
 
 
 class WriteJob(Reply[Results]):
-    """One unit of work. `unit`: None for one that must be read in between. `left`: its caller waits no more."""
+    """One unit of work. `unit`: None if the database has to be read in between. `left`: its caller no longer waits."""
 
     def __init__(self, statements: Sequence[AnyStatement]) -> None:
         self.statements = tuple(statements)
@@ -191,7 +191,7 @@ class Writer:
         return found
 
     async def _answer(self, job: WriteJob, code: str, detail: str | None, error: Exception) -> Outcome:
-        """What a refused unit comes to; one that a dead process was in the way of is sent once more."""
+        """The outcome of a refused unit. If a dead process stood in its way, the unit is sent once more."""
         gone = holder_is_gone(code, detail, self._lease)
         if gone is not None:
             await self._database.call("SELECT safepoint.retire_worker(%(gone)s)", {"gone": escape(gone)})

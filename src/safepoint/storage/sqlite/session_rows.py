@@ -45,7 +45,7 @@ from safepoint.tools.call_state import CallState
 
 
 def was_written(unit: Unit, append: op.AppendChanges) -> bool:
-    """Was this very write made before? One that comes with its claim has no epoch yet, and finds out by that."""
+    """Was this very write made before? A write that comes with its claim has no epoch yet: the claim finds out."""
     row = unit.find_session(append.session_id) if append.number and append.epoch is not None else None
     return row is not None and row.epoch == append.epoch and row.number >= append.number
 
@@ -327,7 +327,7 @@ def load_rows(unit: Unit, session_id: str) -> Stored:
 
 
 def _facts_inside(db: sqlite3.Connection, session_id: str, stored: Stored) -> list[Inside]:
-    """What the runs inside a run that has not ended have written: told once more, they are what they were."""
+    """What the runs inside an unfinished run have written: applied once more, these facts restore them."""
     if not stored.runs or stored.runs[-1].ended:
         return []
     query = "SELECT fact FROM inside WHERE session = ? AND run_id = ? ORDER BY number"

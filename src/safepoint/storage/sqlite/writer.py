@@ -158,6 +158,8 @@ class Writer:
         """What each unit has come to, once all that succeeded is committed. Raises if nothing of it is."""
         done: list[Answer] = []
         try:
+            # IMMEDIATE waits for other writers here. A transaction that began by reading would fail at its first write
+            # if another process had written in between, without waiting.
             db.execute("BEGIN IMMEDIATE")
             for job in batch:
                 done.append(_run(job, db, alone=len(batch) == 1))
@@ -175,6 +177,7 @@ class Writer:
 
 def _run(job: AnyJob, db: sqlite3.Connection, *, alone: bool) -> Answer:
     """Raises if the error has ended the whole transaction: a full disk does that."""
+    # A unit that is alone can be taken back with its transaction: that saves two statements.
     if not alone:
         db.execute("SAVEPOINT unit")
     try:
