@@ -148,6 +148,11 @@ class BaseDriver(ABC, Generic[OwnT]):
         gate = self._record.gate
         if gate is not None and gate.switch.freezes and not await self.runner.pass_gate(gate.of_run):
             return Close(StopReason.CANCELLED)
+        since = self._resume.checkpoint.since if self._resume is not None else ()
+        if since:
+            from safepoint.agent.going_back import undo_since
+
+            await undo_since(self.runner, self._record, since)
         if self.runner.has_hooks("before_run") and isinstance(await self.runner.run_hooks("before_run"), AskPerson):
             return self._interrupted()
         return self._unless_stopped(self._first())
