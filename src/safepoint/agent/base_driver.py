@@ -34,7 +34,6 @@ from safepoint.agent.steps import Begin, Close, Done, Finalize
 from safepoint.agent.telemetry import describe
 from safepoint.agent.work_runner import WorkRunner
 from safepoint.errors import AskPerson, CheckpointError, StoreError
-from safepoint.tools.options import Effect
 
 _log = logging.getLogger("safepoint")
 
@@ -92,8 +91,8 @@ class BaseDriver(ABC, Generic[OwnT]):
         """The work that runs now."""
         yield from self.runner.works()
 
-    def effect_of(self, work: Work[object]) -> Effect | None:
-        """The effect of the tool call that this work belongs to; None for all other work."""
+    def entry_of(self, work: Work[object]) -> LedgerEntry | None:
+        """The ledger's entry of the tool call that this work belongs to; None for all other work."""
         return None
 
     async def drive(self) -> None:

@@ -48,7 +48,6 @@ from safepoint.history.parts import Message, Part, Text, ToolCall
 from safepoint.history.states import LedgerState
 from safepoint.history.wellformed import well_formed
 from safepoint.tools.call_state import CallState
-from safepoint.tools.options import Effect
 
 CHARS_PER_TOKEN = 4
 T = TypeVar("T")
@@ -550,6 +549,6 @@ class ForeignDriver(BaseDriver[Perform]):
             if call.work is not None:
                 yield call.work
 
-    def effect_of(self, work: Work[object]) -> Effect | None:
+    def entry_of(self, work: Work[object]) -> LedgerEntry | None:
         calls = self.batch.calls if self.batch is not None else ()
-        return next((call.entry.effect for call in calls if call.work is work), None)
+        return next((call.entry for call in calls if call.work is work), None)
