@@ -28,6 +28,7 @@ from safepoint.agent.base_driver import BaseDriver, Frame
 from safepoint.agent.events import Event, ModelCallEnded, ModelCallStarted, ReasoningStreamed, TextStreamed
 from safepoint.agent.foreign_loop import Answered, ForeignLoop, Outcome
 from safepoint.agent.foreign_tool import CallResult
+from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.model import Finish, ReasoningDelta, TextDelta
 from safepoint.agent.open_calls import OpenCalls
 from safepoint.agent.partial_reply import PartialReply
