@@ -8,10 +8,11 @@ import time
 
 import pytest
 
-from safepoint import Agent, Ladder, Run, SafePoint, Tool, tool
+from safepoint import Agent, Ladder, Run, SafePoint, tool
 from safepoint.errors import ToolDefinitionError
 from safepoint.events import RungReached
 from safepoint.testing import ScriptedModel, call, say
+from safepoint.tools.base import BaseTool
 from tests.agent.oracle import check_left_behind
 
 LADDER = Ladder(thread=0.1)
@@ -21,7 +22,7 @@ def rungs(run: Run[None]) -> list[str]:
     return [str(event.rung) for event in run.kept_events() if isinstance(event, RungReached)]
 
 
-async def stopped(deaf: Tool[..., object], at: SafePoint = SafePoint.NOW) -> Run[None]:
+async def stopped(deaf: BaseTool, at: SafePoint = SafePoint.NOW) -> Run[None]:
     agent = Agent("a", model=ScriptedModel(call(deaf.name), say("done")), tools=[deaf], ladder=LADDER)
     async with agent.start("go") as run:
         async for event in run.events():
