@@ -255,6 +255,7 @@ SAYS = {
     Rung.FINISH: "let it finish",
     Rung.CANCEL: "cancel",
     Rung.FLAG: "tell",
+    Rung.RAISE: "raise",
     Rung.TERM: "TERM",
     Rung.KILL: "KILL",
 }

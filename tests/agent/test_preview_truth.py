@@ -157,5 +157,6 @@ def test_no_stop_takes_longer_than_its_preview_says_and_every_call_meets_its_fat
 
 
 @pytest.mark.proof
+@pytest.mark.timeout(1800)
 def test_ten_thousand_previews_come_true() -> None:
     compare(range(SEED, SEED + 10_000))

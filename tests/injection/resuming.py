@@ -251,3 +251,9 @@ async def budget_of_tokens_and_money() -> None:
 async def budget_used_up_while_the_model_is_silent() -> None:
     with suppress(RunFailed):
         await agent([say("Once"), stall()]).run("go", budget=Budget(seconds=LONG))
+
+
+async def gone_back_to_an_earlier_step() -> None:
+    done = await agent(call("post"), call("post"), say("done"), tools=[post]).run("go")
+    if done.steps > 1:
+        await agent(say("again"), tools=[post]).resume(done.at(1))

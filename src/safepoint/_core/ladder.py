@@ -29,6 +29,7 @@ class Rung(StrEnum):
     UNDO = "undo"  # the undo of a cut call: it may run until its time is up, then it is stopped
     CANCEL = "cancel"
     FLAG = "flag"
+    RAISE = "raise"  # an exception in the thread, for a tool that has agreed to it
     ASK = "ask"
     TERM = "term"
     KILL = "kill"
@@ -107,6 +108,7 @@ class StopPolicy(Value, frozen=True):
     kind: WorkKind = WorkKind.TASK
     finish: bool = False
     grace: float | None = None
+    raises: bool = False
 
 
 CUT_AT_ONCE = StopPolicy()
@@ -135,9 +137,16 @@ def plan(stop_policy: StopPolicy, ladder: Ladder, *, force: bool) -> Plan:
         WorkKind.PROCESS: ladder.term,
     }[stop_policy.kind]
     kill = [Climb(Rung.KILL, ladder.kill)] if stop_policy.kind is WorkKind.PROCESS else []
+    if stop_policy.raises:  # a thread that is deaf to its flag
+        kill = [Climb(Rung.RAISE, 0.0 if force else ladder.thread)]
     if force:
         # A child that is forced abandons its own work at once, but needs a moment to record what it abandoned.
-        rungs = kill or [Climb(push, ladder.kill if stop_policy.kind is WorkKind.CHILD else 0.0)]
+        hard = (
+            kill
+            if stop_policy.kind is WorkKind.PROCESS
+            else [Climb(push, ladder.kill if stop_policy.kind is WorkKind.CHILD else 0.0), *kill]
+        )
+        rungs = hard
     elif stop_policy.finish:
         rungs = [
             Climb(Rung.FINISH, patience if stop_policy.grace is None else stop_policy.grace),

@@ -7,6 +7,7 @@ does not hold it. The thread wakes the waiting task through the loop; if the loo
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +16,7 @@ from typing import cast
 
 from safepoint._core.clock import Clock, current_clock
 from safepoint._core.work import T, Work
+from safepoint.errors import StopTool
 
 
 async def in_thread(work: Work[T], call: Callable[[], T], clock: Clock) -> T:
@@ -39,15 +41,29 @@ async def in_thread(work: Work[T], call: Callable[[], T], clock: Clock) -> T:
         finally:
             outside.done()
 
-    def body() -> None:
-        try:
-            value = context.run(call)
-        except BaseException as error:  # it belongs to the run, not to the thread's excepthook
-            report(None, error)
-        else:
-            report(value, None)
+    returned: list[T] = []
+    gate = _Gate()
 
-    flag = work.on_flag
+    def body() -> None:
+        failed: BaseException | None = None
+        try:
+            try:
+                returned.append(context.run(call))
+            except BaseException as error:  # it belongs to the run, not to the thread's excepthook
+                failed = error
+            gate.close()
+        except StopTool as late:  # raised from outside, between the function's end and the gate's
+            failed = failed or (None if returned else late)
+        if returned:
+            report(returned[0], None)
+        else:
+            report(None, failed)
+
+    def raise_in_thread() -> None:
+        if work.thread is not None and work.thread.ident is not None:
+            gate.throw(work.thread.ident)
+
+    flag, work.on_raise = work.on_flag, raise_in_thread
 
     def flag_and_count() -> None:
         flag()
@@ -57,6 +73,34 @@ async def in_thread(work: Work[T], call: Callable[[], T], clock: Clock) -> T:
     work.thread = threading.Thread(target=body, name=f"safepoint:{work.path}", daemon=True)
     work.thread.start()
     return await future
+
+
+class _Gate:
+    """Lets an exception into a thread at most once, and none after the function has ended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_open = True
+
+    def close(self) -> None:
+        """The function has ended; call it in its thread. An exception that has not landed yet never will."""
+        with self._lock:
+            self._is_open = False
+            _set_exception(threading.get_ident(), None)
+
+    def throw(self, ident: int) -> None:
+        """It lands at the next step of Python code in that thread; a call that blocks in C ends first."""
+        # Looked at first: if the exception landed where the thread took the lock, the lock is never free again.
+        if not self._is_open:
+            return
+        with self._lock:
+            if self._is_open:
+                self._is_open = False
+                _set_exception(ident, ctypes.py_object(StopTool))
+
+
+def _set_exception(ident: int, kind: object) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), kind)
 
 
 def _settle(future: asyncio.Future[T], value: T | None, error: BaseException | None) -> None:

@@ -108,6 +108,7 @@ class Work(Generic[T]):
         self.on_end: Callable[[], object] = _nothing
         self.on_rung: Callable[[Rung], object] = _nothing_for
         self.on_flag: Callable[[], object] = _nothing
+        self.on_raise: Callable[[], object] = _nothing
         self.may_start: Callable[[], bool] = _always
 
     @property
@@ -233,6 +234,8 @@ class Work(Generic[T]):
             self._cancel_task()
         elif climb.rung is Rung.FLAG:
             self.on_flag()
+        elif climb.rung is Rung.RAISE:
+            self.on_raise()
         elif climb.rung in (Rung.TERM, Rung.KILL):
             self._signal(climb.rung)
 

@@ -34,7 +34,6 @@ from safepoint.agent.steps import Begin, Close, Done, Finalize
 from safepoint.agent.telemetry import describe
 from safepoint.agent.work_runner import WorkRunner
 from safepoint.errors import AskPerson, CheckpointError, StoreError
-from safepoint.tools.options import Effect
 
 _log = logging.getLogger("safepoint")
 
@@ -92,8 +91,8 @@ class BaseDriver(ABC, Generic[OwnT]):
         """The work that runs now."""
         yield from self.runner.works()
 
-    def effect_of(self, work: Work[object]) -> Effect | None:
-        """The effect of the tool call that this work belongs to; None for all other work."""
+    def entry_of(self, work: Work[object]) -> LedgerEntry | None:
+        """The ledger's entry of the tool call that this work belongs to; None for all other work."""
         return None
 
     async def drive(self) -> None:
@@ -148,6 +147,11 @@ class BaseDriver(ABC, Generic[OwnT]):
         gate = self._record.gate
         if gate is not None and gate.switch.freezes and not await self.runner.pass_gate(gate.of_run):
             return Close(StopReason.CANCELLED)
+        since = self._resume.checkpoint.since if self._resume is not None else ()
+        if since:
+            from safepoint.agent.going_back import undo_since
+
+            await undo_since(self.runner, self._record, since)
         if self.runner.has_hooks("before_run") and isinstance(await self.runner.run_hooks("before_run"), AskPerson):
             return self._interrupted()
         return self._unless_stopped(self._first())

@@ -82,6 +82,19 @@ class Checkpoint(Value, frozen=True):
     used: Mapping[str, float] = field(default_factory=dict[str, float])
     # The state of hooks before the run and before its next model call, by the hook's name.
     hooks: Mapping[str, OpenCall] = field(default_factory=dict[str, OpenCall])
+    # Of a checkpoint made by `at`: the calls made after that step which may have changed the world. They are undone
+    # when a run continues it, where there is an undo.
+    since: tuple[LedgerEntry, ...] = ()
+
+    def at(self, step: int) -> Checkpoint:
+        """The same run at the end of an earlier step, as a checkpoint of its own; 0 is before its first model call.
+
+        `since` lists the calls made after that step that may have changed the world. A run that continues from there
+        undoes them, the latest first, where their tools have an undo, and tells the model what remains.
+        """
+        from safepoint.agent.going_back import at_step
+
+        return at_step(self, step)
 
     @property
     def questions(self) -> tuple[Question, ...]:

@@ -84,6 +84,7 @@ class StoredCheckpoint(Value, frozen=True):
     known: int = 0
     shared: int = 0
     hooks: tuple[StoredCall, ...] = ()
+    since: tuple[LedgerEntry, ...] = ()
 
 
 ENTRY: Codec[LedgerEntry] = Codec(LedgerEntry)

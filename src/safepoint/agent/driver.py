@@ -37,7 +37,6 @@ from safepoint.history.parts import Message, Text
 from safepoint.history.wellformed import well_formed
 from safepoint.tools.bad_arguments import BadArguments
 from safepoint.tools.base import BaseTool
-from safepoint.tools.options import Effect
 
 
 class ModelAgent(Protocol):
@@ -426,6 +425,6 @@ class Driver(BaseDriver[OwnStep]):
             if call.work is not None:
                 yield call.work
 
-    def effect_of(self, work: Work[object]) -> Effect | None:
+    def entry_of(self, work: Work[object]) -> LedgerEntry | None:
         calls = self.batch.calls if self.batch is not None else ()
-        return next((call.entry.effect for call in calls if call.work is work), None)
+        return next((call.entry for call in calls if call.work is work), None)

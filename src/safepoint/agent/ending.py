@@ -70,6 +70,9 @@ def close(record: RunContext, step: Close, remains: OpenCalls, value_of: Callabl
         step.error,
         value=value_of(text) if why is StopReason.END_TURN else NO_VALUE,
         children=remains.children,
+        steps=record.steps_done,
+        agent=record.agent.name,
+        taken_back=record.taken_back,
     )
     cancelled = cancellation is not None
     return Closed(result, Ending(cancelled, now, remains.touched, remains.queued, orphans, record.usage))
@@ -149,12 +152,13 @@ def _checkpoint(
     stop = record.node.stop
     reason = stop.reason if stop is not None else None
     name, id = record.agent.name, record.node.id
-    return checkpoint_at(
+    made = checkpoint_at(
         Stopped(name, id, why, closed, tuple(record.messages), ledger, reason),
         Counted(record.steps_done, record.spent, record.used(), record.pending),
         calls=remains.open,
         hooks={name: hook for name, hook in record.hooked.items() if hook != OpenCall(name, "")},
     )
+    return replace(made, since=record.since) if record.since else made
 
 
 def _notice(step: Close, cancellation: Cancellation | None, report: str, *, incomplete: bool) -> str | None:

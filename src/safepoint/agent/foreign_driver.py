@@ -28,6 +28,7 @@ from safepoint.agent.base_driver import BaseDriver, Frame
 from safepoint.agent.events import Event, ModelCallEnded, ModelCallStarted, ReasoningStreamed, TextStreamed
 from safepoint.agent.foreign_loop import Answered, ForeignLoop, Outcome
 from safepoint.agent.foreign_tool import CallResult
+from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.model import Finish, ReasoningDelta, TextDelta
 from safepoint.agent.open_calls import OpenCalls
 from safepoint.agent.partial_reply import PartialReply
@@ -48,7 +49,6 @@ from safepoint.history.parts import Message, Part, Text, ToolCall
 from safepoint.history.states import LedgerState
 from safepoint.history.wellformed import well_formed
 from safepoint.tools.call_state import CallState
-from safepoint.tools.options import Effect
 
 CHARS_PER_TOKEN = 4
 T = TypeVar("T")
@@ -550,6 +550,6 @@ class ForeignDriver(BaseDriver[Perform]):
             if call.work is not None:
                 yield call.work
 
-    def effect_of(self, work: Work[object]) -> Effect | None:
+    def entry_of(self, work: Work[object]) -> LedgerEntry | None:
         calls = self.batch.calls if self.batch is not None else ()
-        return next((call.entry.effect for call in calls if call.work is work), None)
+        return next((call.entry for call in calls if call.work is work), None)

@@ -137,3 +137,21 @@ def closed_call(call: ToolCall, entry: LedgerEntry, reason: str | None) -> Close
         still_running=entry.still_running,
         remote=entry.remote,
     )
+
+
+_HAPPENED = frozenset(
+    {
+        LedgerState.FINISHED,
+        LedgerState.FINISHED_LATE,
+        LedgerState.FAILED,
+        LedgerState.CUT,
+        LedgerState.STOPPED,
+        LedgerState.WAITING,
+    }
+)
+
+
+def has_effect(entry: LedgerEntry) -> bool:
+    """Did the call reach the world, or may it have? One that was denied or refused never ran a line."""
+    ran = entry.started_at is not None or entry.state not in (LedgerState.FAILED, LedgerState.WAITING)
+    return ran and entry.state in _HAPPENED and entry.effect is not Effect.PURE

@@ -57,6 +57,23 @@ class RunResult(Value, Generic[OutT], frozen=True):
     save_error: BaseException | None = None
     value: object = NO_VALUE
     children: tuple[ChildResult, ...] = ()
+    # How many steps are complete, with those of the runs that it continues; and the name of its agent.
+    steps: int = 0
+    agent: str = ""
+    # The calls that a run which goes back to an earlier step was to undo, each with its state now.
+    taken_back: tuple[LedgerEntry, ...] = ()
+
+    def at(self, step: int) -> Checkpoint:
+        """The run at the end of an earlier step, to continue from; see `Checkpoint.at`. Also for a run with an answer.
+
+        0 is before its first model call.
+        """
+        whole = self.checkpoint
+        if whole is None:
+            messages = tuple(self.messages)
+            made = (self.agent, self.run_id, self.stop_reason, messages, messages, self.ledger)
+            whole = Checkpoint("", *made, step=self.steps, spent=self.usage)
+        return whole.at(step)
 
     def __repr__(self) -> str:
         """Omit `value`, which may be long and equals `output`."""

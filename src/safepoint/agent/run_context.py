@@ -27,7 +27,7 @@ from safepoint.agent.event_hub import EventHub
 from safepoint.agent.events import Event, EventOrigin, HookFailed
 from safepoint.agent.freeze import Freeze, Gate, stop_for
 from safepoint.agent.journal import Counted, Ended, Fact, Journal, Opened, Said, as_store_errors
-from safepoint.agent.ledger import Ledger
+from safepoint.agent.ledger import Ledger, LedgerEntry
 from safepoint.agent.nested_journal import NestedJournal
 from safepoint.agent.run_state import RunState
 from safepoint.agent.session_protocol import ConversationMoved, Entered
@@ -49,6 +49,9 @@ class RunContext:
 
     # The places because of which queued calls do not start now: a hold stands there.
     held_back: tuple[str, ...] = ()
+    # Of a run that goes back to an earlier step: the calls made since that are still to be undone, and all of them.
+    since: tuple[LedgerEntry, ...] = ()
+    taken_back: tuple[LedgerEntry, ...] = ()
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from safepoint._core.stacks import task_stack, thread_stack
 from safepoint._core.tree import Node
 from safepoint._core.work import Work
 from safepoint._values import Value
+from safepoint.agent.ledger import LedgerEntry
 from safepoint.tools.options import Effect
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ class Holding(Value, frozen=True):
 
     `rung`: None while the work may end by itself. `seconds`: since it reached this rung, or began. `seconds_left`:
     until it climbs to the next, or until the deadline of the request. `effect`: the effect of a tool call. `pid`: the
-    process that a tool has started.
+    process that a tool has started. `call_id`: the tool call. `waits_for`: the safe points that the run is to reach, if
+    this work keeps it from them; empty once the work is being stopped.
     """
 
     name: str
@@ -38,17 +40,24 @@ class Holding(Value, frozen=True):
     kind: WorkKind = WorkKind.TASK
     effect: Effect | None = None
     pid: int | None = None
+    call_id: str | None = None
+    waits_for: tuple[str, ...] = ()
 
 
 def holding(node: Node, drivers: Iterable[BaseDriver[Any]]) -> list[Holding]:  # Any: steps of every kind
-    """Empty if the run was not asked to stop, or has ended."""
+    """Empty if the run was asked neither to stop nor to wait, or has ended, or waits already."""
     now = node.clock.now()
     request = node.request_at(now)
-    if node.ended.is_set or (node.stop is None and request is None):
+    holds = node.log.standing().holds if request is None and node.stay is None else ()
+    if node.ended.is_set or (node.stop is None and request is None and not holds):
         return []
-    deadline = request.deadline if node.stop is None and request is not None else None
+    deadline, places = None, tuple[str, ...]()
+    if node.stop is None:
+        points = [request.at] if request is not None else [hold.at for hold in holds]
+        places = tuple(sorted({str(place) for point in points for place in point.places}))
+        deadline = request.deadline if request is not None else None
     found = [
-        _describe(work, driver.effect_of(work), deadline, now)
+        _describe(work, driver.entry_of(work), deadline, places, now)
         for driver in drivers
         for work in driver.works()
         if not work.ended
@@ -56,17 +65,19 @@ def holding(node: Node, drivers: Iterable[BaseDriver[Any]]) -> list[Holding]:  #
     blocked = node.blocked()
     if blocked is not None:
         found.append(Holding("event loop", node.path, None, blocked.seconds, None, blocked.stack))
-    return found or [_itself(node, now)]
+    return found or [_itself(node, places, now)]
 
 
-def _itself(node: Node, now: float) -> Holding:
+def _itself(node: Node, places: tuple[str, ...], now: float) -> Holding:
     """The entry of a run without running work: the run itself has not reached its end or its safe point."""
     seconds = now - node.stop.at if node.stop is not None else 0.0
     stack = task_stack(node.task) if node.task is not None else ""
-    return Holding(node.name, node.path, None, seconds, None, stack)
+    return Holding(node.name, node.path, None, seconds, None, stack, waits_for=places)
 
 
-def _describe(work: Work[object], effect: Effect | None, deadline: float | None, now: float) -> Holding:
+def _describe(
+    work: Work[object], entry: LedgerEntry | None, deadline: float | None, places: tuple[str, ...], now: float
+) -> Holding:
     if work.thread is not None:
         stack = thread_stack(work.thread.ident or 0)
     else:
@@ -74,6 +85,7 @@ def _describe(work: Work[object], effect: Effect | None, deadline: float | None,
     until = deadline if work.until is None else work.until
     left = max(0.0, until - now) if until is not None else None
     pid = work.killable.pid if work.killable is not None else None
-    return Holding(
-        work.name, work.path, work.rung, now - work.rung_since, left, stack, work.stop_policy.kind, effect, pid
-    )
+    effect, call_id = (entry.effect, entry.call_id) if entry is not None else (None, None)
+    waits_for = places if work.rung is None else ()
+    place = (work.name, work.path, work.rung, now - work.rung_since, left, stack)
+    return Holding(*place, work.stop_policy.kind, effect, pid, call_id, waits_for)

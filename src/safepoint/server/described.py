@@ -300,6 +300,11 @@ class Holding(_Answer):
     seconds: float | Absent = None
     seconds_left: float | Absent = None
     stack: str | Absent = None
+    kind: str | Absent = None
+    effect: str | Absent = None
+    pid: int | Absent = None
+    call_id: str | Absent = None
+    waits_for: list[str] | Absent = None
 
 
 class Why(_Answer):

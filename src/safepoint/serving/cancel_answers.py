@@ -38,6 +38,10 @@ def holding_json(holding: Holding) -> Json:
     found: Json = {"name": holding.name, "path": holding.path, "seconds": holding.seconds, "stack": holding.stack}
     if holding.seconds_left is not None:
         found["secondsLeft"] = round(holding.seconds_left, 3)
+    more = {"kind": holding.kind, "effect": holding.effect, "pid": holding.pid, "callId": holding.call_id}
+    found.update({name: value for name, value in more.items() if value is not None})
+    if holding.waits_for:
+        found["waitsFor"] = list(holding.waits_for)
     return found if holding.rung is None else {**found, "rung": str(holding.rung)}
 
 

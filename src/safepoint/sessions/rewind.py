@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from safepoint.agent.ledger import LedgerEntry
-from safepoint.history.parts import Message
-from safepoint.history.states import LedgerState
+from safepoint.agent.checkpoint import Checkpoint
+from safepoint.agent.journal import Said
+from safepoint.agent.ledger import LedgerEntry, has_effect
+from safepoint.errors import CheckpointError
+from safepoint.history.parts import Message, common
 from safepoint.storage.session_data import Change, StateSet, Stored, Truncated
-from safepoint.tools.options import Effect
-
-_HAPPENED = frozenset(
-    {
-        LedgerState.FINISHED,
-        LedgerState.FINISHED_LATE,
-        LedgerState.FAILED,
-        LedgerState.CUT,
-        LedgerState.STOPPED,
-        LedgerState.WAITING,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +29,12 @@ def last_turn_taken_back(stored: Stored, turn: str | None) -> tuple[Rewound, lis
     return rewound, [Truncated(last.index), StateSet(last.state_before)]
 
 
-def has_effect(entry: LedgerEntry) -> bool:
-    """Did the call reach the world, or may it have? A call that was denied or refused never ran a line."""
-    ran = entry.started_at is not None or entry.state not in (LedgerState.FAILED, LedgerState.WAITING)
-    return ran and entry.state in _HAPPENED and entry.effect is not Effect.PURE
+def messages_up_to(stored: Stored, at: Checkpoint | None) -> list[Said]:
+    """All messages of the session; or those of a checkpoint of its last run, each with its time if it is stored."""
+    if at is None:
+        return [Said(place, *each) for place, each in enumerate(zip(stored.messages, stored.times, strict=True))]
+    shared = common(stored.messages, at.messages)
+    if shared < len(at.open_messages):
+        raise CheckpointError("the checkpoint is of no run of this session: write result.at(step) of one of its own")
+    times = [*stored.times[:shared], *[stored.times[shared - 1]] * (len(at.messages) - shared)]
+    return [Said(place, *each) for place, each in enumerate(zip(at.messages, times, strict=True))]

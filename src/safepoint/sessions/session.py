@@ -42,7 +42,7 @@ from safepoint.sessions.late_results import (
 )
 from safepoint.sessions.lease import SessionLease
 from safepoint.sessions.pending_ends import REFUSED, PendingEnd, pending_ends, still_needed
-from safepoint.sessions.rewind import Rewound, last_turn_taken_back
+from safepoint.sessions.rewind import Rewound, last_turn_taken_back, messages_up_to
 from safepoint.sessions.run_writes import RunWrites
 from safepoint.sessions.sealing import NOT_ENDED, sealed
 from safepoint.sessions.state import TEMPORARY, lasting, plain, rebased
@@ -168,15 +168,15 @@ class Session:
         self._call_ids = _call_ids(self._stored.messages)
         self._open.add(object())
 
-    async def fork(self, id: str | None = None) -> Session:
+    async def fork(self, id: str | None = None, *, at: Checkpoint | None = None) -> Session:
         """A session of its own with the same messages and state. Raises `SessionBusy` if a run of it is live anywhere.
 
-        Cancellation: it may exist, empty.
+        `at`: only up to an earlier step, `result.at(step)`, of its last run. Cancellation: it may exist, empty.
         """
         self._refuse_live("fork")
         await self._change(list)  # changes nothing: what others have said meanwhile is known, and all of it closed
         other = await Session.create(self._given, id, state=self.state)
-        said = [Said(place, *each) for place, each in enumerate(zip(self.messages, self._stored.times, strict=True))]
+        said = messages_up_to(self._stored, at)
         await other._change(lambda: [*said])
         other._call_ids = set(self._call_ids)
         return other

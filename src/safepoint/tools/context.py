@@ -26,7 +26,7 @@ from safepoint.tools.call_state import CallState
 
 DepsT = TypeVar("DepsT", default=None)
 
-_TOLD_TO_STOP = frozenset({Rung.CANCEL, Rung.FLAG, Rung.ASK, Rung.TERM, Rung.KILL})
+_TOLD_TO_STOP = frozenset({Rung.CANCEL, Rung.FLAG, Rung.RAISE, Rung.ASK, Rung.TERM, Rung.KILL})
 
 
 class CallOwner(Protocol):

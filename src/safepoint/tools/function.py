@@ -46,6 +46,7 @@ class Options(TypedDict, total=False):
     undo: Undo
     run_in: RunInLike
     final: bool
+    raise_in_thread: bool
     ladder: Ladder
 
 
@@ -76,7 +77,8 @@ class Tool(BaseTool, Generic[P, R]):
     @property
     def stop_policy(self) -> StopPolicy:
         kind = _KINDS[self.options.run_in or RunIn.ASYNC]
-        return StopPolicy(kind, finish=self.options.on_cancel is OnCancel.FINISH, grace=self.options.grace)
+        finish, grace = self.options.on_cancel is OnCancel.FINISH, self.options.grace
+        return StopPolicy(kind, finish=finish, grace=grace, raises=self.options.raise_in_thread)
 
     def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON in, typed values out
         return self.signature.validate(args)

@@ -63,6 +63,7 @@ class ToolOptions(Value, frozen=True, kw_only=True):
     undo: Undo | None = None
     run_in: RunIn | None = None
     final: bool = False
+    raise_in_thread: bool = False
 
     def __post_init__(self) -> None:
         _check_member("effect", self.effect, Effect)
@@ -74,6 +75,8 @@ class ToolOptions(Value, frozen=True, kw_only=True):
             _check_member("run_in", self.run_in, RunIn)
         if not isinstance(self.final, bool):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
             raise ValueError(f"final={self.final!r} is not a bool; write final=True or final=False")
+        if not isinstance(self.raise_in_thread, bool):  # pyright: ignore[reportUnnecessaryIsInstance]  # as above
+            raise ValueError(f"raise_in_thread={self.raise_in_thread!r} is not a bool; write True, or leave it out")
 
     @classmethod
     def parse(
@@ -86,6 +89,7 @@ class ToolOptions(Value, frozen=True, kw_only=True):
         undo: Undo | None = None,
         run_in: RunInLike | None = None,
         final: bool = False,
+        raise_in_thread: bool = False,
     ) -> ToolOptions:
         """Make options from plain words for the enums: ``parse(effect="pure")``."""
         return cls(
@@ -96,6 +100,7 @@ class ToolOptions(Value, frozen=True, kw_only=True):
             undo=undo,
             run_in=None if run_in is None else _member("run_in", run_in, RunIn),
             final=final,
+            raise_in_thread=raise_in_thread,
         )
 
     def check_grace(self, cap: float = DEFAULT_GRACE_CAP) -> None:
@@ -109,6 +114,8 @@ class ToolOptions(Value, frozen=True, kw_only=True):
     def placed_for(self, function_name: str, *, is_async: bool) -> ToolOptions:
         """These options with `run_in` decided for this function. Refuses a place where it cannot run."""
         natural = RunIn.ASYNC if is_async else RunIn.THREAD
+        if self.raise_in_thread and (is_async or self.run_in is RunIn.PROCESS):
+            raise ValueError(f"raise_in_thread=True is for threads, and {function_name}() runs in none: leave it out")
         if self.run_in is None:
             return replace(self, run_in=natural)
         if self.run_in is not natural and (is_async or self.run_in is not RunIn.PROCESS):

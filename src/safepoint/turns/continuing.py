@@ -21,12 +21,11 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from safepoint.agent.checkpoint import Checkpoint
-from safepoint.agent.ledger import LedgerEntry
+from safepoint.agent.ledger import LedgerEntry, has_effect
 from safepoint.agent.result import StopReason
 from safepoint.agent.session_protocol import SessionProtocol
 from safepoint.history.closing import quoted
 from safepoint.history.parts import Message, Prompt, Text, user_message
-from safepoint.sessions.rewind import has_effect
 from safepoint.sessions.session import Session
 from safepoint.storage.session_data import StoredRun
 from safepoint.turns.items import Item

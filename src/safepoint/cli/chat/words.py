@@ -41,6 +41,7 @@ RUNGS: Final = {
     Rung.FINISH: "finishing",
     Rung.CANCEL: "cleaning up",
     Rung.FLAG: "told, not reacting yet",
+    Rung.RAISE: "interrupted by an exception",
     Rung.ASK: "its agent is stopping",
     Rung.TERM: "asked to quit",
     Rung.KILL: "killed",
