@@ -56,9 +56,7 @@ class Catalog:
         """
         module, _, name = word.partition(":")
         found: object = getattr(importlib.import_module(module), name, None)
-        agent: BaseAgent[Any, Any] | None = (  # Any: of every kind
-            found if isinstance(found, BaseAgent) else adapted(found, name)  # pyright: ignore[reportUnknownVariableType]  # of any kind
-        )
+        agent = _agent_in(found, name)
         if agent is None:
             raise ValueError(f"{word}: {module} has no agent named {name!r}")
         return Catalog.of({agent.name: agent})
@@ -86,6 +84,12 @@ def adapted(agent: object, name: str) -> BaseAgent[Any, Any] | None:  # Any: of 
     from safepoint.adapters import adapt, adapter_for
 
     return adapt(agent, name=name) if adapter_for(agent) is not None else None
+
+
+def _agent_in(found: object, name: str) -> BaseAgent[Any, Any] | None:  # Any: as above
+    if isinstance(found, BaseAgent):
+        return found  # pyright: ignore[reportUnknownVariableType]  # of any kind
+    return adapted(found, name)
 
 
 def _load(path: Path) -> App:
