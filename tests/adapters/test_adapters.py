@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from bench.compare.contract import Ability, Call, Say
 from safepoint import Budget, Reason, SafePoint, Text, TurnLoop
-from safepoint.adapters import tool_context
+from safepoint.adapters import ForeignAgent, tool_context
 from safepoint.agent.result import RunResult, StopReason
 from safepoint.agent.steering import SteerReceipt
 from safepoint.errors import UsageError
@@ -521,6 +523,20 @@ async def test_a_server_cancels_it_and_its_session_goes_on() -> None:
     assert not script.faults
     assert "and now?" in kit.said(script.requests[-1])
     await manager.shut_down()
+
+
+def test_what_is_served_and_chatted_with_by_name_is_adapted_by_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    from safepoint.serving.apps import Catalog
+
+    module = ModuleType("shop")
+    module.till = kit.native(kit.subject(Talk(DONE)))  # type: ignore[attr-defined]  # a module of the user's
+    monkeypatch.setitem(sys.modules, "shop", module)
+    app = Catalog.of_object("shop:till").get("till")
+    assert app is not None
+    assert isinstance(app.agent, ForeignAgent)
+    assert asyncio.run(app.agent.run("go")).text == "done"
+    with pytest.raises(ValueError, match="shop has no agent named 'other'"):
+        Catalog.of_object("shop:other")
 
 
 @on_a_loop

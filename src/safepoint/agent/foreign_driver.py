@@ -38,7 +38,7 @@ from safepoint.agent.result import StopReason
 from safepoint.agent.resume import Resume
 from safepoint.agent.run_context import RunContext
 from safepoint.agent.steps import Close, Finalize
-from safepoint.agent.tool_batch import ToolBatch
+from safepoint.agent.tool_batch import NEW_MESSAGE, ToolBatch
 from safepoint.agent.tool_call import BatchedCall
 from safepoint.agent.usage import NO_USAGE, Usage
 from safepoint.errors import AskPerson, SafepointError
@@ -94,7 +94,7 @@ class ForeignBatch(ToolBatch):
         over = [call for call in self._running if call.harvest()]
         self._running = [call for call in self._running if call not in over]
         if over and (self._running or self._queued):
-            self._record.node.check_safe_point("after_tool")
+            self._record.check_safe_point("after_tool")
         return over
 
     @property
@@ -283,14 +283,14 @@ class ForeignDriver(BaseDriver[Perform]):
 
     def stops_before_model(self) -> bool:
         """Whether the run ends here, before the next model call."""
-        node, meters = self._node, tuple(self._record.meters())
-        if (node.check_safe_point("after_tool") or node.check_safe_point("after_tools")) is not None:
+        meters = tuple(self._record.meters())
+        if self._record.check_safe_point("after_tool", "after_tools") is not None:
             return True
         if not all(meter.allows_step() for meter in meters):
             self._ends_as = StopReason.MAX_STEPS
             return True
         asked = [meter.asks_before_step() for meter in meters]  # a list: `any` would stop at the first
-        return any(asked) and node.check_safe_point("after_tools") is not None
+        return any(asked) and self._record.check_safe_point("after_tools") is not None
 
     def may_go_on(self) -> bool:
         return self._node.check_stop() is None and self._record.broken is None
@@ -363,6 +363,7 @@ class ForeignDriver(BaseDriver[Perform]):
             record.messages.append(message)
         if message.tool_calls:
             self.batch = ForeignBatch(record, message, None)
+            self.batch.gives_way = record.steering.presses
 
     def _with_new_ids(self, message: Message) -> Message:
         """Some providers repeat the ids of calls; a conversation may not. The framework keeps its own."""
@@ -445,6 +446,11 @@ class ForeignDriver(BaseDriver[Perform]):
         call = self.batch.find(call_id) if self.batch is not None else None
         return call.memory if call is not None else CallState()
 
+    @property
+    def gives_way(self) -> bool:
+        """Whether the calls of this reply that have not started never will, because a message cannot wait."""
+        return self.batch is not None and self.batch.gives_way
+
     def start_call(self, call: BatchedCall) -> bool:
         batch = self.batch
         assert batch is not None, "the call is one of its calls"
@@ -516,7 +522,9 @@ class ForeignDriver(BaseDriver[Perform]):
                 self._settle(call, answer)
         batch.end()
         messages = self._record.messages
-        messages[-1:] = close_history(messages[-1:], batch=batch.closed(None))
+        messages[-1:] = close_history(messages[-1:], batch=batch.closed(NEW_MESSAGE if batch.gives_way else None))
+        if batch.gives_way and batch.has_given_way:
+            self._record.steering.has_room = True
         self.batch = None
 
     def _settle(self, call: BatchedCall, answer: Answered) -> None:
@@ -543,6 +551,12 @@ class ForeignDriver(BaseDriver[Perform]):
     def preview(self, query: CancelQuery) -> Preview:
         calls = self.batch.calls if self.batch is not None else ()
         return preview(calls, tuple(super().works()), query)
+
+    def make_room(self) -> None:
+        """A message cannot wait: the calls of this reply stop at points of their own, and the others never start."""
+        if self.batch is not None:
+            self.batch.make_room()
+            self._record.wakeup.ring()
 
     def works(self) -> Iterator[Work[object]]:
         yield from super().works()

@@ -145,7 +145,7 @@ class ForeignLoop:
             await driver.runner.call_hooks("after_model", message)
         if driver.batch is not None:
             await driver.stand("after_model")
-        if driver.batch is not None and record.node.check_safe_point("after_model") is not None:
+        if driver.batch is not None and record.check_safe_point("after_model") is not None:
             await self._park()
 
     def fail_model(self, error: BaseException) -> None:
@@ -179,7 +179,7 @@ class ForeignLoop:
         tool.perform = made
         if render is not None:
             tool.render = render
-        if not call.queued:
+        if not call.queued or self._driver.gives_way:
             return self._driver.result_of(call)
         if not call.mild:
             await self._driver.stand("before_effect")

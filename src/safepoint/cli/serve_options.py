@@ -74,7 +74,10 @@ class ServeOptions:
 
     apps: Annotated[
         Path | None,
-        typer.Argument(metavar="APPS_DIR", help="A folder with NAME/agent.py for each app; without it, a demo."),
+        typer.Argument(
+            metavar="APPS_DIR",
+            help="A folder with NAME/agent.py for each app, or module:name for one; without it, a demo.",
+        ),
     ] = None
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 8000

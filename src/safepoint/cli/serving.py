@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
@@ -116,6 +117,8 @@ def _catalog(options: ServeOptions) -> Catalog:
         return Catalog.of({NAME: _demo(options.model)})
     if options.model is not None:
         fail("--model is for the demo: the apps in APPS_DIR name their models themselves")
+    if ":" in str(options.apps) and not options.apps.exists():
+        return _by_name(str(options.apps))
     try:
         catalog = Catalog.load(options.apps)
     except OSError as error:
@@ -123,6 +126,17 @@ def _catalog(options: ServeOptions) -> Catalog:
     if not list(catalog):
         fail(f"no app in {options.apps}: write {options.apps}/NAME/agent.py with an `agent` in it")
     return catalog
+
+
+def _by_name(word: str) -> Catalog:
+    """The app that a module here has under a name, as `shop:graph`."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return Catalog.of_object(word)
+    except (ImportError, ValueError) as error:
+        fail(str(error))
+    finally:
+        sys.path.pop(0)
 
 
 def _demo(model: str | None) -> Agent[Any, Any]:  # Any: as agents are declared

@@ -49,6 +49,19 @@ class Catalog:
         return Catalog({app.name: app for app in found})
 
     @staticmethod
+    def of_object(word: str) -> Catalog:
+        """One app, by `module:name`: an agent of Safepoint's, or of a framework that has an adapter.
+
+        Raises ImportError, and ValueError if there is no such agent.
+        """
+        module, _, name = word.partition(":")
+        found: object = getattr(importlib.import_module(module), name, None)
+        agent = _agent_in(found, name)
+        if agent is None:
+            raise ValueError(f"{word}: {module} has no agent named {name!r}")
+        return Catalog.of({agent.name: agent})
+
+    @staticmethod
     def of_paths(paths: Iterable[Path]) -> Catalog:
         """Apps one by one: each the folder of an `agent.py`, or that file. What an app raises is kept with it."""
         found = [_load((path if path.name == "agent.py" else path / "agent.py").resolve()) for path in paths]
@@ -66,12 +79,27 @@ class Catalog:
         return self._apps.get(name)
 
 
+def adapted(agent: object, name: str) -> BaseAgent[Any, Any] | None:  # Any: of every kind
+    """The agent of another framework under that name; None if it is no agent of a framework that has an adapter."""
+    from safepoint.adapters import adapt, adapter_for
+
+    return adapt(agent, name=name) if adapter_for(agent) is not None else None
+
+
+def _agent_in(found: object, name: str) -> BaseAgent[Any, Any] | None:  # Any: as above
+    if isinstance(found, BaseAgent):
+        return found  # pyright: ignore[reportUnknownVariableType]  # of any kind
+    return adapted(found, name)
+
+
 def _load(path: Path) -> App:
     name = path.parent.name
     try:
         check_id("app", name)
         module = _import(f"safepoint_app_{name}", path)
         agent = getattr(module, "agent", None) or getattr(module, "root_agent", None)
+        if not isinstance(agent, BaseAgent) and agent is not None:
+            agent = adapted(agent, name)
         if not isinstance(agent, BaseAgent):
             raise TypeError(f"{path} has neither `agent` nor `root_agent`: assign an Agent or a composite to one")
     except BadId as error:

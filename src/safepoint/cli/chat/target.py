@@ -12,7 +12,7 @@ from safepoint import BaseAgent
 from safepoint.cli.chat.assistant import assistant, short
 from safepoint.cli.model_setup import SCRIPT, set_up
 from safepoint.models.registry import PROVIDERS
-from safepoint.serving.apps import Catalog
+from safepoint.serving.apps import Catalog, adapted
 
 
 class NoTarget(ValueError):
@@ -85,6 +85,8 @@ def _from_module(word: str, folder: Path | None = None) -> BaseAgent[Any, Any]: 
         raise NoTarget(f"{word}: there is no module {error.name!r} here") from error
     finally:
         sys.path.pop(0)
+    if not isinstance(found, BaseAgent) and found is not None:
+        found = adapted(found, name)
     if not isinstance(found, BaseAgent):
         raise NoTarget(f"{word}: {module} has no agent named {name!r}")
     return found  # pyright: ignore[reportUnknownVariableType]  # an agent of any kind
