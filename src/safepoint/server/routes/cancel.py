@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from safepoint.protocols.adk.events import Json
 from safepoint.protocols.http import Manager, Who
 from safepoint.server import described
+from safepoint.server.audit import AuditedRoute
 from safepoint.server.openapi import answers, by_name
 from safepoint.server.requests import CancelMany, CancelRequest
 from safepoint.server.routes.sessions import BASE
@@ -23,7 +24,7 @@ from safepoint.serving.remote_cancel import cancel_records
 from safepoint.serving.run_lookup import RunLookup
 from safepoint.serving.run_manager import RunManager
 
-routes = APIRouter(generate_unique_id_function=by_name)
+routes = APIRouter(generate_unique_id_function=by_name, route_class=AuditedRoute)
 
 
 @routes.post(BASE + "/{session}:cancel", response_model=None, responses=answers(described.Cancelled))

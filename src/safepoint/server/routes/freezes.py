@@ -9,6 +9,7 @@ from fastapi import APIRouter, HTTPException
 from safepoint.protocols.adk.events import Json
 from safepoint.protocols.http import Manager, Who
 from safepoint.server import described
+from safepoint.server.audit import AuditedRoute
 from safepoint.server.openapi import answers, by_name
 from safepoint.server.requests import FreezeRequest, ThawRequest
 from safepoint.server.serializers import freeze_json, without_nulls
@@ -16,7 +17,7 @@ from safepoint.serving.freezes import Concerned, concerned, read_freezes
 from safepoint.serving.ids import SessionKey
 from safepoint.serving.run_manager import RunManager
 
-routes = APIRouter(generate_unique_id_function=by_name)
+routes = APIRouter(generate_unique_id_function=by_name, route_class=AuditedRoute)
 
 
 @routes.get("/freezes", response_model=None, responses=answers(list[described.Freeze], "Oldest first."))
