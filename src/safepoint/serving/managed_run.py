@@ -216,9 +216,8 @@ class ManagedRun:
 
     def frozen_before(self) -> Freeze | None:
         """What keeps it from beginning."""
-        if self.gate is None:
-            return None
-        return self.gate.of_stopped() if self.was_frozen else self.gate.of_run()
+        gate = self.gate
+        return None if gate is None else gate.of_stopped() if self.was_frozen else gate.of_run()
 
     @property
     def held_by(self) -> Freeze | None:

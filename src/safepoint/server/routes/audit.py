@@ -22,7 +22,7 @@ routes = APIRouter(generate_unique_id_function=by_name)
 async def audit(
     manager: Manager,
     who: Who,
-    after: Annotated[int, Query(ge=0)] = 0,
+    after: Annotated[int, Query(ge=0, le=2**53)] = 0,
     run: str | None = None,
     limit: Annotated[int, Query(ge=1, le=_MOST)] = _MOST,
 ) -> Response:

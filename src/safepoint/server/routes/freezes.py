@@ -10,7 +10,7 @@ from safepoint.protocols.adk.events import Json
 from safepoint.protocols.http import Manager, Who
 from safepoint.server import described
 from safepoint.server.audit import AuditedRoute
-from safepoint.server.openapi import answers, by_name
+from safepoint.server.openapi import answers, by_name, errors
 from safepoint.server.requests import FreezeRequest, ThawRequest
 from safepoint.server.serializers import freeze_json, without_nulls
 from safepoint.serving.freezes import Concerned, concerned, read_freezes
@@ -45,7 +45,7 @@ async def freeze(manager: Manager, who: Who, body: FreezeRequest) -> Json:
     return {"frozen": freeze_json(wanted), "runs": shown}
 
 
-@routes.post("/freezes:thaw", response_model=None, responses=answers(described.Thawed))
+@routes.post("/freezes:thaw", response_model=None, responses=answers(described.Thawed) | errors(404))
 async def thaw(manager: Manager, who: Who, body: ThawRequest | None = None) -> Json:
     """One freeze by its id, or all of them."""
     who.must_be_admin()
