@@ -57,6 +57,8 @@ def try_all(world: Guarded, examples: int) -> Counter[int]:
 
     def send(case: Case[Any]) -> None:
         answer = case.call(base_url=world.origin, headers=world.bearer("boss"), timeout=20)
+        if case.path == "/freezes" and case.method == "POST" and answer.status_code == 200:
+            world.ask("boss", "POST", "/freezes:thaw")  # or nothing of what follows would begin
         seen[answer.status_code] += 1
         if (answer.status_code >= 500 and answer.status_code not in (501, 503)) or "Traceback" in answer.text:
             failures.append(f"{answer.status_code} {answer.text[:200]}\n{case.as_curl_command()[:500]}")

@@ -25,6 +25,7 @@ from safepoint.cli.client import Answer, ServerClient, Trouble, not_safepoint
 from safepoint.cli.options import NOT_YET, REFUSED, T, fail, takes
 from safepoint.cli.sanitize import sanitize
 from safepoint.cli.server_responses import (
+    DryRunAnswer,
     EventAnswer,
     Part,
     ResumeAnswer,
@@ -34,6 +35,7 @@ from safepoint.cli.server_responses import (
     StopAnswer,
     Stopped,
     WhyAnswer,
+    WouldStop,
 )
 
 POINTS = f"{', '.join(POINT_NAMES)}, point:NAME; repeat."
@@ -154,6 +156,17 @@ class Stop(Common):
     run: Annotated[str | None, typer.Argument(metavar="RUN", help="Its id; `safepoint ps` lists them.")] = None
     session: Annotated[str | None, typer.Option(metavar="APP/USER/SESSION", help="The runs of this session.")] = None
     all: Annotated[bool, typer.Option("--all", help="Every run that this key may stop.")] = False
+    app: Annotated[str | None, typer.Option(help="The runs of this app.")] = None
+    user: Annotated[str | None, typer.Option(help="The runs of this user.")] = None
+    agent: Annotated[str | None, typer.Option(help="The runs in which this agent takes part.")] = None
+    tool: Annotated[str | None, typer.Option(help="The runs that are calling this tool.")] = None
+    state: Annotated[str | None, typer.Option(help="queued, live, paused or suspended.")] = None
+    older_than: Annotated[float | None, typer.Option(help="Accepted more than so many seconds ago.")] = None
+    tokens_over: Annotated[int | None, typer.Option(help="That have used more than so many tokens.")] = None
+    metadata: Annotated[
+        list[str], typer.Option(metavar="NAME=VALUE", help="Whose message came with it; the value as JSON or text.")
+    ] = field(default_factory=list[str])
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Stop nothing: list what would stop and be cut.")] = False
     at: Annotated[
         list[str],
         typer.Option(help=POINTS),
@@ -169,10 +182,39 @@ class Stop(Common):
             body["withinSeconds"] = self.within
         return body if self.reason is None else {**body, "reason": self.reason}
 
+    def filters(self) -> dict[str, object]:
+        """Which of all runs are meant."""
+        given: dict[str, object | None] = {
+            "appName": self.app,
+            "userId": self.user,
+            "agent": self.agent,
+            "tool": self.tool,
+            "state": self.state,
+            "olderThanSeconds": self.older_than,
+            "tokensOver": self.tokens_over,
+            "metadata": _metadata(self.metadata) or None,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def _metadata(given: Sequence[str]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for each in given:
+        name, equals, text = each.partition("=")
+        if not name or not equals:
+            fail(f"--metadata {each!r}: write NAME=VALUE")
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            found[name] = text
+    return found
+
 
 def stop(options: Stop) -> None:
-    """Stop a run, the runs of a session, or all. Exits with 5 if it is asked and not over when the wait ends."""
+    """Stop a run, the runs of a session, those that fit, or all. Exits with 5 if one is not over when the wait ends."""
     answer = _stop(options)
+    if options.dry_run:
+        return _show_dry_run(options, answer)
     stopped = answer.read(StopAnswer)
     if options.json:
         print_json(answer.json)
@@ -186,16 +228,41 @@ def stop(options: Stop) -> None:
         raise typer.Exit(NOT_YET)
 
 
+def _show_dry_run(options: Stop, answer: Answer) -> None:
+    found = answer.read(DryRunAnswer)
+    if options.json:
+        return print_json(answer.json)
+    if not found.runs:
+        typer.echo("no run would stop")
+        return
+    show_table(("RUN", "STATE", "APP", "USER", "CALLS", "SECONDS", "TOKENS"), map(_would_stop_row, found.runs))
+
+
+def _would_stop_row(run: WouldStop) -> Sequence[object]:
+    calls = ", ".join(f"{call.name} {call.fate}" for call in run.calls)
+    seconds = "no bound" if run.seconds is None else f"{run.seconds:.1f}"
+    return run.run_id, run.state, run.app_name, run.user_id, calls, seconds, run.usage and run.usage.tokens
+
+
 def _stop(options: Stop) -> Answer:
-    if [options.run is not None, options.session is not None, options.all].count(True) != 1:
-        fail("which runs? write RUN, --session APP/USER/SESSION or --all, and one of them only")
+    filters = options.filters()
+    named = [options.run is not None, options.session is not None, options.all or bool(filters)]
+    if named.count(True) != 1:
+        fail("which runs? write RUN, --session APP/USER/SESSION, --all, or filters as --app, and one of them only")
+    if options.dry_run and options.session is not None:
+        fail("--dry-run is for RUN, --all and filters: write --app and --user in place of --session")
+    if options.dry_run and options.run is not None:
+        body = {**options.body(), "runId": options.run, "dryRun": True}
+        return options.client().post("runs", action="cancel", body=body)
     if options.within is not None and options.at == ["now"]:
         fail("--within is for a stop at a safe point: write --at any beside it, or leave it out")
     client, body = options.client(), options.body()
     if options.run is not None:
         return client.post("runs", options.run, action="cancel", body=body, wait=options.wait)
     if options.session is None:
-        return client.post("runs", action="cancel", body={**body, "all": True}, wait=options.wait)
+        return client.post(
+            "runs", action="cancel", body={**body, **filters, "all": True, "dryRun": options.dry_run}, wait=options.wait
+        )
     match options.session.split("/"):
         case [app, user, session] if app and user and session:
             path = ("apps", app, "users", user, "sessions", session)

@@ -85,6 +85,13 @@ class ServerClient:
             yield answer
             following = _following(answer.link)
 
+    def lines(self, *path: str, **query: str | None) -> list[Answer]:
+        """A page of JSON lines. Raises `Trouble`."""
+        asked = urlencode({name: value for name, value in query.items() if value})
+        with self._request("GET", f"{_join(path)}?{asked}", None, _PATIENCE) as response:
+            text = response.read()
+        return [self._answer(line) for line in text.splitlines()]
+
     def post(self, *path: str, action: str = "", body: Mapping[str, object], wait: float = 0.0) -> Answer:
         """`action`: the word after the colon. `wait`: for how long the server may take, besides. Raises `Trouble`."""
         return self._ask("POST", _join(path) + (f":{action}" if action else ""), body, wait)

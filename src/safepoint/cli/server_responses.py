@@ -36,6 +36,35 @@ class RunAnswer(ServerAnswer):
     frozen: str | None = None
 
 
+class UsageAnswer(ServerAnswer):
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+
+class CallFate(ServerAnswer):
+    name: str
+    fate: str
+
+
+class WouldStop(ServerAnswer):
+    run_id: str
+    state: str
+    app_name: str
+    user_id: str
+    calls: list[CallFate] = []
+    seconds: float | None = None
+    usage: UsageAnswer | None = None
+
+
+class DryRunAnswer(ServerAnswer):
+    status: Literal["dry_run"]
+    runs: list[WouldStop]
+
+
 class FreezeAnswer(ServerAnswer):
     id: str
     reason: str

@@ -33,6 +33,7 @@ from safepoint.server.openapi import describe
 from safepoint.server.readiness import Readiness
 from safepoint.server.routes import (
     apps,
+    audit,
     cancel,
     chats,
     live,
@@ -199,6 +200,7 @@ def _add_routes(app: FastAPI) -> None:
     app.router.routes.extend(runs.routes.routes)  # the busiest first, and not a router away
     for part in (
         apps,
+        audit,
         cancel,
         chats,
         freeze_routes,

@@ -389,6 +389,28 @@ class Previewed(_Answer):
     seconds: float | Absent = None
 
 
+class WouldStop(_Answer):
+    """A run that a bulk cancel would stop. `reason`: why its process could not be asked what would be cut."""
+
+    run_id: str
+    app_name: str
+    user_id: str
+    session_id: str
+    state: str
+    created_at: float
+    calls: list[PreviewedCall]
+    seconds: float | Absent = None
+    usage: Usage | Absent = None
+    reason: str | Absent = None
+
+
+class CancelDryRun(_Answer):
+    """Nothing was asked."""
+
+    status: Literal["dry_run"]
+    runs: list[WouldStop]
+
+
 class Chat(_Answer):
     """A session by its first words. `lastRun`: its newest run."""
 

@@ -5,7 +5,7 @@ Unknown fields are refused: a cancel whose `at` is misspelt would stop at once o
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, StrictBool, field_validator, model_validator
 
@@ -14,7 +14,8 @@ from safepoint.agent.freeze import Freeze
 from safepoint.agent.resume import OnUnknown
 from safepoint.protocols.adk.requests import Content, Seconds, State, Strict, without_internals
 from safepoint.serving.cancel_requests import StopRequest
-from safepoint.serving.ids import SessionKey
+from safepoint.serving.run_filter import RunFilter
+from safepoint.storage.run_records import RunState
 
 Patience = Annotated[float, Field(ge=0, le=60, allow_inf_nan=False, strict=True)]
 
@@ -67,21 +68,42 @@ class CancelRequest(PreviewRequest):
         return StopRequest(self.safe_point, self.within_seconds, self.recursive, self.node, self.wait_seconds)
 
 
+_Name = Annotated[str, Field(min_length=1, max_length=500)]
+
+
 class CancelMany(CancelRequest):
-    """Which runs: by app, user, session and run; or all of them, which has to be written out."""
+    """Which runs: by what they are and what they do; or all of them, which has to be written out.
+
+    `tool`: its call is under way. `olderThanSeconds`: since the message was accepted. `tokensOver`: what it has used.
+    `metadata`: values of the `customMetadata` of its message. `dryRun`: nothing is asked; the answer lists what would
+    stop, what that would cut, how long it may take, and what the runs have used.
+    """
 
     app_name: str | None = None
     user_id: str | None = None
     session_id: str | None = None
+    agent: _Name | None = None
+    tool: _Name | None = None
+    state: Literal["queued", "live", "paused", "suspended"] | None = None
+    older_than_seconds: Seconds | None = None
+    tokens_over: Annotated[int, Field(ge=0, le=2**53, strict=True)] | None = None
+    metadata: State | None = None
     all: StrictBool = False
+    dry_run: StrictBool = False
 
-    def fits(self, key: SessionKey, run_id: str) -> bool:
-        wanted = (self.app_name, self.user_id, self.session_id, self.run_id)
-        has = (key.app, key.user, key.session, run_id)
-        return all(want in (None, each) for want, each in zip(wanted, has, strict=True))
-
-
-_Name = Annotated[str, Field(min_length=1, max_length=500)]
+    def filter(self) -> RunFilter:
+        return RunFilter(
+            app=self.app_name,
+            user=self.user_id,
+            session=self.session_id,
+            run=self.run_id,
+            state=None if self.state is None else RunState(self.state),
+            agent=self.agent,
+            tool=self.tool,
+            older_than=self.older_than_seconds,
+            tokens_over=self.tokens_over,
+            metadata=self.metadata,
+        )
 
 
 class FreezeRequest(Strict):

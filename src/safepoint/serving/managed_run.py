@@ -48,7 +48,8 @@ from safepoint.serving.submission import OnDisconnect
 from safepoint.sessions.dispatch import Delivery, IfBusy, SessionDispatcher
 from safepoint.sessions.pending_ends import REFUSED as NEVER_STORED
 from safepoint.sessions.session import Session
-from safepoint.storage.operations import AcceptRun, AddNote, MoveRun, ReadShared, Share, Statement
+from safepoint.storage.audit import AuditEntry
+from safepoint.storage.operations import AcceptRun, AddAudit, AddNote, MoveRun, ReadShared, Share, Statement
 from safepoint.storage.run_records import FREE, AlreadyAccepted, RecordMoved, RunRecord, RunRegistry, RunState
 from safepoint.storage.shared_state import Note
 
@@ -215,9 +216,8 @@ class ManagedRun:
 
     def frozen_before(self) -> Freeze | None:
         """What keeps it from beginning."""
-        if self.gate is None:
-            return None
-        return self.gate.of_stopped() if self.was_frozen else self.gate.of_run()
+        gate = self.gate
+        return None if gate is None else gate.of_stopped() if self.was_frozen else gate.of_run()
 
     @property
     def held_by(self) -> Freeze | None:
@@ -553,6 +553,8 @@ class StateSync:
         state_now = state_after(ended.stop_reason, ended.reason)
         left = {**_left_behind(ended), **_owner_of(state_now)}
         statements: list[Statement[Any]] = [MoveRun(managed.id, state_now, managed.epoch, left)]  # Any: of every result
+        if ended.reason is not None:
+            statements.append(AddAudit(_stopped(managed, ended)))
         deltas = managed.publisher.state.deltas.items()
         notes = (Note(ended.at, {"event": event, "stateDelta": delta}) for event, delta in deltas)
         statements += [AddNote(managed.key.stored_as, note) for note in notes]
@@ -574,6 +576,16 @@ def state_after(stop_reason: StopReason, reason: Reason | None) -> RunState:
 def _owner_of(state: RunState) -> Mapping[str, str]:
     """A suspended run is free from the transaction on that stores its end: no process has to be gone first."""
     return {"owner": FREE} if state is RunState.SUSPENDED else {}
+
+
+def _stopped(managed: ManagedRun, ended: Ended) -> AuditEntry:
+    """That a run was stopped, whoever asked: written with its end."""
+    assert ended.reason is not None
+    key, source = managed.key, str(ended.reason.source)
+    asked = {"reason": reason_json(ended.reason)}
+    outcome = {"outcome": str(ended.stop_reason), "usage": usage_json(ended.usage)}
+    by = ended.reason.by or source
+    return AuditEntry(ended.at, by, "stopped", source, managed.id, key.app, key.user, key.session, asked, outcome)
 
 
 def _left_behind(ended: Ended) -> Mapping[str, Any]:  # Any: fields of a record

@@ -170,6 +170,8 @@ def live_tree(managed: ManagedRun, *, stacks: bool = False) -> Json:
     found: Json = {"now": time.time(), "holding": []}
     if not run.ended:
         tree.add_waiting(run.preview_cancel(SafePoint.NOW))
+        if run.record is not None:
+            found["usage"] = usage_json(run.record.spent)
         request = run.node.request()
         found["asked"] = sorted(request.at.places) if request is not None else []
         found["holding"] = [holding_json(each) for each in run.why_not_stopped()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 
 from fastapi import APIRouter, HTTPException
 from fastapi.responses import JSONResponse
@@ -11,19 +10,22 @@ from fastapi.responses import JSONResponse
 from safepoint.protocols.adk.events import Json
 from safepoint.protocols.http import Manager, Who
 from safepoint.server import described
+from safepoint.server.audit import AuditedRoute
 from safepoint.server.openapi import answers, by_name
 from safepoint.server.requests import CancelMany, CancelRequest
 from safepoint.server.routes.sessions import BASE
 from safepoint.server.serializers import cancelled_json, record_json, without_nulls
+from safepoint.serving.cancel_requests import StopRequest
 from safepoint.serving.cancel_service import Cancelled, cancel_all
 from safepoint.serving.ids import SessionKey, check_ids
 from safepoint.serving.managed_run import ManagedRun
 from safepoint.serving.principal import Principal
 from safepoint.serving.remote_cancel import cancel_records
+from safepoint.serving.run_filter import OpenRun, RunFilter, open_runs, would_stop
 from safepoint.serving.run_lookup import RunLookup
 from safepoint.serving.run_manager import RunManager
 
-routes = APIRouter(generate_unique_id_function=by_name)
+routes = APIRouter(generate_unique_id_function=by_name, route_class=AuditedRoute)
 
 
 @routes.post(BASE + "/{session}:cancel", response_model=None, responses=answers(described.Cancelled))
@@ -66,38 +68,33 @@ async def cancel_run(manager: Manager, who: Who, run: str, body: CancelRequest |
     return JSONResponse(without_nulls({"status": "ended", **record_json(record)}))
 
 
-@routes.post("/runs:cancel", response_model=None, responses=answers(described.CancelledMany))
+@routes.post("/runs:cancel", response_model=None, responses=answers(described.CancelledMany | described.CancelDryRun))
 async def cancel_many(manager: Manager, who: Who, body: CancelMany) -> Json:
     check_ids(app=body.app_name, user=body.user_id, session=body.session_id, run=body.run_id)
-    if not (body.all or body.app_name or body.user_id or body.session_id or body.run_id):
-        raise HTTPException(400, "which runs? write appName, userId, sessionId or runId, or all: true")
+    wanted, request = body.filter(), body.request()
+    if not body.all and wanted == RunFilter():
+        raise HTTPException(400, "which runs? write appName, userId, sessionId, runId or another filter, or all: true")
     if body.node is not None and body.run_id is None:
         raise HTTPException(400, "node is a part of one run: write its runId too")
-    request = body.request()
-    mine = [run for run in manager.live() if who.owns(run.key.user) and body.fits(run.key, run.id)]
-    here, there = await asyncio.gather(
-        asyncio.gather(
-            *(cancel_all(manager, [run], request, who.reason(body.reason, user=run.key.user)) for run in mine)
-        ),
-        _cancel_others(manager, who, body, {run.id for run in mine}),
-    )
-    answers = [cancelled for each in (*here, *there) for cancelled in each]
-    over = all(each.outcome is not None for each in answers)
-    runs = [without_nulls(cancelled_json(each, stacks=who.admin)) for each in answers]
+    found = await open_runs(manager, who, wanted)
+    if body.dry_run:
+        would = await asyncio.gather(*(would_stop(manager, each, request) for each in found))
+        return {"status": "dry_run", "runs": [without_nulls(each) for each in would]}
+    asked = await asyncio.gather(*(_cancel(manager, each, request, who, body.reason) for each in found))
+    cancelled = [one for each in asked for one in each]
+    over = all(each.outcome is not None for each in cancelled)
+    runs = [without_nulls(cancelled_json(each, stacks=who.admin)) for each in cancelled]
     return {"status": "cancelled" if over else "cancelling", "runs": runs}
 
 
-async def _cancel_others(
-    manager: RunManager, who: Principal, body: CancelMany, here: set[str]
-) -> list[list[Cancelled]]:
-    """Those that wait for a person, or that other processes have. Cancellation: the requests stand."""
-    request = body.request()
-    asked: list[Awaitable[list[Cancelled]]] = []
-    for record in await manager.storage.runs.still_open():
-        key = SessionKey.parse(record.session)
-        if key is not None and record.run_id not in here and who.owns(key.user) and body.fits(key, record.run_id):
-            asked.append(cancel_records(manager, [record], request, who.reason(body.reason, user=key.user)))
-    return await asyncio.gather(*asked)
+async def _cancel(
+    manager: RunManager, found: OpenRun, request: StopRequest, who: Principal, reason: str | None
+) -> list[Cancelled]:
+    """Cancellation: the request stands."""
+    why = who.reason(reason, user=found.key.user)
+    if found.here is not None:
+        return await cancel_all(manager, [found.here], request, why)
+    return await cancel_records(manager, [found.record] if found.record is not None else [], request, why)
 
 
 def _answer(who: Principal, key: SessionKey, cancelled: list[Cancelled]) -> JSONResponse:

@@ -9,14 +9,15 @@ from fastapi import APIRouter, HTTPException
 from safepoint.protocols.adk.events import Json
 from safepoint.protocols.http import Manager, Who
 from safepoint.server import described
-from safepoint.server.openapi import answers, by_name
+from safepoint.server.audit import AuditedRoute
+from safepoint.server.openapi import answers, by_name, errors
 from safepoint.server.requests import FreezeRequest, ThawRequest
 from safepoint.server.serializers import freeze_json, without_nulls
 from safepoint.serving.freezes import Concerned, concerned, read_freezes
 from safepoint.serving.ids import SessionKey
 from safepoint.serving.run_manager import RunManager
 
-routes = APIRouter(generate_unique_id_function=by_name)
+routes = APIRouter(generate_unique_id_function=by_name, route_class=AuditedRoute)
 
 
 @routes.get("/freezes", response_model=None, responses=answers(list[described.Freeze], "Oldest first."))
@@ -44,7 +45,7 @@ async def freeze(manager: Manager, who: Who, body: FreezeRequest) -> Json:
     return {"frozen": freeze_json(wanted), "runs": shown}
 
 
-@routes.post("/freezes:thaw", response_model=None, responses=answers(described.Thawed))
+@routes.post("/freezes:thaw", response_model=None, responses=answers(described.Thawed) | errors(404))
 async def thaw(manager: Manager, who: Who, body: ThawRequest | None = None) -> Json:
     """One freeze by its id, or all of them."""
     who.must_be_admin()

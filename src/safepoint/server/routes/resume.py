@@ -11,6 +11,7 @@ from safepoint.protocols.adk.events import Json
 from safepoint.protocols.adk.requests import refused
 from safepoint.protocols.http import Manager, Who
 from safepoint.server import described
+from safepoint.server.audit import AuditedRoute
 from safepoint.server.openapi import answers, by_name, errors
 from safepoint.server.requests import ResumeRequest, RewindRequest
 from safepoint.server.serializers import record_json, rewound_json, run_json, without_nulls
@@ -26,7 +27,7 @@ from safepoint.serving.submission import Answer, NothingToAnswer, Submission
 from safepoint.sessions.dispatch import SessionDispatcher
 from safepoint.storage.session_data import StoredRun
 
-routes = APIRouter(generate_unique_id_function=by_name)
+routes = APIRouter(generate_unique_id_function=by_name, route_class=AuditedRoute)
 
 
 @routes.post("/runs/{run}:resume", response_model=None, responses=answers(described.Run) | errors(409))

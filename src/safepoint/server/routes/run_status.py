@@ -13,6 +13,7 @@ from safepoint.protocols.adk.events import Json
 from safepoint.protocols.event_stream import EventStream
 from safepoint.protocols.http import Manager, Who
 from safepoint.server import described
+from safepoint.server.audit import AuditedRoute
 from safepoint.server.openapi import answers, by_name, errors, streams
 from safepoint.server.pagination import RunPage
 from safepoint.server.requests import PreviewRequest, SteerRequest
@@ -42,7 +43,7 @@ _STEERED = {
     "waiting": "it joins before the next model call, if one comes",
 }
 
-routes = APIRouter(generate_unique_id_function=by_name)
+routes = APIRouter(generate_unique_id_function=by_name, route_class=AuditedRoute)
 
 
 @routes.get("/runs", response_model=None, responses=answers(list[described.Run], "A page of them, newest first."))

@@ -15,6 +15,7 @@ from safepoint.protocols.adk.importer import imported_messages
 from safepoint.protocols.adk.requests import NewSession, State, StatePatch
 from safepoint.protocols.http import Manager, Who
 from safepoint.server import described
+from safepoint.server.audit import AuditedRoute
 from safepoint.server.openapi import answers, answers_null, by_name, errors
 from safepoint.serving.cancel_requests import StopRequest
 from safepoint.serving.ids import SessionKey
@@ -27,7 +28,7 @@ BASE = "/apps/{app}/users/{user}/sessions"
 
 _SESSION = answers(described.Session)
 
-routes = APIRouter(generate_unique_id_function=by_name)
+routes = APIRouter(generate_unique_id_function=by_name, route_class=AuditedRoute)
 
 
 async def _create(manager: RunManager, key: SessionKey, state: State | None, history: Sequence[Message] = ()) -> Json:
