@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -19,10 +20,11 @@ from safepoint.agent.result import NO_VALUE, RunResult, StopReason
 from safepoint.agent.run_context import RunContext
 from safepoint.agent.steering import joined
 from safepoint.agent.steps import Close
-from safepoint.agent.usage import NO_USAGE
+from safepoint.agent.usage import NO_USAGE, Usage
 from safepoint.errors import StoreError
 from safepoint.history.check import check_history
 from safepoint.history.closing import WAITS, Draft, close_history, notice_text, quoted, remark
+from safepoint.history.estimate import estimate_messages
 from safepoint.history.parts import Message, Notice, Text
 from safepoint.history.rendering import render_error
 from safepoint.history.states import LedgerState
@@ -75,7 +77,23 @@ def close(record: RunContext, step: Close, remains: OpenCalls, value_of: Callabl
         taken_back=record.taken_back,
     )
     cancelled = cancellation is not None
-    return Closed(result, Ending(cancelled, now, remains.touched, remains.queued, orphans, record.usage))
+    ending = Ending(
+        cancelled,
+        now,
+        remains.touched,
+        remains.queued,
+        orphans,
+        record.usage,
+        unheard=record.steering.unheard(),
+        cut_usage=record.cut_usage,
+        next_usage=partial(_next_usage, result.checkpoint) if result.checkpoint is not None else None,
+    )
+    return Closed(result, ending)
+
+
+def _next_usage(checkpoint: Checkpoint) -> Usage:
+    """Instructions and tools come on top: the agent that will continue it adds them."""
+    return Usage(estimate_messages((*checkpoint.open_messages, *checkpoint.pending)), 0, 1, True)
 
 
 def close_anyway(record: RunContext, error: BaseException) -> Closed:
