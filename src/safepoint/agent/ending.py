@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -28,6 +28,9 @@ from safepoint.history.estimate import estimate_messages
 from safepoint.history.parts import Message, Notice, Text
 from safepoint.history.rendering import render_error
 from safepoint.history.states import LedgerState
+
+if TYPE_CHECKING:
+    from safepoint.agent.base import BaseAgent
 
 T = TypeVar("T")
 
@@ -76,7 +79,7 @@ def close(record: RunContext, step: Close, remains: OpenCalls, value_of: Callabl
         agent=record.agent.name,
         taken_back=record.taken_back,
     )
-    cancelled = cancellation is not None
+    cancelled, made = cancellation is not None, result.checkpoint
     ending = Ending(
         cancelled,
         now,
@@ -86,14 +89,18 @@ def close(record: RunContext, step: Close, remains: OpenCalls, value_of: Callabl
         record.usage,
         unheard=record.steering.unheard(),
         cut_usage=record.cut_usage,
-        next_usage=partial(_next_usage, result.checkpoint) if result.checkpoint is not None else None,
+        next_usage=None if made is None else partial(_next_usage, made, record.agent),
     )
     return Closed(result, ending)
 
 
-def _next_usage(checkpoint: Checkpoint) -> Usage:
-    """Instructions and tools come on top: the agent that will continue it adds them."""
-    return Usage(estimate_messages((*checkpoint.open_messages, *checkpoint.pending)), 0, 1, True)
+def _next_usage(checkpoint: Checkpoint, agent: BaseAgent[Any, Any]) -> Usage:  # Any: every agent
+    """Instructions that a function makes come on top: it is not called for an estimate."""
+    given = getattr(agent, "instructions", None)
+    tools = [tool.spec for tool in agent.tools.values()]
+    messages = (*checkpoint.open_messages, *checkpoint.pending)
+    tokens = estimate_messages(messages, given if isinstance(given, str) else None, tools)
+    return Usage(tokens, 0, 1, True)
 
 
 def close_anyway(record: RunContext, error: BaseException) -> Closed:
