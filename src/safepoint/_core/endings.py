@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from safepoint._core.asks import Ask, Request
@@ -86,3 +87,8 @@ class Ending(NamedTuple):
     orphans: tuple[Orphan, ...] = ()
     usage: object = None
     save_error: BaseException | None = None
+    # The messages that no model call has seen; what the model call that was cut has used; and an estimate, made when
+    # it is read, of what the next model call of a resumed run would use.
+    unheard: tuple[str, ...] = ()
+    cut_usage: object = None
+    next_usage: Callable[[], object] | None = None

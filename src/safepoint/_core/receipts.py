@@ -110,6 +110,27 @@ class Receipt:
     def usage(self) -> object:
         return self._ending().usage
 
+    @property
+    def unheard(self) -> tuple[str, ...]:
+        """The messages given to the run with `steer` that no model call has seen."""
+        return self._ending().unheard
+
+    @property
+    def late(self) -> tuple[Orphan, ...]:
+        """Those of the orphans that have returned a value since."""
+        return tuple([orphan for orphan in self.orphans if orphan.returned])
+
+    @property
+    def cut_usage(self) -> object:
+        """What the model call that was cut has used, its share of `usage`; None if none was cut."""
+        return self._ending().cut_usage
+
+    @property
+    def next_usage(self) -> object:
+        """An estimate of what the next model call would use at least if the run went on; None if it has ended."""
+        estimate = self._ending().next_usage
+        return estimate() if estimate is not None else None
+
     def withdraw(self) -> bool:
         """Withdraw this ask. False if a node has acted on it or it was not accepted; then it stands."""
         if self.accepted:

@@ -261,6 +261,7 @@ class Driver(BaseDriver[OwnStep]):
         if error is not None:
             return self._after_error(step, incoming, error)
         if incoming.finish is None:
+            record.cut_usage = usage
             return Close(StopReason.CANCELLED, incoming=incoming)
         return self._after_reply(message, incoming)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -19,13 +20,17 @@ from safepoint.agent.result import NO_VALUE, RunResult, StopReason
 from safepoint.agent.run_context import RunContext
 from safepoint.agent.steering import joined
 from safepoint.agent.steps import Close
-from safepoint.agent.usage import NO_USAGE
+from safepoint.agent.usage import NO_USAGE, Usage
 from safepoint.errors import StoreError
 from safepoint.history.check import check_history
 from safepoint.history.closing import WAITS, Draft, close_history, notice_text, quoted, remark
+from safepoint.history.estimate import estimate_messages
 from safepoint.history.parts import Message, Notice, Text
 from safepoint.history.rendering import render_error
 from safepoint.history.states import LedgerState
+
+if TYPE_CHECKING:
+    from safepoint.agent.base import BaseAgent
 
 T = TypeVar("T")
 
@@ -74,8 +79,28 @@ def close(record: RunContext, step: Close, remains: OpenCalls, value_of: Callabl
         agent=record.agent.name,
         taken_back=record.taken_back,
     )
-    cancelled = cancellation is not None
-    return Closed(result, Ending(cancelled, now, remains.touched, remains.queued, orphans, record.usage))
+    cancelled, made = cancellation is not None, result.checkpoint
+    ending = Ending(
+        cancelled,
+        now,
+        remains.touched,
+        remains.queued,
+        orphans,
+        record.usage,
+        unheard=record.steering.unheard(),
+        cut_usage=record.cut_usage,
+        next_usage=None if made is None else partial(_next_usage, made, record.agent),
+    )
+    return Closed(result, ending)
+
+
+def _next_usage(checkpoint: Checkpoint, agent: BaseAgent[Any, Any]) -> Usage:  # Any: every agent
+    """Instructions that a function makes come on top: it is not called for an estimate."""
+    given = getattr(agent, "instructions", None)
+    tools = [tool.spec for tool in agent.tools.values()]
+    messages = (*checkpoint.open_messages, *checkpoint.pending)
+    tokens = estimate_messages(messages, given if isinstance(given, str) else None, tools)
+    return Usage(tokens, 0, 1, True)
 
 
 def close_anyway(record: RunContext, error: BaseException) -> Closed:

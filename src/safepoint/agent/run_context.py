@@ -49,6 +49,8 @@ class RunContext:
 
     # The places because of which queued calls do not start now: a hold stands there.
     held_back: tuple[str, ...] = ()
+    # What the model call that a stop has cut has used.
+    cut_usage: Usage | None = None
     # Of a run that goes back to an earlier step: the calls made since that are still to be undone, and all of them.
     since: tuple[LedgerEntry, ...] = ()
     taken_back: tuple[LedgerEntry, ...] = ()

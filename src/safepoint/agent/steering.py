@@ -124,6 +124,7 @@ class Steering:
         # The messages for all children that this child has taken; and each message taken here or by children, once.
         self._heard: set[SteerReceipt] = set()
         self._joined: dict[SteerReceipt, None] = {}
+        self._too_late: tuple[SteerReceipt, ...] = ()
         # Calls gave way to a message that could not wait.
         self.has_room = False
 
@@ -191,14 +192,20 @@ class Steering:
         """The messages that have joined, here or through a child: those are messages to this run too."""
         return [receipt.message for receipt in self._joined]
 
+    def unheard(self) -> tuple[str, ...]:
+        """The words of the messages that came too late."""
+        return tuple([receipt.message.text for receipt in self._too_late])
+
     def close(self) -> None:
         """No model call follows: waiting and later messages are too late."""
         self._closed = True
         while self._waiting:
             try:
-                self._waiting.pop(0).settle(SteerOutcome.TOO_LATE)
+                receipt = self._waiting.pop(0)
             except IndexError:  # another thread is emptying the list too
                 break
+            if receipt.settle(SteerOutcome.TOO_LATE) is SteerOutcome.TOO_LATE:
+                self._too_late = (*self._too_late, receipt)
 
     def _take_ready(self, child: Steering | None = None) -> list[SteerReceipt]:
         """Take those that may join, for a child of this one if it is named."""

@@ -227,7 +227,11 @@ class CancelledRun(_Answer):
     stopped_at: float | Absent = None
     touched: list[Touched] | Absent = None
     orphans: list[LeftBehind] | Absent = None
+    queued: list[str] | Absent = None
+    unheard: list[str] | Absent = None
     usage: Usage | Absent = None
+    cut_usage: Usage | Absent = None
+    next_usage: Usage | Absent = None
 
 
 class CancelledMany(_Answer):

@@ -21,6 +21,11 @@ def receipt_json(receipt: Receipt, *, is_over: bool) -> Json:
         found["stoppedAt"] = receipt.stopped_at
         found["touched"] = [{"path": each.path, "name": each.name, "state": each.state} for each in receipt.touched]
         found["orphans"] = [orphan_json(each) for each in receipt.orphans]
+        lists = {"queued": receipt.queued, "unheard": receipt.unheard}
+        found |= {name: list(texts) for name, texts in lists.items() if texts}
+        for name, usage in (("cutUsage", receipt.cut_usage), ("nextUsage", receipt.next_usage)):
+            if isinstance(usage, Usage):
+                found[name] = usage_json(usage)
         if isinstance(receipt.usage, Usage):
             found["usage"] = usage_json(receipt.usage)
     return found
