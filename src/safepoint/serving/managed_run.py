@@ -584,8 +584,18 @@ def _stopped(managed: ManagedRun, ended: Ended) -> AuditEntry:
     key, source = managed.key, str(ended.reason.source)
     asked = {"reason": reason_json(ended.reason)}
     outcome = {"outcome": str(ended.stop_reason), "usage": usage_json(ended.usage)}
-    by = ended.reason.by or source
-    return AuditEntry(ended.at, by, "stopped", source, managed.id, key.app, key.user, key.session, asked, outcome)
+    return AuditEntry(
+        ended.at,
+        ended.reason.by or source,
+        "stopped",
+        source,
+        managed.id,
+        key.app,
+        key.user,
+        key.session,
+        asked,
+        outcome,
+    )
 
 
 def _left_behind(ended: Ended) -> Mapping[str, Any]:  # Any: fields of a record
