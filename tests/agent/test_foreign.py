@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from safepoint import Budget, Message, ModelSettings, SafePoint, Text
+from safepoint import Budget, Freeze, Message, ModelSettings, SafePoint, Switch, Text
 from safepoint.adapters import Promises, adapt, adapter_for
 from safepoint.agent.foreign import ForeignAgent, ForeignOptions
 from safepoint.agent.foreign_loop import Answered, ForeignLoop, Outcome
@@ -271,3 +271,49 @@ def test_it_can_be_cancelled_at_every_await() -> None:
     report = check_cancellable(scenario)
     report.raise_for_failures()
     assert report.injections > 20
+
+
+@virtual
+@pytest.mark.parametrize("freeze", [Freeze("x"), Freeze("x", tool="quick"), Freeze("x", model="toy-1")])
+async def test_what_is_frozen_does_not_begin_and_goes_on_after_the_thaw(freeze: Freeze) -> None:
+    toy = Toy(calls("quick", "quick"), "done", tools={"quick": quick})
+    switch = Switch(toy)
+    switch.add(freeze)
+    async with toy.start("go") as run:
+        await pass_time(60)
+        assert run.held_by is freeze
+        assert has_begun(run) == []
+        assert len(toy.sent) == (1 if freeze.tool else 0)
+        switch.thaw()
+    assert (run.result.text, has(run.result, "finished")) == ("done", ["quick", "quick"])
+    assert run.held_by is None
+
+
+@virtual
+@pytest.mark.parametrize("freeze", [Freeze("x"), Freeze("x", tool="quick"), Freeze("x", model="toy-1")])
+@pytest.mark.parametrize("at", [SafePoint.NOW, SafePoint.AFTER_TOOLS, SafePoint.FORCE])
+async def test_a_loop_that_waits_for_a_thaw_stops_for_every_ask(freeze: Freeze, at: SafePoint) -> None:
+    toy = Toy(calls("quick"), "done", tools={"quick": quick})
+    switch = Switch(toy)
+    switch.add(freeze)
+    async with toy.start("go") as run:
+        await pass_time(60)
+        run.cancel(at)
+    assert run.result.stop_reason is StopReason.CANCELLED
+    assert has(run.result, "finished") == []
+
+
+@virtual
+async def test_a_call_of_the_framework_that_is_frozen_waits_while_the_others_are_made() -> None:
+    toy = Toy(calls("quick", "long"), "done", tools={"quick": quick, "long": long})
+    switch = Switch(toy)
+    switch.add(Freeze("x", tool="quick"))
+    async with toy.start("go") as run:
+        await pass_time(90)
+        assert [entry.name for entry in run.ledger if entry.state == "finished"] == ["long"]
+        switch.thaw()
+    assert has(run.result, "finished") == ["quick", "long"]
+
+
+def has_begun(run: Any) -> list[str]:
+    return [entry.name for entry in run.ledger if entry.state != "not_started"]

@@ -20,14 +20,16 @@ from msgspec.structs import replace
 
 from safepoint._core.ladder import StopPolicy, WorkKind
 from safepoint._core.orphans import Orphan
-from safepoint._core.points import Level
+from safepoint._core.points import BETWEEN, Level
 from safepoint._core.threads import in_thread
+from safepoint._core.wake import call_soon
 from safepoint._core.work import Abandoned, Cut, Failed, NeverRan, Returned, Work, WorkResult
 from safepoint._values import Value
 from safepoint.agent.base_driver import BaseDriver, Frame
 from safepoint.agent.events import Event, ModelCallEnded, ModelCallStarted, ReasoningStreamed, TextStreamed
 from safepoint.agent.foreign_loop import Answered, ForeignLoop, Outcome
 from safepoint.agent.foreign_tool import CallResult
+from safepoint.agent.freeze import Freeze, Gate
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.model import Finish, ReasoningDelta, TextDelta
 from safepoint.agent.open_calls import OpenCalls
@@ -119,6 +121,8 @@ class ForeignDriver(BaseDriver[Perform]):
         # The ids of the open calls here, by the framework's ids.
         self._ids: dict[str, str] = {}
         self._outcome = Outcome()
+        # Something changed for what waits for a thaw.
+        self._may_pass = asyncio.Event()
         # Plain functions of the framework's own loop.
         self._threads: list[Work[Any]] = []  # Any: of every function
         if resume is not None:
@@ -278,6 +282,28 @@ class ForeignDriver(BaseDriver[Perform]):
         """The loop stands at these places: wait there for as long as the run is held. Cancellation: ends the wait."""
         if not self._node.is_quiet:
             await self.runner.stand(*places, in_work=True)
+
+    async def pass_gate(self, find: Callable[[Gate], Freeze | None]) -> bool:
+        """Wait until no freeze is in the way of what the loop begins next; False if the run is to stop.
+
+        Cancellation: ends the wait.
+        """
+        record, gate = self._record, self._record.gate
+        if gate is None or not gate.switch.freezes:
+            return True
+        loop, changed = asyncio.get_running_loop(), self._may_pass
+        try:
+            with gate.switch.telling(lambda: call_soon(loop, changed.set)):
+                while (freeze := find(gate)) is not None:
+                    changed.clear()
+                    record.obey(freeze)
+                    quiet = self.batch is None or self.batch.is_quiet
+                    if quiet and self._node.check_safe_point(BETWEEN) is not None:
+                        break
+                    await changed.wait()
+        finally:
+            record.held = None
+        return self._node.stop is None
 
     # -- decisions, in the tasks of the framework ----------------------------------------------------------------------
 
@@ -503,6 +529,7 @@ class ForeignDriver(BaseDriver[Perform]):
     def _advance(self) -> None:
         """The run woke while the work goes on: harvest its calls, and end the work if it is halted."""
         batch = self.batch
+        self._may_pass.set()
         for call in batch.harvest() if batch is not None else ():
             for future in self._waiters.pop(call.call.id, ()):
                 if not future.done():

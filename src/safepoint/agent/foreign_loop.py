@@ -113,7 +113,7 @@ class ForeignLoop:
         await driver.end_calls("the framework went on without the call")
         driver.end_batch(answered or {})
         await driver.stand("after_tool", "after_tools")
-        if driver.stops_before_model():
+        if not await driver.pass_gate(lambda gate: gate.of_model(model)) or driver.stops_before_model():
             await self._park()
         heard = driver.hear()
         await self._save()
@@ -183,7 +183,7 @@ class ForeignLoop:
             return self._driver.result_of(call)
         if not call.mild:
             await self._driver.stand("before_effect")
-        if not self._driver.start_call(call):
+        if not await self._driver.pass_gate(lambda gate: gate.of_tool(name)) or not self._driver.start_call(call):
             await self._park()
         try:
             while not call.over:

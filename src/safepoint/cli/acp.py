@@ -92,6 +92,7 @@ async def _serve(options: AcpOptions, target: Target, storage: Storage, frames: 
     from safepoint.protocols.acp.stdio import open_streams
     from safepoint.serving.apps import Catalog
     from safepoint.serving.config import OnCrash, ServingConfig
+    from safepoint.serving.freezes import FreezeWatcher
     from safepoint.serving.ids import is_id
     from safepoint.serving.lease_sweeper import LeaseSweeper
     from safepoint.serving.principal import Principal
@@ -102,6 +103,8 @@ async def _serve(options: AcpOptions, target: Target, storage: Storage, frames: 
     config = ServingConfig(on_crash=OnCrash.SEAL, resume_on_start=False)
     manager = RunManager(Catalog.of({name: target.agent}), storage, config)
     sweeper = LeaseSweeper(manager)
+    freezes = FreezeWatcher(manager, sweeper.look_again)
+    await freezes.start()
     await sweeper.start()
     rpc = RpcConnection(*await open_streams(frames))
     agent = AcpAgent(manager, name, Principal("editor", user="editor"), rpc, if_busy=options.if_busy.value)
@@ -110,6 +113,7 @@ async def _serve(options: AcpOptions, target: Target, storage: Storage, frames: 
         asyncio.get_running_loop().add_signal_handler(sign, leaving.set)
     await serve(agent, rpc, leaving)
     await sweeper.stop()
+    await freezes.stop()
     if await manager.shut_down():
         with suppress(TimeoutError):  # a storage that hangs does not hold the exit
             async with asyncio.timeout(_CLOSING):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from safepoint.cli import admin, auditing, freezing
+from safepoint.cli import admin, auditing, freezing, top
 from safepoint.cli.acp import AcpOptions, run_acp
 from safepoint.cli.chat.command import ChatOptions, run_chat
 from safepoint.cli.db import commands as db_commands
@@ -97,3 +97,4 @@ app.add_typer(db_commands, name="db")
 admin.add_to(app)
 freezing.add_to(app)
 auditing.add_to(app)
+top.add_to(app)

@@ -148,6 +148,22 @@ class WhyAnswer(ServerAnswer):
     reason: str | None = None
 
 
+class TreePart(ServerAnswer):
+    """An agent or a call. `model`: when its model calls began and ended."""
+
+    name: str
+    kind: str
+    state: str
+    model: list[list[float | None]] = []
+
+
+class TreeAnswer(ServerAnswer):
+    nodes: list[TreePart] = []
+    asked: list[str] | None = None
+    holding: list[Held] = []
+    usage: UsageAnswer | None = None
+
+
 class ResumeAnswer(ServerAnswer):
     run_id: str
 

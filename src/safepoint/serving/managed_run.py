@@ -554,7 +554,7 @@ class StateSync:
         left = {**_left_behind(ended), **_owner_of(state_now)}
         statements: list[Statement[Any]] = [MoveRun(managed.id, state_now, managed.epoch, left)]  # Any: of every result
         if ended.reason is not None:
-            statements.append(AddAudit(_stopped(managed, ended)))
+            statements.append(AddAudit(_stopped(managed, ended, ended.reason)))
         deltas = managed.publisher.state.deltas.items()
         notes = (Note(ended.at, {"event": event, "stateDelta": delta}) for event, delta in deltas)
         statements += [AddNote(managed.key.stored_as, note) for note in notes]
@@ -578,14 +578,13 @@ def _owner_of(state: RunState) -> Mapping[str, str]:
     return {"owner": FREE} if state is RunState.SUSPENDED else {}
 
 
-def _stopped(managed: ManagedRun, ended: Ended) -> AuditEntry:
+def _stopped(managed: ManagedRun, ended: Ended, reason: Reason) -> AuditEntry:
     """That a run was stopped, whoever asked: written with its end."""
-    assert ended.reason is not None
-    key, source = managed.key, str(ended.reason.source)
-    asked = {"reason": reason_json(ended.reason)}
+    key, origin = managed.key, str(reason.source)
+    asked = {"reason": reason_json(reason)}
     outcome = {"outcome": str(ended.stop_reason), "usage": usage_json(ended.usage)}
-    by = ended.reason.by or source
-    return AuditEntry(ended.at, by, "stopped", source, managed.id, key.app, key.user, key.session, asked, outcome)
+    whose = (managed.id, key.app, key.user, key.session)
+    return AuditEntry(ended.at, reason.by or origin, "stopped", origin, *whose, asked, outcome)
 
 
 def _left_behind(ended: Ended) -> Mapping[str, Any]:  # Any: fields of a record

@@ -20,6 +20,7 @@ from mcp.server.stdio import stdio_server
 
 from safepoint.protocols.mcp.requests import Requests
 from safepoint.protocols.mcp.server import build
+from safepoint.serving.freezes import FreezeWatcher
 from safepoint.serving.lease_sweeper import LeaseSweeper
 from safepoint.serving.run_manager import RunManager
 
@@ -36,6 +37,8 @@ async def serve_stdio(manager: RunManager) -> None:
     requests = Requests()
     server = build(manager, requests)
     sweeper = LeaseSweeper(manager)
+    freezes = FreezeWatcher(manager, sweeper.look_again)
+    await freezes.start()
     await sweeper.start()
     leaving = _SignalHandler(manager, requests)
     leaving.on(signal.SIGTERM, signal.SIGINT)
@@ -44,6 +47,7 @@ async def serve_stdio(manager: RunManager) -> None:
             await server.run(received, sent, server.create_initialization_options())
     finally:
         await sweeper.stop()
+        await freezes.stop()
         if await manager.shut_down():
             with suppress(TimeoutError):
                 async with asyncio.timeout(_GOODBYE):
