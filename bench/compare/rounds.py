@@ -38,7 +38,7 @@ class Size:
     growth_rounds: int
 
 
-FULL = Size(rounds=7, seconds=0.5, stops=60, patience=3.0, lengths=speed.LENGTHS, growth_rounds=3)
+FULL = Size(rounds=7, seconds=0.5, stops=60, patience=2.0, lengths=speed.LENGTHS, growth_rounds=3)
 QUICK = Size(rounds=2, seconds=0.1, stops=5, patience=0.5, lengths=(10, 100), growth_rounds=1)
 TINY = Size(rounds=1, seconds=0.01, stops=1, patience=0.1, lengths=(10,), growth_rounds=1)
 GROWTH_SAMPLES = 2

@@ -60,6 +60,31 @@ async def model_that_never_waits() -> None:
     await Agent("cached", model=NeverWaits("cached")).run("go")
 
 
+class TidiesUp(Player):
+    """A model that always has a next chunk, and whose generator takes a moment to tidy up after itself."""
+
+    def stream(self, request: ModelRequest, /) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
+        return self._talking()
+
+    @asynccontextmanager
+    async def _talking(self) -> AsyncGenerator[AsyncIterator[Chunk]]:
+        async def chunks() -> AsyncGenerator[Chunk]:
+            try:
+                while True:
+                    yield TextDelta("more ")
+            finally:
+                await asyncio.sleep(A_MOMENT)
+
+        yield chunks()
+
+
+async def model_that_tidies_up_when_cut_between_two_chunks() -> None:
+    async with Agent("talks", model=TidiesUp("talks")).start("go") as run:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        run.cancel()
+
+
 async def long_backlog_of_events() -> None:
     """A reader that comes late has more to read than is read without a pause."""
     async with agent(say("done")).start("go") as run:

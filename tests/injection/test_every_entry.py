@@ -36,7 +36,7 @@ CANNOT_WAIT = {
     "client, line = await self._client(), self._lines[-1]": "waits only when a real server has ended between two calls",
 }
 # This needs a new Python for each run: the long proofs reach it.
-IN_LONG_ENTRIES = {"process_call.py": "ended = await family.wait()"}
+IN_LONG_ENTRIES = {"process_call.py": "ended = await tree.wait()"}
 
 # What works on a real file, and is waited for there only.
 FILES = ("storage/sqlite/storage.py", "storage/sqlite/reader.py", "storage/sqlite/writer.py", "turns/sqlite.py")

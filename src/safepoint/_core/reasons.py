@@ -53,6 +53,8 @@ class Reason(Value, frozen=True):
 
 def headline(reasons: Sequence[Reason]) -> Reason:
     """The first of the reasons with the strongest source."""
+    if len(reasons) == 1:
+        return reasons[0]
     return max(_different(reasons).values(), key=lambda reason: reason.strength)
 
 

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 from safepoint._core.clock import current_clock
@@ -59,6 +60,9 @@ def start_eagerly(
         if outer is not None:
             asyncio.tasks._enter_task(loop, outer)  # pyright: ignore[reportPrivateUsage]  # likewise
     return task
+
+
+_TASK = cast("Callable[..., asyncio.Task[None]]", asyncio.Task)
 
 
 class Supervisor:
@@ -110,36 +114,35 @@ class Supervisor:
         return self._keep(task, on_done)
 
     def spawn_eagerly(
-        self,
-        coroutine: Coroutine[object, object, None],
-        name: str,
-        context: Context,
-        on_done: Callable[[asyncio.Task[None]], object] | None = None,
+        self, coroutine: Coroutine[object, object, None], name: str, context: Context
     ) -> asyncio.Task[None]:
         """As `spawn`, but the task's first step has run when this returns, and perhaps the whole task.
 
-        So the coroutine must not need anything that the caller does with the returned task.
+        So the coroutine must not need anything that the caller does with the returned task. Nothing need be called when
+        the task is done: a coroutine that has begun can tell its end itself.
         """
         loop, label = asyncio.get_running_loop(), f"safepoint:{name}"
         # A loop that watches its tasks, such as the testing kit's, has its own way to start them.
         if self._is_watched:
             start: _StartEagerly = cast("Any", loop).start_eagerly  # Any: no other loop has it
-            return self._keep(start(coroutine, label, context), on_done)
-        kind = cast("Callable[..., asyncio.Task[None]]", asyncio.Task)
-        return self._keep(start_eagerly(kind, loop, coroutine, label, context), on_done)
+            return self._keep(start(coroutine, label, context))
+        return self._keep(start_eagerly(_TASK, loop, coroutine, label, context))
 
     def _keep(
-        self, task: asyncio.Task[None], on_done: Callable[[asyncio.Task[None]], object] | None
+        self, task: asyncio.Task[None], on_done: Callable[[asyncio.Task[None]], object] | None = None
     ) -> asyncio.Task[None]:
         if task.done():  # the task has no waiters, so nothing is scheduled
             if on_done is not None:
                 on_done(task)
             return task
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        if on_done is not None:
-            task.add_done_callback(on_done)
+        # One callback, because the loop needs a step for each.
+        task.add_done_callback(self._tasks.discard if on_done is None else partial(self._drop, on_done))
         return task
+
+    def _drop(self, on_done: Callable[[asyncio.Task[None]], object], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        on_done(task)
 
     def begin(
         self,
@@ -182,7 +185,7 @@ class Supervisor:
 
     def start(self, work: Work[T], make: Callable[[], Awaitable[T]], context: Context) -> None:
         """Run the first step of a prepared piece of work; it may have its outcome when this returns."""
-        work.task = self.spawn_eagerly(work.guard(make), work.path, context, work.task_done)
+        work.task = self.spawn_eagerly(work.guard(make), work.path, context)
 
 
 async def wind_down(ladder: Ladder) -> None:

@@ -559,6 +559,15 @@ class Node:
         except RuntimeError:
             return False
 
+    def lives_elsewhere(self) -> bool:
+        """Whether it has started, and not on the loop of this thread."""
+        if self._loop is None:
+            return False
+        try:
+            return asyncio.get_running_loop() is not self._loop
+        except RuntimeError:
+            return True
+
     def holds(self, other: Node) -> bool:
         """Whether `other` is this node or below it."""
         node: Node | None = other

@@ -79,7 +79,7 @@ class Agent(BaseAgent[DepsT, OutT]):
 
     def for_run(self, options: RunOptions[DepsT]) -> Agent[DepsT, OutT]:
         """A copy of the agent for one run whose options differ. A cancel of the agent reaches that run too."""
-        if all(options.get(name) is None for name in OF_A_MODEL):
+        if not options or all(options.get(name) is None for name in OF_A_MODEL):
             return self
         agent, model, tools = copy(self), options.get("model"), options.get("tools")
         if model is not None:

@@ -122,7 +122,7 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
         """
         check_names(options)
         agent = self.for_run(options)
-        resume = checkpoint if isinstance(checkpoint, Resume | None) else Resume(checkpoint)
+        resume = checkpoint if checkpoint is None or isinstance(checkpoint, Resume) else Resume(checkpoint)
         if resume is not None:
             resume = continued.as_it_stands(resume)
         session, history = options.get("session"), options.get("history", ())
@@ -278,7 +278,7 @@ class BaseAgent(ABC, Generic[DepsT, OutT]):
 
 
 def unless_failed(result: RunResult[OutT]) -> RunResult[OutT]:
-    if isinstance(result.error, StoreError | CheckpointError):
+    if result.error is not None and isinstance(result.error, StoreError | CheckpointError):
         raise result.error
     if result.stop_reason is StopReason.ERROR:
         why = render_error(result.error) if result.error is not None else "no error is known"

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Generic, TypeAlias, TypeVar
 
+from safepoint._core.latch import Latch
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import current_node
 from safepoint._core.work import Failed, NeverRan, Returned, Work
@@ -50,6 +51,8 @@ class BaseDriver(ABC, Generic[OwnT]):
         self._node = record.node
         self.runner = WorkRunner(record)
         self.result: RunResult[str] | None = None
+        # Set when nothing but the end of its task is left to do.
+        self.last_step = Latch()
         self._resume = resume
         # Why the session has no part of this run, if the run was stopped before it entered the session.
         self._shut_out: BaseException | None = None
@@ -124,6 +127,7 @@ class BaseDriver(ABC, Generic[OwnT]):
             self._node.owner = None
             if self._record.gate is not None:
                 self._record.gate.switch.leave(self._record.run)
+            self.last_step.set()
 
     async def _take(self, step: OwnT | Frame) -> OwnT | Frame:
         match step:
@@ -238,6 +242,7 @@ class BaseDriver(ABC, Generic[OwnT]):
         if self.result is None:
             self.end_anyway(None if task.cancelled() else task.exception())
             self._node.owner = None
+            self.last_step.set()
 
     def end_anyway(self, error: BaseException | None) -> None:
         """The last resort for a run that has not ended and no longer has a driving task: its waiters must not hang.

@@ -14,6 +14,7 @@ from typing import Any
 from safepoint._values import Value
 from safepoint.agent.events import HookFailed
 from safepoint.agent.hooks import (
+    WORDS_UNWRAPPED,
     AskFirst,
     Deny,
     Replace,
@@ -22,7 +23,6 @@ from safepoint.agent.hooks import (
     is_its_own,
     leaves,
     overridden,
-    words_unwrapped,
 )
 from safepoint.agent.run_context import RunContext
 from safepoint.agent.tool_context import ToolContext
@@ -84,7 +84,7 @@ class CallHooks:
             if not overridden(hooks, name) or self._being_stopped():
                 continue
             try:
-                with in_context(self._context), words_unwrapped():
+                with in_context(self._context), WORDS_UNWRAPPED:
                     verdict: object = getattr(hooks, name)(self._record.run, deepcopy(subject))
                     if inspect.isawaitable(verdict):
                         verdict = await verdict

@@ -8,7 +8,7 @@ not happen twice.
 
 from __future__ import annotations
 
-import uuid
+import os
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -157,6 +157,10 @@ class Stopped(NamedTuple):
     reason: Reason | None
 
 
+def new_checkpoint_id() -> str:
+    return f"checkpoint_{os.urandom(16).hex()}"
+
+
 def checkpoint_at(
     stopped: Stopped, counted: Counted, *, calls: Mapping[str, OpenCall], hooks: Mapping[str, OpenCall]
 ) -> Checkpoint:
@@ -165,7 +169,7 @@ def checkpoint_at(
     The run's id would not do: a run that continues in another process keeps its id and may stop again.
     """
     return Checkpoint(
-        f"checkpoint_{uuid.uuid4().hex}",
+        new_checkpoint_id(),
         stopped.agent,
         stopped.run_id,
         stopped.stop_reason,

@@ -123,8 +123,8 @@ class Driver(BaseDriver[OwnStep]):
                 gate = self._record.gate
                 if gate is not None and gate.switch.freezes and not await self._pass(gate, step):
                     return Close(StopReason.CANCELLED)
-                meters = () if step.is_repeated else tuple(self._record.meters())
-                if not all(meter.allows_step() for meter in meters):
+                meters = [] if step.is_repeated else self._record.meters()
+                if meters and not all(meter.allows_step() for meter in meters):
                     return self._last_step()
                 if meters and self._at_soft_mark(meters):
                     return Close(StopReason.CANCELLED)
@@ -188,15 +188,15 @@ class Driver(BaseDriver[OwnStep]):
         if isinstance(outcome, NeverRan):
             return Close(StopReason.CANCELLED)
         next_step = self._received(step, request, incoming, outcome)
-        if not isinstance(next_step, RunTools):
+        asks_for_tools = isinstance(next_step, RunTools)
+        if not asks_for_tools:
             await self.runner.give_way()
-        if isinstance(next_step, RunTools | Finalize):
-            failed = await self._save() if isinstance(next_step, RunTools) else None
-            if failed is not None:
-                return failed
-            if self.runner.has_hooks("after_model"):
-                await self.runner.run_hooks("after_model", record.messages[-1])
-        if isinstance(next_step, RunTools):
+        failed = await self._save() if asks_for_tools else None
+        if failed is not None:
+            return failed
+        if self.runner.has_hooks("after_model") and (asks_for_tools or isinstance(next_step, Finalize)):
+            await self.runner.run_hooks("after_model", record.messages[-1])
+        if asks_for_tools:
             if not self._node.is_quiet:
                 await self.runner.stand("after_model")
             if self._record.check_safe_point("after_model") is not None:
@@ -211,6 +211,7 @@ class Driver(BaseDriver[OwnStep]):
             instructions = await made if inspect.isawaitable(made) else made
             if not isinstance(instructions, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
                 raise TypeError(f"instructions returned {instructions!r}, which is no str")
+        self._record.hear()
         request = self._request(instructions)
         if self._agent.trim is not None:
             request = replace(request, messages=await trimmed(self._agent.trim, request.messages))
@@ -219,7 +220,6 @@ class Driver(BaseDriver[OwnStep]):
 
     def _request(self, instructions: str | None) -> ModelRequest:
         agent = self._agent
-        self._record.hear()
         specs = tuple(tool.spec for tool in agent.tools.values())
         guidance = with_guidance(instructions, agent.tools.values())
         return ModelRequest(tuple(self._record.messages), guidance, specs, agent.settings)

@@ -154,8 +154,8 @@ def _closed_messages(
     if step.incoming is not None:
         draft = Draft(step.incoming.kept_text, step.incoming.kept_reasoning)
     messages = list(record.messages if remains.messages is None else remains.messages)
-    # Earlier messages are closed already, and may be many. A session that has moved on may have even more.
-    start = min(record.started_at, len(messages) - 1) if remains.messages is None else 0
+    # Earlier messages are closed already, and may be many.
+    start = len(messages) - 1 if remains.messages is None else 0
     calls, said, pending = remains.calls, messages[start:], record.pending
     if pending:
         calls, said = (), joined(list(close_history(said, batch=calls)), list(pending))
@@ -215,5 +215,7 @@ def _is_incomplete(draft: Draft | None, carried: Sequence[Message] | None) -> bo
 
 def _last_words(messages: list[Message]) -> str:
     """The model's last words, even if calls with their results, or only a notice, follow them."""
-    spoken = (message.text for message in reversed(messages) if message.role == "assistant")
-    return next((text for text in spoken if text.strip()), "")
+    for message in reversed(messages):
+        if message.role == "assistant" and (text := message.text).strip():
+            return text
+    return ""

@@ -50,7 +50,7 @@ class EventReader:
     def __init__(self, hub: EventHub, backlog: list[Event], *, nested: bool, ended: bool) -> None:
         self._hub = hub
         self._nested = nested
-        self._buffer: deque[Event] = deque(event for event in backlog if self._wants(event))
+        self._buffer: deque[Event] = deque([each for each in backlog if nested or each.run_id == hub.run_id])
         self._pieces: list[str] = []
         self._chars = 0
         self._missed = 0
@@ -63,11 +63,8 @@ class EventReader:
         """Whether the event is about the run whose words are read here, or about a child that speaks for it."""
         return event.run_id in self._hub.speakers
 
-    def _wants(self, event: Event) -> bool:
-        return self._nested or event.run_id == self._hub.run_id
-
     def put(self, event: Event) -> None:
-        if not self._wants(event):
+        if not (self._nested or event.run_id == self._hub.run_id):
             return
         if isinstance(event, _PIECES):
             self._put_text(event)
@@ -76,7 +73,8 @@ class EventReader:
             self._buffer.append(event)
             if isinstance(event, RunEnded) and event.run_id == self._hub.run_id:
                 self._ended = True
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -131,7 +129,7 @@ class EventReader:
                 await self._waiter
             finally:
                 self._waiter = None
-        if len(self._buffer) == 1:
+        if len(self._buffer) == 1 and (self._pieces or self._lagged_at is not None):
             self._flush()
         event = self._buffer.popleft()
         if isinstance(event, _PIECES):
@@ -219,8 +217,9 @@ class EventHub:
             self._ended = True
 
     def _tell(self, event: Event) -> None:
-        if not self._ended:
-            for reader in self._live_readers():
+        for ref in () if self._ended else tuple(self._readers.values()):
+            reader = ref()
+            if reader is not None:
                 reader.put(event)
         for listener in self._listeners:
             try:
@@ -259,7 +258,7 @@ class EventHub:
 
     def check_place(self) -> None:
         """Refuse to read a live run outside its own loop: there events are queued and readers woken."""
-        if self.node.started and not self.node.runs_in_this_thread():
+        if self.node.lives_elsewhere():
             raise UsageError(
                 f"{self.node.path} lives on another event loop: read its events and text there, and hand on what "
                 "others need, for example with queue.Queue(); once it has ended they can be read anywhere"
@@ -271,9 +270,6 @@ class EventHub:
 
     def drop(self, reader: EventReader) -> None:
         self._readers.pop(id(reader), None)
-
-    def _live_readers(self) -> list[EventReader]:
-        return [reader for ref in tuple(self._readers.values()) if (reader := ref()) is not None]
 
     def _partials(self) -> list[Event]:
         return [event for say in tuple(self._under_way.values()) if (event := say()) is not None]

@@ -147,16 +147,19 @@ def leaves(name: str, error: BaseException) -> bool:
     return isinstance(error, StopTool) or (isinstance(error, AskPerson) and name.startswith("before_"))
 
 
-@contextmanager
-def words_unwrapped() -> Generator[None]:
+class _WordsUnwrapped:
     """A task group wraps Safepoint's own signals like errors: unwrap a group of only those into its first one."""
-    try:
-        yield
-    except BaseExceptionGroup as raised:
-        word = _word_in(raised)
-        if word is None:
-            raise
-        raise word from None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, trace: object) -> None:
+        word = _word_in(raised) if raised is not None else None
+        if word is not None and word is not raised:
+            raise word from None
+
+
+WORDS_UNWRAPPED = _WordsUnwrapped()
 
 
 def _word_in(error: BaseException) -> BaseException | None:

@@ -8,6 +8,7 @@ stream can be cut. Leaving the model's context manager closes the provider's con
 from __future__ import annotations
 
 import asyncio
+from types import AsyncGeneratorType
 
 from safepoint._core.pace import Pace
 from safepoint.agent.events import ModelCallStarted, ReasoningStreamed, TextStreamed
@@ -78,23 +79,28 @@ async def _read(
 ) -> None:
     """Cancellation: as for `receive`."""
     loop = asyncio.get_running_loop()
-    pace, meters = Pace(loop), tuple(record.payers())
+    pace, meters = Pace(loop), record.payers()
     try:
         async with model.stream(request) as chunks:
-            async for chunk in chunks:
-                words = incoming.add(chunk)
-                if words is None:
-                    return
-                if words and record.is_heard:
-                    kind = TextStreamed if isinstance(chunk, TextDelta) else ReasoningStreamed
-                    record.emit(kind, step=record.step, text=words)
-                for meter in meters:
-                    meter.streaming(model.name, incoming.chars // CHARS_PER_TOKEN)
-                now = loop.time()
-                if silence is not None:
-                    silence.broken(now)
-                if pace.is_due(now):
-                    await asyncio.sleep(0)
+            try:
+                async for chunk in chunks:
+                    words = incoming.add(chunk)
+                    if words is None:
+                        return
+                    if words and record.is_heard:
+                        kind = TextStreamed if isinstance(chunk, TextDelta) else ReasoningStreamed
+                        record.emit(kind, step=record.step, text=words)
+                    for meter in meters:
+                        meter.streaming(model.name, incoming.chars // CHARS_PER_TOKEN)
+                    now = loop.time()
+                    if silence is not None:
+                        silence.broken(now)
+                    if pace.is_due(now):
+                        await asyncio.sleep(0)
+            finally:
+                # A generator that was not read to its end would be closed later, by a task of the loop.
+                if isinstance(chunks, AsyncGeneratorType):
+                    await chunks.aclose()
     finally:
         pace.close()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from types import NoneType
 from typing import Any
 
 from msgspec import Struct, field
@@ -188,6 +189,9 @@ class PartialReply:
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]")
 
 
+_NAME = (str, NoneType)
+
+
 def _is_chunk(chunk: object) -> bool:
     """A model is outside code: its chunks are checked before anything is built on them."""
     match chunk:
@@ -196,8 +200,8 @@ def _is_chunk(chunk: object) -> bool:
         case ReasoningDelta():
             return isinstance(chunk.text, str) and isinstance(chunk.signature, str | None)  # pyright: ignore[reportUnnecessaryIsInstance]  # as above
         case CallDelta():
-            words = (chunk.id or "", chunk.name or "", chunk.arguments)
-            return isinstance(chunk.index, int) and all(isinstance(word, str) for word in words)  # pyright: ignore[reportUnnecessaryIsInstance]  # as above
+            named = isinstance(chunk.id, _NAME) and isinstance(chunk.name, _NAME)  # pyright: ignore[reportUnnecessaryIsInstance]  # as above
+            return named and isinstance(chunk.index, int) and isinstance(chunk.arguments, str)  # pyright: ignore[reportUnnecessaryIsInstance]  # as above
         case Finish():
             return isinstance(chunk.reason, str)  # pyright: ignore[reportUnnecessaryIsInstance]  # as above
         case _:

@@ -14,7 +14,6 @@ A call that would run, but whose tool is gone or has other parameters now, gets 
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
@@ -24,7 +23,7 @@ from msgspec.structs import replace
 
 from safepoint._core.reasons import Reason
 from safepoint._values import Value
-from safepoint.agent.checkpoint import Checkpoint, OpenCall, Question, question_inside
+from safepoint.agent.checkpoint import Checkpoint, OpenCall, Question, new_checkpoint_id, question_inside
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.errors import CheckpointError, HistoryError
 from safepoint.history.check import check_history
@@ -220,7 +219,7 @@ class Cleared(Value, frozen=True):
     """Why a pause was cleared, and the id of the checkpoint from which its run now continues."""
 
     reason: Reason
-    successor: str = field(default_factory=lambda: f"checkpoint_{uuid.uuid4().hex}")
+    successor: str = field(default_factory=new_checkpoint_id)
 
 
 def cleared_error(what: str, reason: Reason | None) -> CheckpointError:

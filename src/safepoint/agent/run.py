@@ -23,6 +23,7 @@ from safepoint._core.groups import CancelToken
 from safepoint._core.hold_receipts import HoldReceipt
 from safepoint._core.holds import Held
 from safepoint._core.ladder import Ladder
+from safepoint._core.latch import Latch
 from safepoint._core.points import UNWRITTEN, Level, SafePoint, check_point
 from safepoint._core.reasons import Reason, Source
 from safepoint._core.receipts import Receipt, check_wait, current_node
@@ -49,6 +50,7 @@ from safepoint.agent.validation import listed
 from safepoint.errors import NotEnded, UsageError
 from safepoint.history.check import check_continued
 from safepoint.history.parts import Message, Prompt, user_message
+from safepoint.history.wellformed import is_well_formed
 from safepoint.tools.context import DepsT
 
 if TYPE_CHECKING:
@@ -131,7 +133,9 @@ class RunSetup(Value, Generic[DepsT], frozen=True):
     def of(prompt: Prompt, history: list[Message] | None) -> list[Message]:
         """The conversation a run starts from. A broken history is refused here, before anything runs."""
         messages = [*(history or ()), user_message(prompt)]
-        check_continued(messages)
+        # A prompt of words alone was checked when it became a message, except for its surrogates.
+        if history or not isinstance(prompt, str) or not is_well_formed(prompt):
+            check_continued(messages)
         return messages
 
 
@@ -392,14 +396,14 @@ class Run(Generic[DepsT, OutT]):
             return
         self._stop_for(error)
         try:
-            await outlast(self._own_task())
+            await outlast(self._own_task(), self._last_step)
         finally:
             self._raise_interrupt()
 
     async def join(self) -> None:
         """Wait until no work of the run is left. Cancellation: as in `__aexit__`."""
         try:
-            await outlive(self._own_task(), self._stop_for_caller)
+            await outlive(self._own_task(), self._stop_for_caller, self._last_step)
         finally:
             self._raise_interrupt()  # it outranks the caller's cancellation: Ctrl-C is for the whole process
 
@@ -413,6 +417,10 @@ class Run(Generic[DepsT, OutT]):
             )
         return self._task
 
+    @property
+    def _last_step(self) -> Latch | None:
+        return self._driver.last_step if self._driver is not None else None
+
     def launch(self) -> None:
         """Start the run's task, which begins at the next turn of the loop. Refuses a second start."""
         driver, supervisor = self._prepare()
@@ -421,7 +429,7 @@ class Run(Generic[DepsT, OutT]):
     def launch_eagerly(self) -> None:
         """Start the run's task and take its first step: for callers that only wait and have attached their readers."""
         driver, supervisor = self._prepare()
-        self._task = supervisor.spawn_eagerly(driver.drive(), self.node.path, copy_context(), driver.task_done)
+        self._task = supervisor.spawn_eagerly(driver.drive(), self.node.path, copy_context())
         self.node.task = self._task
 
     def discard(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
@@ -34,6 +34,7 @@ from safepoint.agent.session_protocol import ConversationMoved, Entered
 from safepoint.agent.steering import Steering, SteerOutcome, SteerReceipt, joined
 from safepoint.agent.usage import NO_USAGE, Usage
 from safepoint.errors import StoreError
+from safepoint.history.check import call_ids
 from safepoint.history.parts import Message, common
 from safepoint.history.rendering import render_error
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from safepoint.agent.base import BaseAgent
     from safepoint.agent.run import Run
 
+# A tuple: a union would be made anew for each piece of work.
+_RAISED = (Failed, Cut)
 _EventT = TypeVar("_EventT", bound=EventOrigin)
 
 
@@ -142,7 +145,9 @@ class RunContext:
 
     def emit(self, kind: type[Event], **fields: Any) -> None:
         if not self.sealed:
-            self.hub.emit(self.event(kind, **fields))
+            hub, node = self.hub, self.node
+            fields.setdefault("path", node.path)
+            hub.emit(kind(run_id=node.id, seq=hub.number(), time=node.clock.wall(), **fields))
 
     def unsaved(self) -> list[Fact]:
         """The messages that the journal has not seen, as facts; they count as seen from now on."""
@@ -194,7 +199,7 @@ class RunContext:
     def known_call_ids(self) -> set[str]:
         """The ids of all calls in the conversation; read once, then kept."""
         if self.call_ids is None:
-            self.call_ids = {call.id for message in self.messages for call in message.tool_calls}
+            self.call_ids = call_ids(self.messages)
         return self.call_ids
 
     async def note(self, *facts: Fact) -> None:
@@ -269,9 +274,8 @@ class RunContext:
 
     def heed(self, outcome: WorkResult[Any] | None) -> None:  # Any: work of every kind
         """A KeyboardInterrupt raised by a piece of work belongs to the caller, even if the work was cut."""
-        error = outcome.error if isinstance(outcome, Failed | Cut) else None
-        if isinstance(error, KeyboardInterrupt):
-            self.run.interrupt(error)
+        if isinstance(outcome, _RAISED) and isinstance(outcome.error, KeyboardInterrupt):
+            self.run.interrupt(outcome.error)
 
     def obey(self, freeze: Freeze) -> None:
         """The run waits for this freeze; one that stops runs asks the run that this one is part of, once."""
@@ -292,21 +296,25 @@ class RunContext:
         self.orphans.append(orphan)
         child.ended.when_set(lambda: orphan.returned_late(getattr(child.owner, "result", None)))
 
-    def meters(self) -> Iterator[Meter]:
+    def meters(self) -> list[Meter]:
         """The budgets that count what this run does: its own, and those of the composites that it is part of."""
         record: RunContext | None = self
+        found: list[Meter] = []
         while record is not None:
             if record.meter is not None:
-                yield record.meter
+                found.append(record.meter)
             record = record.above
+        return found
 
-    def payers(self) -> Iterator[Meter]:
+    def payers(self) -> list[Meter]:
         """The budgets that count what this run spends: `meters`, and those of the runs that it is a sub-agent of."""
         record: RunContext | None = self
+        found: list[Meter] = []
         while record is not None:
             if record.meter is not None:
-                yield record.meter
+                found.append(record.meter)
             record = record.above or record.payer
+        return found
 
     def count_steps(self, number: int) -> None:
         self.steps_done += number
@@ -329,5 +337,7 @@ class RunContext:
 
 
 def _last_of_user(messages: Sequence[Message]) -> int:
-    places = range(len(messages) - 1, -1, -1)
-    return next((place for place in places if messages[place].role == "user"), 0)
+    for place in range(len(messages) - 1, -1, -1):
+        if messages[place].role == "user":
+            return place
+    return 0

@@ -34,6 +34,8 @@ class BatchedCall:
         self._restored = restored
         self._skipped = restored is not None and not restored.runs
         effect = tool.options.effect if tool is not None else Effect.EFFECTFUL
+        # Whether running it again does no harm.
+        self.mild = (effect if restored is None else restored.entry.effect) in (Effect.PURE, Effect.IDEMPOTENT)
         fresh = LedgerEntry(call.id, call.name, call.args, effect=effect, remote=tool is not None and tool.remote)
         record.ledger.open(fresh if restored is None else restored.entry)
 
@@ -57,11 +59,6 @@ class BatchedCall:
     @property
     def running(self) -> bool:
         return self.execution is not None and self.execution.phase is not Phase.OVER
-
-    @property
-    def mild(self) -> bool:
-        """Whether running it again does no harm."""
-        return self.entry.effect in (Effect.PURE, Effect.IDEMPOTENT)
 
     @property
     def ladder(self) -> Ladder:

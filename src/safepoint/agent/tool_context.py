@@ -16,6 +16,7 @@ from safepoint.tools.context import CallContext, DepsT
 if TYPE_CHECKING:
     from safepoint.agent.nested_journal import NestedJournal
     from safepoint.agent.run import Run
+    from safepoint.agent.session_protocol import SessionProtocol
 
 
 class ToolContext(CallContext[DepsT]):
@@ -35,8 +36,12 @@ class ToolContext(CallContext[DepsT]):
     ) -> None:
         super().__init__(deps=deps, call_id=call_id, node=node, ladder=ladder, memory=memory)
         self.run = run
-        self.session = run.session_around
         # A sub-agent's own checkpoint, if this call continues one.
         self.child = child
         # Where a sub-agent that is this call writes its facts.
         self.inside = inside
+
+    @property
+    def session(self) -> SessionProtocol | None:
+        """The session of the run, or of the run that it is part of: for state that tools share."""
+        return self.run.session_around

@@ -36,7 +36,7 @@ from safepoint.agent.events import (
     ToolCallStarted,
     ToolOutputStreamed,
 )
-from safepoint.agent.hooks import Deny, Replace, words_unwrapped
+from safepoint.agent.hooks import WORDS_UNWRAPPED, Deny, Replace
 from safepoint.agent.journal import Called, Fact
 from safepoint.agent.ledger import LedgerEntry
 from safepoint.agent.nested_journal import NestedJournal
@@ -164,7 +164,7 @@ class ToolExecution:
         self._mark_running()
         self.work.stop_policy = self.tool.stop_policy
         try:
-            with words_unwrapped():
+            with WORDS_UNWRAPPED:
                 value = refuse_coroutine(await self.tool.body(self._context, self._args))
         except Exception as error:
             if self._being_stopped():
@@ -281,7 +281,7 @@ class ToolExecution:
 
     def _settle(self, state: LedgerState, **changes: Any) -> None:  # Any: the entry's own fields
         if state is not LedgerState.RUNNING:
-            changes.setdefault("ended_at", self._record.supervisor.clock.wall())
+            changes["ended_at"] = self._record.supervisor.clock.wall()
         self._record.ledger.move(self._call.id, state, **changes)
 
     # -- in the loop, never waiting ------------------------------------------------------------------------------------
@@ -441,11 +441,12 @@ class ToolExecution:
         self.work.let_go()
         del self._context  # it refers to this call; only the undo could still need it
         self.node.seal()
-        wall, cancelled = clock.wall(), self._entry.state in _CANCELLED
+        entry, wall = self._entry, clock.wall()
+        cancelled = entry.state in _CANCELLED
         cut = self.node.stop.recorded(wall) if self.node.stop is not None and cancelled else None
-        self._record.emit(ToolCallEnded, path=self.node.path, entry=self._entry, cancellation=cut)
+        self._record.emit(ToolCallEnded, path=self.node.path, entry=entry, cancellation=cut)
         orphans = (self.work.orphan,) if self.work.orphan is not None and self.work.orphan.matters else ()
-        touched = (Touched(self.node.path, self._entry.name, self._entry.state),)
+        touched = (Touched(self.node.path, entry.name, entry.state),)
         self.node.finish(Ending(cancelled, wall, touched=touched, orphans=orphans))
 
     def _arm_leaving(self, when: float) -> None:

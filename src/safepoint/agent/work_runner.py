@@ -28,13 +28,13 @@ from safepoint.agent.checkpoint import OpenCall, Question
 from safepoint.agent.events import CancelRequested, HoldEnded, HoldStarted, HookFailed, RungReached
 from safepoint.agent.freeze import Freeze
 from safepoint.agent.hooks import (
+    WORDS_UNWRAPPED,
     hook_failure,
     in_context,
     is_being_cut,
     is_its_own,
     leaves,
     overridden,
-    words_unwrapped,
 )
 from safepoint.agent.run_context import RunContext
 from safepoint.agent.tool_context import ToolContext
@@ -352,7 +352,7 @@ class WorkRunner:
             if not overridden(hooks, name) or is_being_cut():
                 continue
             try:
-                with in_context(context), words_unwrapped():
+                with in_context(context), WORDS_UNWRAPPED:
                     answer: object = getattr(hooks, name)(self._record.run, *args)
                     if inspect.isawaitable(answer):
                         await answer

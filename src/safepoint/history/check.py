@@ -15,13 +15,12 @@ Left to the converters, because they differ and can be mapped there: how long a 
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 from safepoint.errors import HistoryError
 from safepoint.history.parts import File, Image, Message, Notice, Part, Reasoning, Text, ToolCall, ToolResult
+from safepoint.history.prefix_cache import PrefixCache
 from safepoint.history.states import CLOSED_STATES
 from safepoint.history.wellformed import is_well_formed, json_fault
 
@@ -43,16 +42,8 @@ def check_history(messages: Sequence[Message]) -> None:
     _check_from(_as_sequence(messages), 0, dict[str, str]())
 
 
-class _Checked(NamedTuple):
-    """A conversation that keeps the rules, and the names of its calls by their ids."""
-
-    messages: tuple[Message, ...]
-    calls: dict[str, str]
-
-
-# The long conversations that were checked last. They keep their messages alive, so there are few of them.
-_LONG: Final = 64
-_checked: Final[deque[_Checked]] = deque(maxlen=4)
+# The names of the calls by their ids, of long conversations that keep the rules.
+_checked: Final = PrefixCache[dict[str, str]]()
 
 
 def check_continued(messages: Sequence[Message]) -> None:
@@ -60,30 +51,25 @@ def check_continued(messages: Sequence[Message]) -> None:
 
     Messages are immutable, so checked messages are recognised by identity.
     """
-    if len(messages) < _LONG:
-        check_history(messages)
-        return
-    known = next((each for each in tuple(_checked) if _begins_with(messages, each.messages)), None)
-    calls = known.calls if known is not None else dict[str, str]()
+    known = _checked.longest(messages)
+    calls = dict(known.found) if known is not None else dict[str, str]()
     try:
         _check_from(messages, len(known.messages) if known is not None else 0, calls)
     except HistoryError:
         if known is None:
             raise
-        calls = dict[str, str]()  # the cached conversation may have continued differently, with other ids
+        calls = dict[str, str]()  # the known conversation may have continued differently, with other ids
         _check_from(messages, 0, calls)
-    if known is not None and len(known.messages) == len(messages) - 1:
-        return
-    if known is not None:
-        with suppress(ValueError):  # another thread may have replaced it
-            _checked.remove(known)
-    # Without the new message: the next request may continue the same conversation differently.
-    _checked.append(_Checked(tuple(messages[:-1]), calls))
+    _checked.keep(messages, calls, instead=known)
 
 
-def _begins_with(messages: Sequence[Message], known: tuple[Message, ...]) -> bool:
-    last = len(known) - 1
-    return last < len(messages) and messages[last] is known[last] and tuple(messages[: last + 1]) == known
+def call_ids(messages: Sequence[Message]) -> set[str]:
+    """The ids of all calls in a conversation; of one that was checked as long, without reading it again."""
+    known = _checked.longest(messages)
+    ids = set(known.found) if known is not None else set[str]()
+    rest = messages[len(known.messages) :] if known is not None else messages
+    ids.update([call.id for message in rest for call in message.tool_calls])
+    return ids
 
 
 def _check_from(messages: Sequence[object], start: int, calls: dict[str, str]) -> None:

@@ -21,6 +21,7 @@ from operator import mul
 from typing import Any, Final, Protocol, assert_never
 
 from safepoint.history.parts import File, Image, Message, Notice, Part, Reasoning, Text, ToolCall, ToolResult
+from safepoint.history.prefix_cache import LONG, PrefixCache
 
 IMAGE_TOKENS: Final = 800
 """For any picture: a 1024×1024 one costs 765 at OpenAI, about 1,400 at Anthropic and 258 to 1,032 at Gemini."""
@@ -64,7 +65,7 @@ j kana, c Chinese, o Korean, z full width, m emoji."""
 _CONTINUATION: Final = bytes(range(0x80, 0xC0))
 
 # Prices in hundredths of a token.
-_ASCII_PRICES: Final = {b"a": 13, b"A": 21, b"0": 88, b"n": 97, b"t": 60, b"k": 100, b".": 36, b"-": 36} | {
+_PRICES: Final = {b"a": 13, b"A": 21, b"0": 88, b"n": 97, b"t": 60, b"k": 100, b".": 36, b"-": 36} | {
     # Base64, hex and the like: such sequences are rare in words, also in camelCase.
     b"AaA": 120,
     b"aAA": 140,
@@ -82,8 +83,15 @@ _ASCII_PRICES: Final = {b"a": 13, b"A": 21, b"0": 88, b"n": 97, b"t": 60, b"k": 
     b" " * 8: -40,
     b" " * 16: -80,
     b"-" * 4: -130,  # rulers
-}
-_OTHER_PRICES: Final = {b"e": 83, b"g": 60, b"y": 27, b"h": 57, b"r": 44, b"i": 60, b"x": 40, b"q": 138} | {
+    # Beyond ASCII.
+    b"e": 83,
+    b"g": 60,
+    b"y": 27,
+    b"h": 57,
+    b"r": 44,
+    b"i": 60,
+    b"x": 40,
+    b"q": 138,
     b"q" * 4: -500,  # the lines of a table
     b"j": 68,
     b"c": 83,
@@ -91,7 +99,10 @@ _OTHER_PRICES: Final = {b"e": 83, b"g": 60, b"y": 27, b"h": 57, b"r": 44, b"i": 
     b"z": 160,
     b"m": 200,
 }
-_ALL_PRICES: Final = _ASCII_PRICES | _OTHER_PRICES
+# A text is searched for those alone that can be in it: they begin with a letter of its own.
+_BY_FIRST_LETTER: Final = {
+    letter: {letters: price for letters, price in _PRICES.items() if letters[0] == letter} for letter in range(256)
+}
 _WORD_PRICE: Final = 70
 
 _PIECES: Final = 64
@@ -141,9 +152,11 @@ def _price_of_pieces(text: str) -> int:
 def _price(text: str) -> int:
     """In hundredths of a token."""
     line = text.encode("utf-8", "surrogatepass").translate(_TABLE, _CONTINUATION)
-    prices = _ASCII_PRICES if text.isascii() else _ALL_PRICES
-    hundredths: int = sum(map(mul, map(line.count, prices), prices.values()))
-    return hundredths + _WORD_PRICE * (b" " + line.translate(_WORDS)).count(b" x")
+    hundredths = _WORD_PRICE * (b" " + line.translate(_WORDS)).count(b" x")
+    for letter in set(line):
+        prices = _BY_FIRST_LETTER[letter]
+        hundredths += sum(map(mul, map(line.count, prices), prices.values()))
+    return hundredths
 
 
 def _rounded(hundredths: int) -> int:
@@ -153,8 +166,21 @@ def _rounded(hundredths: int) -> int:
 def estimate_messages(
     messages: Sequence[Message], instructions: str | None = None, tools: Sequence[ToolDescription] = ()
 ) -> int:
-    """About how many tokens a request with all this costs before the model has said a word."""
-    return _rounded(_bill(messages, instructions, tools).total(_price_of_pieces))
+    """About how many tokens a request with all this costs before the model has said a word.
+
+    A stop waits for this, so a long conversation is read once: later estimates read what was added since.
+    """
+    known = _prices.longest(messages)
+    start, price = (len(known.messages), known.found) if known is not None else (0, 0)
+    if len(messages) >= LONG:
+        price += _bill(messages[start:-1], None, ()).total(_price_of_pieces)
+        start = len(messages) - 1
+        _prices.keep(messages, price, instead=known)
+    return _rounded(price + _bill(messages[start:], instructions, tools).total(_price_of_pieces))
+
+
+# In hundredths of a token.
+_prices: Final = PrefixCache[int]()
 
 
 def price_messages(

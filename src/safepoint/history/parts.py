@@ -122,13 +122,16 @@ class Message(Value, frozen=True):
         return tuple([part for part in self.parts if part.kind == "tool_call"])
 
 
+_OF_A_USER = (Text, Image, File)
+
+
 def user_message(prompt: Prompt) -> Message:
     """The message that a prompt becomes. Refuses an empty one: no provider takes it."""
     if not isinstance(prompt, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
         raise ValueError(f"a prompt is a str or a list of Text, Image and File, not {prompt!r}")
     parts: tuple[UserPart, ...] = (Text(prompt),) if isinstance(prompt, str) else tuple(prompt)
     for part in parts:
-        if not isinstance(part, Text | Image | File):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        if not isinstance(part, _OF_A_USER):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
             raise ValueError(f"a prompt is a str or a list of Text, Image and File, not a list with {part!r}")
         if isinstance(part, Text) and not isinstance(part.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # as above
             raise ValueError(f"the words of a prompt are a str, not {part.text!r}")

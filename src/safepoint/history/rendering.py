@@ -16,7 +16,6 @@ from types import CoroutineType
 from typing import cast
 
 from safepoint._values import Value
-from safepoint.history.bounded_json import BoundedJson
 from safepoint.history.plain_text import clean, cut
 
 MAX_RESULT_CHARS = 200_000
@@ -73,6 +72,9 @@ def render_error(error: BaseException) -> str:
 
 
 def _render_json(value: object) -> Rendered:
+    # It knows paths and addresses, whose modules pydantic loads with the first tool.
+    from safepoint.history.bounded_json import BoundedJson
+
     writer = BoundedJson(MAX_RESULT_CHARS)
     writer.write(value)
     text = writer.text

@@ -62,6 +62,9 @@ class Tool(BaseTool, Generic[P, R]):
         declared = ToolOptions.parse(**cast("dict[str, Any]", options))  # Any: `parse` checks each value
         self.options: ToolOptions = declared.placed_for(self.signature.name, is_async=self.signature.is_async)
         self.options.check_grace(self.ladder.cap if self.ladder else DEFAULT_GRACE_CAP)
+        kind = _KINDS[self.options.run_in or RunIn.ASYNC]
+        finish, grace = self.options.on_cancel is OnCancel.FINISH, self.options.grace
+        self._stop_policy = StopPolicy(kind, finish=finish, grace=grace, raises=self.options.raise_in_thread)
         self._check_undo(function)
         self.spec = ToolSpec(self.signature.name, description or self.signature.description, self.signature.parameters)
         self.function = function
@@ -76,9 +79,7 @@ class Tool(BaseTool, Generic[P, R]):
 
     @property
     def stop_policy(self) -> StopPolicy:
-        kind = _KINDS[self.options.run_in or RunIn.ASYNC]
-        finish, grace = self.options.on_cancel is OnCancel.FINISH, self.options.grace
-        return StopPolicy(kind, finish=finish, grace=grace, raises=self.options.raise_in_thread)
+        return self._stop_policy
 
     def validate(self, args: Mapping[str, Any]) -> dict[str, Any]:  # Any: decoded JSON in, typed values out
         return self.signature.validate(args)
@@ -88,10 +89,12 @@ class Tool(BaseTool, Generic[P, R]):
             from safepoint.tools.process_call import in_process
 
             return in_process(context.work, self._place, args, context.node.clock)
-        call = partial(cast("Callable[..., object]", self.function), **self._with_context(context, args))
+        function: Callable[..., Any] = self.function  # Any: its result, which an async function returns later
+        arguments = self._with_context(context, args)
         if self.options.run_in is RunIn.THREAD:
-            return in_thread(context.work, call, context.node.clock)
-        return cast("Awaitable[object]", call())
+            return in_thread(context.work, partial(function, **arguments), context.node.clock)
+        made: Awaitable[object] = function(**arguments)
+        return made
 
     def undo(self, context: CallContext[Any], args: dict[str, Any]) -> Awaitable[object]:
         """The compensation of a cut call, with the same arguments."""
