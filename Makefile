@@ -133,6 +133,10 @@ bench-quick: $(READY) ## the same in a short form, to see that it works; the REA
 bench-ours: $(READY) ## run our own benchmarks: each measures one part of Safepoint
 	$(BIN)/python -m bench
 
+.PHONY: bench-adapters
+bench-adapters: $(READY) ## each other framework bare and under Safepoint: the stop score, and the cost of a run; needs `make test-adapters` first
+	$(BIN)/python -m bench.compare.adapted --all
+
 .PHONY: tour
 tour: $(LOCAL)/.ready ## stop an agent six times in two minutes, without a model
 	@$(LOCAL)/bin/safepoint tour

@@ -51,11 +51,12 @@ class PydanticAgent(ForeignAgent[Any, Any]):
     async def carry_out(self, loop: ForeignLoop) -> Outcome:
         """Cancellation: Pydantic AI ends its own tasks and lets it through."""
         library = import_module("pydantic_ai")
-        watch = _Watch(loop, self._threads, self._run_options)
+        watch = _Watch(loop, self._run_options)
         given = self._run_options | watch.options() | self._opening(loop, watch)
         if loop.deps is not None:
             given["deps"] = loop.deps
-        result: Any = await self._agent.run(**given)
+        with self._agent.using_thread_executor(self._threads):
+            result: Any = await self._agent.run(**given)
         if isinstance(result.output, library.DeferredToolRequests):
             await watch.ask(result.output)
         last = result.response
@@ -106,9 +107,8 @@ class PydanticAgent(ForeignAgent[Any, Any]):
 class _Watch:
     """The hooks around one run."""
 
-    def __init__(self, loop: ForeignLoop, threads: CallThreads, run_options: Mapping[str, Any]) -> None:
+    def __init__(self, loop: ForeignLoop, run_options: Mapping[str, Any]) -> None:
         self._loop = loop
-        self._threads = threads
         self._given = run_options
         self._heard: Sequence[Message] = ()
 
@@ -119,10 +119,10 @@ class _Watch:
         hooks.on.model_request(self.model_request)
         hooks.on.before_model_request(self.before_model_request)
         hooks.on.tool_execute(self.tool_execute)
-        threads = capabilities.UseThreadExecutor(self._threads)
-        prompt = capabilities.ReinjectSystemPrompt()
+        # A conversation that goes on has no system prompt of its agent's.
+        prompt = [capabilities.ReinjectSystemPrompt()] if len(self._loop.messages) > 1 else []
         return {
-            "capabilities": [*self._given.get("capabilities", ()), hooks, threads, prompt],
+            "capabilities": [*self._given.get("capabilities", ()), hooks, *prompt],
             "event_stream_handler": self.read,
         }
 

@@ -7,18 +7,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from safepoint.tools.callables import as_callable
     from safepoint.tools.fetch_tool import Fetch, fetch
     from safepoint.tools.file_tools import files
     from safepoint.tools.mcp_tool import McpTool, McpTools, mcp_tools
     from safepoint.tools.shell_tool import Shell, shell
 
-__all__ = ["Fetch", "McpTool", "McpTools", "Shell", "fetch", "files", "mcp_tools", "shell"]
+__all__ = ["Fetch", "McpTool", "McpTools", "Shell", "as_callable", "fetch", "files", "mcp_tools", "shell"]
 
 _HOMES = {
     "Fetch": "fetch_tool",
     "McpTool": "mcp_tool",
     "McpTools": "mcp_tool",
     "Shell": "shell_tool",
+    "as_callable": "callables",
     "fetch": "fetch_tool",
     "files": "file_tools",
     "mcp_tools": "mcp_tool",
