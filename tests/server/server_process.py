@@ -171,8 +171,8 @@ class ServerProcess:
     def run_in_thread(self, session: str, text: str, **more: object) -> Later:
         return Later(lambda: self.run(session, text, **more))
 
-    def cancel(self, session: str, user: str = "ann", **body: object) -> Answer:
-        return self.post(f"{session_path(session, user)}:cancel", body)
+    def cancel(self, session: str, user: str = "ann", app: str = "worker", **body: object) -> Answer:
+        return self.post(f"{session_path(session, user, app)}:cancel", body)
 
     def events(self, session: str, user: str = "ann") -> list[dict[str, Any]]:  # Any: JSON
         answer = self.get(session_path(session, user))
