@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.storm import Storm
-from tests.cluster.workers import Workers
+from tests.cluster.workers import Workers, silence_pushes
+from tests.storage.postgres.postgres_server import PostgresServer
+from tests.storage.postgres.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.postgres
 
@@ -30,11 +32,31 @@ def test_clocks_an_hour_off_that_jump_change_nothing(tmp_path: Path, url: str) -
         storm.check(url)
 
 
+@pytest.mark.timeout(120)
+def test_pushes_that_are_all_lost_cost_time_and_nothing_else(tmp_path: Path, url: str) -> None:
+    silence_pushes(url)
+    with Workers(tmp_path, url, 3) as workers:
+        storm = Storm(workers.all, runs=40, seconds=0.2, seed=7)
+        storm.play(kill_every=2.0)
+        storm.check(url)
+
+
+@pytest.mark.timeout(120)
+def test_pushes_that_come_late_and_twice_change_nothing(tmp_path: Path, database: PostgresServer, url: str) -> None:
+    with TcpProxy(database.port).running() as proxy:
+        proxy.delay, proxy.doubled = 1.0, True
+        late = database.url(url.rpartition("/")[2], proxy.port)
+        with Workers(tmp_path, url, 3, "--listen-url", late) as workers:
+            storm = Storm(workers.all, runs=40, seconds=0.2, seed=7)
+            storm.play(kill_every=3.0)
+            storm.check(url)
+
+
 @pytest.mark.proof
 @pytest.mark.timeout(900)
 def test_a_thousand_runs_and_thirty_kills(tmp_path: Path, url: str) -> None:
     with Workers(tmp_path, url, 3) as workers:
-        storm = Storm(workers.all, runs=1000, seconds=0.5, at_once=16, seed=1)
+        storm = Storm(workers.all, runs=1000, seconds=0.8, at_once=16, seed=1)
         storm.play(kill_every=3.0)
         print(f"kill -9 of a random worker every 3 s: {storm.check(url)}")
         assert storm.kills >= 30

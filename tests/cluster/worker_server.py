@@ -7,7 +7,7 @@ import random
 import time
 from pathlib import Path
 
-from safepoint.server import Catalog, ServerConfig, create_app, serve
+from safepoint.server import Catalog, Limits, ServerConfig, create_app, serve
 from safepoint.server.logs import TextLines, configure_logging
 from safepoint.storage.postgres.storage import PostgresStorage
 
@@ -33,6 +33,7 @@ if __name__ == "__main__":
     parser.add_argument("--store")
     parser.add_argument("--listen-url", default=None)
     parser.add_argument("--lease", type=float, default=1.0)
+    parser.add_argument("--heartbeat", type=float, default=0.3)
     parser.add_argument("--deadline", type=float, default=5.0)
     parser.add_argument("--patience", type=float, default=30.0)
     parser.add_argument("--ahead", type=float, default=0.0)
@@ -48,6 +49,10 @@ if __name__ == "__main__":
         patience=options.patience,
         listen_url=options.listen_url,
     )
-    config = ServerConfig(heartbeat_seconds=0.3, shutdown_seconds=options.shutdown_seconds)
+    config = ServerConfig(
+        heartbeat_seconds=options.heartbeat,
+        shutdown_seconds=options.shutdown_seconds,
+        limits=Limits(live_runs=2000, queued_runs=2000),
+    )
     app = create_app(Catalog.load(options.apps), storage=storage, config=config)
     serve(app, port=options.port)

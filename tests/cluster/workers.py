@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 
 from safepoint import check_history
+from safepoint.history.parts import ToolResult
 from safepoint.storage.postgres.storage import PostgresStorage
 from safepoint.storage.run_records import RunRecord, RunState
 from tests.server.server_process import ServerProcess
@@ -95,6 +96,23 @@ def broken_histories(url: str, app: str = "chain") -> list[str]:
     return asyncio.run(read())
 
 
+def unknown_calls(url: str, app: str = "chain") -> set[str]:
+    """The ids of calls of which the model was told that their outcome is unknown: their worker died with them."""
+
+    async def read() -> set[str]:
+        storage, found = PostgresStorage(url), set[str]()
+        try:
+            for session in await storage.sessions.list_ids(f"{app}/"):
+                for message in (await storage.sessions.load(session)).messages:
+                    results = (part for part in message.parts if isinstance(part, ToolResult))
+                    found |= {part.call_id for part in results if "outcome unknown" in str(part)}
+        finally:
+            await storage.aclose()
+        return found
+
+    return asyncio.run(read())
+
+
 def repeated(effects: Sequence[str]) -> list[str]:
     return [line for line, count in Counter(effects).items() if count > 1]
 
@@ -105,5 +123,18 @@ def open_runs(url: str) -> list[str]:
 
 def sql(url: str, statement: str, *given: Any) -> list[tuple[Any, ...]]:  # Any: of every type
     with psycopg.connect(url, autocommit=True) as connection:
-        cursor = connection.execute(statement.encode(), given)
+        cursor = connection.execute(statement.encode(), given or None)
         return cursor.fetchall() if cursor.description is not None else []
+
+
+def silence_pushes(url: str) -> None:
+    """Every NOTIFY of the schema is lost from now on: a function of that name is found first."""
+    sql(url, "CREATE FUNCTION safepoint.pg_notify(text, text) RETURNS void LANGUAGE sql AS 'SELECT NULL::void'")
+    for name, body in sql(
+        url,
+        "SELECT p.oid::regprocedure::text, pg_get_functiondef(p.oid) FROM pg_proc p"
+        " JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = 'safepoint'"
+        " AND p.prosrc LIKE '%pg_notify%' AND p.proname <> 'pg_notify'",
+    ):
+        assert "pg_notify" in body, name
+        sql(url, body.replace("pg_notify", "safepoint.pg_notify"))
