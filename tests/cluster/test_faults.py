@@ -32,7 +32,7 @@ from tests.storage.postgres.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.postgres
 
-LEASE = 1.0
+LEASE = 2.0  # a busy machine may renew one of 1 s too late, and then there are more take-overs than the fault made
 SLACK = 0.4  # the specified times are those of a quiet machine
 
 
@@ -69,7 +69,7 @@ def check_taken_over_once(folder: Path, url: str, names: Sequence[str], old: int
     done = effects(folder)
     assert repeated([each.what for each in done]) == []
     assert sorted(each.what for each in done) == sorted(f"{name} {step}" for name in names for step in range(3))
-    late = [each for each in done if each.pid == old and each.at > since + LEASE * 2 / 3 + 0.2]
+    late = [each for each in done if each.pid == old and each.at > since + LEASE * 2 / 3 + SLACK]
     assert late == [], f"the fault was from {since} to {back}"
     assert broken_histories(url) == []
 
@@ -79,11 +79,11 @@ def test_a_worker_that_cannot_reach_the_database_for_two_leases_loses_its_runs_o
 ) -> None:
     with TcpProxy(database.port).running() as proxy:
         through = database.url(url.rpartition("/")[2], proxy.port)
-        here = worker(tmp_path, through, "--deadline", "1", "--patience", "2")
-        with here, worker(tmp_path, url):
+        here = worker(tmp_path, through, "--deadline", "1", "--patience", "2", "--lease", str(LEASE))
+        with here, worker(tmp_path, url, "--lease", str(LEASE)):
             names = [f"cut{number}" for number in range(6)]
             for number, name in enumerate(names):
-                send(here, name, 0.4 + number / 10)
+                send(here, name, 1.0 + number / 5)
             until(lambda: len(effects(tmp_path)) >= len(names))
             assert here.process is not None
             old, since = here.process.pid, time.monotonic()
@@ -97,11 +97,11 @@ def test_a_worker_that_cannot_reach_the_database_for_two_leases_loses_its_runs_o
 
 
 def test_a_worker_that_stands_still_for_three_leases_starts_nothing_when_it_goes_on(tmp_path: Path, url: str) -> None:
-    here = worker(tmp_path, url)
-    with here, worker(tmp_path, url):
+    here = worker(tmp_path, url, "--lease", str(LEASE))
+    with here, worker(tmp_path, url, "--lease", str(LEASE)):
         names = [f"still{number}" for number in range(12)]
         for number, name in enumerate(names):
-            send(here, name, 0.5 + number / 10)
+            send(here, name, 1.0 + number / 5)
         until(lambda: len(effects(tmp_path)) >= len(names))
         assert here.process is not None
         old, since = here.process.pid, time.monotonic()
@@ -116,25 +116,25 @@ def test_a_kill_of_the_database_fails_no_run_and_a_cancel_meanwhile_takes_millis
     try:
         url = database.new_database()
         asyncio.run(upgrade(url))
-        # The lease outlives the outage; a shorter one would stop the runs, and let them go on after it.
-        with worker(tmp_path, url, "--lease", "30") as here:
+        with worker(tmp_path, url, "--lease", "60") as here:  # longer than the outage
             names = [f"out{number}" for number in range(50)]
             for name in names:
                 send(here, name, 2.0)
+            last = names[-1]
+            until(lambda: any(each.what == f"{last} 0" for each in effects(tmp_path)))
             database.kill()
-            time.sleep(1.0)
             began = time.monotonic()
-            answer = here.cancel("out0", app="chain", waitSeconds=0)
+            answer = here.cancel(last, app="chain", waitSeconds=0)
             asked = time.monotonic() - began
-            until(lambda: any(each.what == "out0 cut" for each in moments(tmp_path)), 5.0)
-            cut = next(each.at for each in moments(tmp_path) if each.what == "out0 cut")
+            until(lambda: any(each.what == f"{last} cut" for each in moments(tmp_path)), 5.0)
+            cut = next(each.at for each in moments(tmp_path) if each.what == f"{last} cut")
             assert cut - began < 0.5, "a stop waited for the database"
             assert answer.status == 200, answer
             assert (answer.body["runs"][0]["durable"], asked < 5) == (False, True), answer.body
             time.sleep(3.0)
             database.start_again()
             found = {record.session.rpartition("/")[2]: record.outcome for record in all_over(url)}
-            assert found == {**dict.fromkeys(names, "end_turn"), "out0": "cancelled"}
+            assert found == {**dict.fromkeys(names, "end_turn"), last: "cancelled"}
             done = [each.what for each in effects(tmp_path)]
             assert repeated(done) == []
             assert broken_histories(url) == []
