@@ -70,6 +70,11 @@ class ServerProcess:
         self._env = {"TOOL_LOG": str(self.tool_log), "PROMPT_LOG": str(self.prompt_log), **(env or {})}
         self.process: Process | None = None
 
+    @property
+    def each(self) -> Sequence[ServerProcess]:
+        """The processes that it is."""
+        return (self,)
+
     def __enter__(self) -> ServerProcess:
         try:
             self.start()
