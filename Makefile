@@ -45,7 +45,7 @@ test-browser: $(READY) ## the tests that need a browser: chromium, Chrome, or pl
 
 .PHONY: test-postgres
 test-postgres: $(READY) ## the tests that need PostgreSQL, which a wheel brings
-	$(BIN)/pytest -m postgres
+	$(BIN)/pytest -m 'postgres and not proof'
 
 .PHONY: test-adapters
 test-adapters: $(READY) ## agents of other frameworks under Safepoint, each framework in an environment of its own

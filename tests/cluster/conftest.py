@@ -24,3 +24,9 @@ def url(server: PostgresServer) -> str:
     address = server.new_database()
     asyncio.run(upgrade(address))
     return address
+
+
+@pytest.fixture
+def database(server: PostgresServer) -> PostgresServer:
+    """That server, for tests whose `server` is one of ours."""
+    return server

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tests.house.tree import Source, sources
 
-WHOLE_PROCESS = ("tests/process/", "tests/server/", "tests/terminal/", "tests/release/")
+WHOLE_PROCESS = ("tests/process/", "tests/server/", "tests/terminal/", "tests/release/", "tests/cluster/")
 STARTERS = ("tests.program", "tests.process.child", "tests.server.server_process")
 
 

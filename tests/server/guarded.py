@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,13 +31,21 @@ class Guarded:
     """Ann has a session with a finished run, one with a live run, one that waits for an answer. Bob has one. Eve's key
     is revoked. `values`: what stands for `$DONE`, `$LIVE`, `$PAUSED` (runs) and `$CALL` in an attempt."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        kind: type[ServerProcess] = ServerProcess,
+        tables: Callable[[], Mapping[str, list[tuple[object, ...]]]] | None = None,
+    ) -> None:
+        """`tables`: reads everything that is stored, where that is no file in the folder."""
+        self._tables = tables if tables is not None else self._read_file
         self.keyfile = KeyFile(folder / "data" / "keys.json")
         self.keys = {name: self.keyfile.add(name, user=name) for name in ("ann", "bob", "eve")}
         self.keys["boss"] = self.keyfile.add("boss", admin=True)
         self.keyfile.revoke("eve")
         many = ("--limit", "wrong_keys=1000000")  # every attempt comes from one address
-        self.server = ServerProcess(folder, options=(*many, *options))
+        self.server = kind(folder, options=(*many, *options))
         self.values: dict[str, str] = dict(self.keys)
 
     def settle(self) -> None:
@@ -82,11 +90,14 @@ class Guarded:
         return f"http://127.0.0.1:{self.server.port}"
 
     def snapshot(self) -> Snapshot:
+        runs = [server.get("/runs", self.bearer("boss")).body for server in self.server.each]
+        return Snapshot(self._tables(), self.server.did(), runs)
+
+    def _read_file(self) -> Mapping[str, list[tuple[object, ...]]]:
         path = self.server.folder / "data" / "safepoint.db"
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
             names = [str(row[0]) for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-            tables = {name: _rows(db, name) for name in names}
-        return Snapshot(tables, self.server.did(), self.ask("boss", "GET", "/runs").body)
+            return {name: _rows(db, name) for name in names}
 
 
 def raw(port: int, data: bytes, *, timeout: float = 10.0) -> bytes:

@@ -70,6 +70,11 @@ class ServerProcess:
         self._env = {"TOOL_LOG": str(self.tool_log), "PROMPT_LOG": str(self.prompt_log), **(env or {})}
         self.process: Process | None = None
 
+    @property
+    def each(self) -> Sequence[ServerProcess]:
+        """The processes that it is."""
+        return (self,)
+
     def __enter__(self) -> ServerProcess:
         try:
             self.start()
@@ -171,8 +176,8 @@ class ServerProcess:
     def run_in_thread(self, session: str, text: str, **more: object) -> Later:
         return Later(lambda: self.run(session, text, **more))
 
-    def cancel(self, session: str, user: str = "ann", **body: object) -> Answer:
-        return self.post(f"{session_path(session, user)}:cancel", body)
+    def cancel(self, session: str, user: str = "ann", app: str = "worker", **body: object) -> Answer:
+        return self.post(f"{session_path(session, user, app)}:cancel", body)
 
     def events(self, session: str, user: str = "ann") -> list[dict[str, Any]]:  # Any: JSON
         answer = self.get(session_path(session, user))

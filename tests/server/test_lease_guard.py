@@ -115,6 +115,17 @@ async def test_when_the_lease_is_over_a_run_stops_now_and_goes_on_once_the_store
 
 
 @virtual
+async def test_a_lease_that_was_over_and_is_renewed_before_anyone_looked_stops_the_runs_that_it_had() -> None:
+    there = World(ScriptedModel(call("work"), say("never")))
+    managed = await there.begin()
+    there.storage.lease.renewed(30.0)  # the process stood still, and its lease was renewed first
+    there.look(30.1)
+    assert await there.recorded(managed) == (RunState.SUSPENDED, "cancelled")
+    assert managed.reason == OUT_OF_REACH
+    there.look(30.2)
+
+
+@virtual
 async def test_a_run_that_was_cancelled_before_is_not_picked_up_again() -> None:
     there = World(ScriptedModel(call("work"), say("never")))
     managed = await there.begin()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -28,7 +29,13 @@ from tests.server.server_process import message, session_path
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    guarded = Guarded(tmp_path_factory.mktemp("safety"))
+    with settled(Guarded(tmp_path_factory.mktemp("safety"))) as guarded:
+        yield guarded
+
+
+@contextmanager
+def settled(guarded: Guarded) -> Generator[Guarded]:
+    """With all that is to be protected, and nothing in its log at the end that does not belong there."""
     with guarded.server:
         guarded.settle()
         logged_out = guarded.cookie("ann")

@@ -35,6 +35,7 @@ class LeaseGuard:
         self._manager = manager
         self._lease = lease
         self._asked: dict[str, Receipt] = {}
+        self._lapses = lease.lapses
 
     async def watch(self) -> None:
         """For ever. Cancellation: the asks stand."""
@@ -46,14 +47,19 @@ class LeaseGuard:
         """Do what the state of the lease demands. Seconds until it may demand something else."""
         lease = self._lease
         state, left = lease.state, lease.left()
-        if state is LeaseState.HELD:
+        lapsed, self._lapses = lease.lapses > self._lapses, lease.lapses
+        if lapsed:  # and was renewed before this look: the process stood still, and another may have its runs
+            for managed in self._manager.live():
+                self._stop_now(managed)
+        elif state is LeaseState.HELD:
             self._go_on()
             return max(left - lease.seconds / 3, lease.seconds * _LOOK_AGAIN)
-        for managed in self._manager.live():
-            if state is LeaseState.OVER:
-                self._stop_now(managed)
-            elif managed.state is RunState.LIVE and managed.id not in self._asked:
-                self._stop_soon(managed)
+        else:
+            for managed in self._manager.live():
+                if state is LeaseState.OVER:
+                    self._stop_now(managed)
+                elif managed.state is RunState.LIVE and managed.id not in self._asked:
+                    self._stop_soon(managed)
         return lease.seconds * _LOOK_AGAIN
 
     def _stop_soon(self, managed: ManagedRun) -> None:

@@ -49,6 +49,9 @@ _LONG_LOOK = 60.0
 # A run that may start gets another job when it has had none for so long.
 _LOST = 5.0
 _GOODBYE = 1.0
+# At the same time, of a storage that answers slowly; and longer than any read takes.
+_BEATS = 4
+_LONGEST_READ = 120.0
 # How often a storage without pushes looks whether another process has written anything.
 _LOOK = 0.05
 # So many sessions are taken over at the same time: a connection each, where the storage has connections.
@@ -61,8 +64,10 @@ class LeaseSweeper:
     def __init__(self, manager: RunManager) -> None:
         self._manager = manager
         self._tasks: set[asyncio.Task[None]] = set()
-        # Requests that were delivered, until the storage has it that they were acknowledged.
-        self._heard: set[int] = set()
+        # Requests that were delivered, and when they were acknowledged in the storage: a read that began before that
+        # may still find them.
+        self._heard: dict[int, float | None] = {}
+        self._beats: set[asyncio.Task[None]] = set()
         # Those that are being delivered to a run that is not live here, by number.
         self._deliveries: dict[int, asyncio.Task[None]] = {}
         # Taken over, and not settled: the session was busy in another process, or the store failed.
@@ -86,10 +91,11 @@ class LeaseSweeper:
 
     async def stop(self) -> None:
         """Cancellation: it may still be looking."""
-        for task in self._tasks:
+        tasks = self._tasks | self._beats
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_GOODBYE)
+        if tasks:
+            await asyncio.wait(tasks, timeout=_GOODBYE)
 
     async def _hear_for_ever(self) -> None:
         storage, every = self._manager.storage, self._manager.config.heartbeat_seconds
@@ -97,11 +103,30 @@ class LeaseSweeper:
             with _logged_failures():
                 async with storage.changes(worker=storage.worker, every=min(_LOOK, every)) as changes:
                     while True:
-                        with suppress(TimeoutError):
+                        try:
                             async with asyncio.timeout(every):
                                 await anext(changes)
-                        await self._beat()
+                        except TimeoutError:
+                            if self._beats:
+                                continue
+                        await self._begin_beat()
             await asyncio.sleep(every)  # the store failed
+
+    async def _begin_beat(self) -> None:
+        """A beat under way may have read before the change, so another one does not wait for its answer.
+
+        Cancellation: begun, or not.
+        """
+        while len(self._beats) >= _BEATS:
+            await asyncio.wait(self._beats, return_when=asyncio.FIRST_COMPLETED)
+
+        async def beat() -> None:
+            with _logged_failures():
+                await self._beat()
+
+        task = asyncio.create_task(beat(), name="safepoint: beat")
+        self._beats.add(task)
+        task.add_done_callback(self._beats.discard)
 
     async def _sweep_for_ever(self) -> None:
         workers, every = workers_of(self._manager.storage), self._manager.config.heartbeat_seconds
@@ -144,13 +169,23 @@ class LeaseSweeper:
         manager = self._manager
         found = await manager.storage.runs.unheard_cancels(manager.storage.worker)
         unheard = [stored for stored in found if stored.number not in self._deliveries]
-        self._heard &= {stored.number for stored in unheard}
-        done = [stored.number for stored in unheard if stored.number in self._heard or self._deliver(stored)]
-        self._heard.update(done)
+        for stored in unheard:
+            if stored.number not in self._heard and self._deliver(stored):
+                self._heard[stored.number] = None
+        done = [stored.number for stored in unheard if self._heard.get(stored.number, 0.0) is None]
         if done:
             await manager.storage.commit(*map(AcknowledgeCancel, done))
+            self._heard |= dict.fromkeys(done, time.monotonic())
+        self._forget_heard()
+        if len(self._beats) > 1:
+            return
         for managed in [each for each in manager.runs.values() if each.phase is Phase.OWED and each.over.is_set]:
             await managed.record_end(manager.storage.runs)
+
+    def _forget_heard(self) -> None:
+        before = time.monotonic() - _LONGEST_READ
+        for number in [number for number, at in self._heard.items() if at is not None and at < before]:
+            del self._heard[number]
 
     def _deliver(self, stored: StoredCancelRequest) -> bool:
         """A live run is asked here and now, and no request waits for another. False: a task does it."""

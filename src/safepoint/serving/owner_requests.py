@@ -5,6 +5,7 @@
     tree       its agents and calls
     preview    what a stop would do to each call
     steer      say something to it
+    patch      change the state of its session
 
 They travel as requests to cancel do: a row, a push where the storage pushes, and a look now and then. The asker deletes
 the row when it has the answer, or when it waits no longer.
@@ -21,17 +22,18 @@ from enum import StrEnum
 from typing import Any
 
 from safepoint.agent.steering import SteerOutcome
-from safepoint.errors import SafepointError, StoreError
+from safepoint.errors import SafepointError, SessionBusy, StoreError
 from safepoint.history.parts import UserPart
 from safepoint.serving.cancel_answers import Json, holding_json
 from safepoint.serving.cancel_requests import StopRequest, decode_request
 from safepoint.serving.cancel_service import withdraw
+from safepoint.serving.ids import SessionKey
 from safepoint.serving.managed_run import ManagedRun
 from safepoint.serving.principal import NotFound
 from safepoint.serving.run_manager import RunManager
 from safepoint.serving.run_tree import live_tree, preview_json
 from safepoint.serving.submission import Submission
-from safepoint.storage.run_records import RunRecord, StoredCancelRequest
+from safepoint.storage.run_records import RunRecord, RunState, StoredCancelRequest
 
 OWNER_PATIENCE = 2.0
 SILENT = f"no answer from the owner within {OWNER_PATIENCE:g} s"
@@ -52,6 +54,7 @@ class Question(StrEnum):
     TREE = "tree"
     PREVIEW = "preview"
     STEER = "steer"
+    PATCH = "patch"
 
 
 # -- the asker ---------------------------------------------------------------------------------------------------------
@@ -109,6 +112,19 @@ async def steer_elsewhere(manager: RunManager, run_id: str, said: Submission, wa
     return str(answer["outcome"]) if answer is not None else str(SteerOutcome.TOO_LATE)
 
 
+async def patch_anywhere(manager: RunManager, key: SessionKey, delta: Mapping[str, Any]) -> None:  # Any: JSON values
+    """As `RunManager.patch`, also under a live run of another process. Raises `OwnerSilent`. Cancellation: as above."""
+    try:
+        await manager.patch(key, delta)
+    except SessionBusy:
+        still_open = await manager.storage.runs.still_open(key.stored_as, waiting=False)
+        live = next((record for record in still_open if record.state is RunState.LIVE), None)
+        if live is None:
+            raise
+        if await ask_owner(manager, live.run_id, Question.PATCH, {"delta": dict(delta)}) is None:
+            await manager.patch(key, delta)  # the run has ended
+
+
 # -- the owner ---------------------------------------------------------------------------------------------------------
 
 
@@ -137,6 +153,9 @@ async def answer_owner_request(manager: RunManager, managed: ManagedRun, stored:
         case Question.STEER:
             prompt = Submission.from_json(given["message"]).prompt or ()
             answer = {"outcome": await steer_here(managed, prompt, float(given["waitSeconds"]))}
+        case Question.PATCH:
+            await manager.patch(managed.key, given["delta"])
+            answer = {"done": True}
         case None:
             return
     with suppress(StoreError):

@@ -465,3 +465,30 @@ def _place(record: RunRecord) -> tuple[str, int, RunState]:
 def failure_of(record: RunRecord) -> Failure | None:
     reason = record.reason or {}
     return Failure(reason["error"], reason["text"], record.ended_at or 0.0) if "error" in reason else None
+
+
+async def copy_from_owner(manager: RunManager, record: RunRecord, timing: PeerTiming = TIMING) -> Feed | None:
+    """All that a run has told that is over, with its owner's numbers; None if the owner cannot be asked any more.
+
+    Raises `StoreError`. Cancellation: there is no copy.
+    """
+    directory = peers_of(manager.storage)
+    address = await directory.peer_of(record.owner) if directory is not None else None
+    if address is None or record.owner == manager.storage.worker:
+        return None
+    source = source_of(record)
+    try:
+        link = await PeerLink.open(address, record.run_id, source, None, timing)
+    except (*LOST, NotThere, BadPeer):
+        return None
+    feed = RelayedFeed(link.turn, first_event(record.epoch), lambda watched: None)
+    try:
+        while not isinstance(said := await link.read(), FeedEnd):
+            if isinstance(said, EventFrame):
+                feed.tell(said.event, source, said.number)
+    except (*LOST, BadPeer):
+        return None
+    finally:
+        link.leave()
+    feed.close(said.failure)
+    return feed

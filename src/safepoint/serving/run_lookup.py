@@ -14,9 +14,9 @@ from safepoint.errors import SessionNotFound
 from safepoint.serving.events import MessageEvent, Turn, first_speaker
 from safepoint.serving.feed import Feed
 from safepoint.serving.ids import SessionKey, check_id
-from safepoint.serving.managed_run import ManagedRun, first_stored
+from safepoint.serving.managed_run import ManagedRun, first_event, first_stored
 from safepoint.serving.principal import NotFound, Principal
-from safepoint.serving.relay import Relay, failure_of, goes_on
+from safepoint.serving.relay import Relay, copy_from_owner, failure_of, goes_on
 from safepoint.serving.run_manager import RunManager
 from safepoint.serving.shared_state import places, session_part
 from safepoint.serving.stored_events import SessionContext, session_events, stored_run_events
@@ -102,19 +102,26 @@ class RunLookup:
         managed = self._manager.runs.get(check_id("run", run_id))
         return managed if managed is not None and managed.live and who.owns(managed.key.user) else None
 
-    async def feed(self, who: Principal, run_id: str) -> tuple[ManagedRun | None, Feed]:
-        """What the run tells, or, if it is long over, what it has told. Raises `NotFound`."""
+    async def feed(self, who: Principal, run_id: str, after: int = 0) -> tuple[ManagedRun | None, Feed]:
+        """What the run tells, or, if it is long over, what it has told. Raises `NotFound`.
+
+        `after`: the number with which a viewer comes back.
+        """
         found = await self.run(who, run_id)
         if isinstance(found, ManagedRun):
             return found, found.feed
-        return None, await self.replay(found)
+        return None, await self.replay(found, after)
 
-    async def replay(self, record: RunRecord) -> Feed:
+    async def replay(self, record: RunRecord, after: int = 0) -> Feed:
         """The events of a run that this process does not have: those that are stored, and those to come.
 
         Cancellation: nothing has changed.
         """
         if not goes_on(record, self._manager.config):
+            if first_event(record.epoch) < after < first_stored(record.epoch):  # a number that only the owner knows
+                copied = await copy_from_owner(self._manager, record)
+                if copied is not None:
+                    return copied
             feed = Feed(Turn(record.run_id, ""), first_stored(record.epoch))
             for event in await self._stored(record):
                 feed.append(event)

@@ -7,13 +7,15 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
+_NOTIFICATION = b"A"  # as PostgreSQL's protocol has it; they come alone
+
 
 class TcpProxy:
     """`cut_answer_after(n)`: the n-th statement from now on reaches the server, and its answer does not come back.
 
     Statements are counted by what the client sends: each `Sync` or simple query is one. `silent`: take everything and
     pass nothing on, as a half-open connection does. `deaf`: the same for answers only. `delay`: how many seconds every
-    piece of an answer comes later. `refuse`: take no new connections.
+    piece of an answer comes later. `refuse`: take no new connections. `doubled`: notifications come twice.
     """
 
     def __init__(self, port: int) -> None:
@@ -25,6 +27,7 @@ class TcpProxy:
         self.deaf = False
         self.delay = 0.0
         self.refuse = False
+        self.doubled = False
         self._cut_at: int | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop: asyncio.AbstractEventLoop
@@ -95,6 +98,8 @@ class TcpProxy:
             if lost.is_set():  # the server has answered, so it has committed
                 raise ConnectionResetError
             writer.write(data)
+            if self.doubled and data[:1] == _NOTIFICATION:
+                writer.write(data)
             await writer.drain()
         raise ConnectionResetError
 

@@ -66,9 +66,9 @@ def _shown(run: ManagedRun | RunRecord) -> Json:
 
 @routes.get("/runs/{run}/events", response_model=None, response_class=EventStream, status_code=200, responses=streams())
 async def watch_run(manager: Manager, who: Who, run: str, request: Request, after: int = 0) -> Response:
-    _, feed = await RunLookup(manager).feed(who, run)
     last = request.headers.get("last-event-id", "")
     after = int(last) if last.isascii() and last.isdecimal() and len(last) < 10 else after
+    _, feed = await RunLookup(manager).feed(who, run, after)
     return EventStream(feed, WIRE, manager.config, run_id=run, after=after)
 
 

@@ -19,6 +19,7 @@ from safepoint.server.audit import AuditedRoute
 from safepoint.server.openapi import answers, answers_null, by_name, errors
 from safepoint.serving.cancel_requests import StopRequest
 from safepoint.serving.ids import SessionKey
+from safepoint.serving.owner_requests import patch_anywhere
 from safepoint.serving.remote_cancel import cancel_records
 from safepoint.serving.run_lookup import RunLookup
 from safepoint.serving.run_manager import RunManager
@@ -73,7 +74,7 @@ async def get_session(manager: Manager, who: Who, app: str, user: str, session: 
 @routes.patch(BASE + "/{session}", response_model=None, responses=_SESSION | errors(409))
 async def patch_session(manager: Manager, who: Who, app: str, user: str, session: str, body: StatePatch) -> Json:
     key = who.session(app, user, session)
-    await manager.patch(key, body.state_delta)
+    await patch_anywhere(manager, key, body.state_delta)
     return session_json(await RunLookup(manager).session(key))
 
 

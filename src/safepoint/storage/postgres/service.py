@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 _GOODBYE = 2.0  # seconds that a database which does not answer may hold the end of a storage
 _TIDY_EVERY = 600.0
+_RENEW_AGAIN = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +111,16 @@ class Service:
     async def _renew_for_ever(self) -> None:
         """By real time. A renewal that fails is tried again soon: the lease runs on."""
         every = self._worker_lease.renew_every
-        until_tidy = _TIDY_EVERY
+        pause, until_tidy = every, _TIDY_EVERY
         while True:
-            await asyncio.sleep(every)
+            await asyncio.sleep(pause)
+            pause = every
             if self._worker_lease.begun:
-                with suppress(StoreError, psycopg.Error):
-                    await self._renew(every)
+                try:
+                    await self._renew()
+                except (StoreError, psycopg.Error):
+                    pause = min(every, _RENEW_AGAIN)
+                    continue
             self.listener.wake_all()  # the poll leg: every subscriber looks once in a while, in case a push was lost
             until_tidy -= every
             if until_tidy <= 0 and self._worker_lease.begun:
@@ -123,7 +128,8 @@ class Service:
                 with suppress(StoreError, psycopg.Error):
                     await self._database.call("SELECT safepoint.tidy()", {}, patience=every)
 
-    async def _renew(self, every: float) -> None:
+    async def _renew(self) -> None:
+        """Tried once: a later try is a renewal of its own, which counts from when it is sent."""
         sent = self._worker_lease.clock()
         given = {
             "worker": escape(self._lease.worker),
@@ -131,7 +137,7 @@ class Service:
             "lease": self._worker_lease.seconds,
         }
         sql = "SELECT safepoint.renew(%(worker)s, %(process)s, %(lease)s)"
-        [(waiting,)] = await self._database.call(sql, given, patience=every)
+        [(waiting,)] = await self._database.call(sql, given, patience=_RENEW_AGAIN)
         self._worker_lease.renewed(sent)
         if waiting:
             self.listener.wake(WORKER)

@@ -33,6 +33,8 @@ class WorkerLease:
     def __init__(self, seconds: float, clock: Callable[[], float] = boot_time) -> None:
         self.seconds = seconds
         self.clock = clock
+        self.lapses = 0
+        """How often it was over before it was renewed: others may have taken what this worker owned."""
         self._sent: float | None = None
 
     @property
@@ -45,6 +47,8 @@ class WorkerLease:
 
     def renewed(self, sent: float) -> None:
         """A renewal that was sent at that time was answered. Answers may come in another order."""
+        if self._sent is not None and sent >= self._sent + self.seconds:
+            self.lapses += 1
         self._sent = sent if self._sent is None else max(self._sent, sent)
 
     def left(self) -> float:
