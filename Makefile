@@ -133,6 +133,11 @@ bench-quick: $(READY) ## the same in a short form, to see that it works; the REA
 bench-ours: $(READY) ## run our own benchmarks: each measures one part of Safepoint
 	$(BIN)/python -m bench
 
+.PHONY: cluster
+cluster: $(READY) ## three workers on one PostgreSQL, one is killed, nothing is lost; build/cluster/happened.svg shows who ran what
+	$(BIN)/python examples/several_machines.py build/cluster
+	$(BIN)/python -m docs.scripts.cluster build/cluster/happened.jsonl build/cluster/happened.svg
+
 .PHONY: tour
 tour: $(LOCAL)/.ready ## stop an agent six times in two minutes, without a model
 	@$(LOCAL)/bin/safepoint tour

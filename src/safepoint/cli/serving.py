@@ -150,13 +150,13 @@ def _demo(model: str | None) -> Agent[Any, Any]:  # Any: as agents are declared
 
 def _storage(options: ServeOptions) -> Storage:
     """The storage, found to be readable."""
-    if options.store == "sqlite" and options.listen_url is None:
+    if options.store == "sqlite" and options.listen_url is None and options.lease is None:
         return _storage_in(options.data or DATA)
     if options.store in ("memory", "memory:") and options.data is not None:
         fail("--data is for --store sqlite: what is kept in memory needs no folder")
     address = {"memory": "memory:", "sqlite": "sqlite:"}.get(options.store, options.store)
     try:
-        storage = open_storage(address, listen_url=options.listen_url)
+        storage = open_storage(address, listen_url=options.listen_url, lease=options.lease)
         asyncio.run(storage.check())
     except StoreError as error:
         fail(f"--store: {error}")
