@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -100,7 +100,7 @@ async def watch(url: str, log: Path, workers: dict[str, subprocess.Popen[bytes]]
 
 
 @contextmanager
-def postgres() -> Iterator[str]:
+def postgres() -> Generator[str]:
     if "POSTGRES_URL" in os.environ:
         yield os.environ["POSTGRES_URL"]
         return

@@ -48,6 +48,14 @@ class WorkerOptions:
         str | None,
         typer.Option(metavar="URL", help="A direct address of PostgreSQL, where --store leads to a pooler."),
     ] = None
+    peer_address: Annotated[
+        str,
+        typer.Option(
+            envvar="SAFEPOINT_PEER_ADDRESS",
+            metavar="HOST:PORT",
+            help="Where other processes on the same storage watch its runs; or 'off'.",
+        ),
+    ] = "127.0.0.1:0"
     lease: Annotated[
         float | None, typer.Option(min=1, max=300, help="Seconds after which a silent process counts as dead.")
     ] = None

@@ -32,7 +32,7 @@ from safepoint.server.logs import JsonLines, TextLines, configure_logging
 from safepoint.server.origins import is_loopback
 from safepoint.server.process import address_of, listen, serve_on
 from safepoint.serving.apps import Catalog
-from safepoint.storage.opening import open_storage
+from safepoint.storage.opening import POSTGRES, open_storage
 from safepoint.storage.protocol import Storage
 from safepoint.storage.sqlite.storage import SqliteStorage
 
@@ -157,10 +157,19 @@ def _storage(options: ServeOptions) -> Storage:
     address = {"memory": "memory:", "sqlite": "sqlite:"}.get(options.store, options.store)
     try:
         storage = open_storage(address, listen_url=options.listen_url, lease=options.lease)
-        asyncio.run(storage.check())
+        asyncio.run(_check(storage, address, options.listen_url))
     except StoreError as error:
         fail(f"--store: {error}")
     return storage
+
+
+async def _check(storage: Storage, address: str, listen_url: str | None) -> None:
+    """Raises `StoreError`. Cancellation: nothing has changed."""
+    await storage.check()
+    if address.startswith(POSTGRES):
+        from safepoint.storage.postgres.health import check_pushes
+
+        await check_pushes(address, listen_url)
 
 
 def _storage_in(folder: Path) -> Storage:

@@ -55,6 +55,7 @@ from safepoint.storage.shared_state import Note
 
 _log = logging.getLogger("safepoint.server")
 
+MOVED = Reason("it moves to another worker", Source.SHUTDOWN)
 _PATIENCE = 10.0
 # More events, twice, than a run tells in one process.
 _LIFE = 1_000_000

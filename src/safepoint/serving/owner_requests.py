@@ -5,6 +5,7 @@
     tree       its agents and calls
     preview    what a stop would do to each call
     steer      say something to it
+    move       hand it over to another worker
 
 They travel as requests to cancel do: a row, a push where the storage pushes, and a look now and then. The asker deletes
 the row when it has the answer, or when it waits no longer.
@@ -26,7 +27,7 @@ from safepoint.history.parts import UserPart
 from safepoint.serving.cancel_answers import Json, holding_json
 from safepoint.serving.cancel_requests import StopRequest, decode_request
 from safepoint.serving.cancel_service import withdraw
-from safepoint.serving.managed_run import ManagedRun
+from safepoint.serving.managed_run import MOVED, ManagedRun
 from safepoint.serving.principal import NotFound
 from safepoint.serving.run_manager import RunManager
 from safepoint.serving.run_tree import live_tree, preview_json
@@ -52,6 +53,7 @@ class Question(StrEnum):
     TREE = "tree"
     PREVIEW = "preview"
     STEER = "steer"
+    MOVE = "move"
 
 
 # -- the asker ---------------------------------------------------------------------------------------------------------
@@ -137,6 +139,9 @@ async def answer_owner_request(manager: RunManager, managed: ManagedRun, stored:
         case Question.STEER:
             prompt = Submission.from_json(given["message"]).prompt or ()
             answer = {"outcome": await steer_here(managed, prompt, float(given["waitSeconds"]))}
+        case Question.MOVE:
+            managed.hand_over(MOVED, within=manager.config.shutdown_seconds)
+            answer = {"done": True}
         case None:
             return
     with suppress(StoreError):
