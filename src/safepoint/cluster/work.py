@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from safepoint.errors import StoreError
-from safepoint.serving.managed_run import MOVED, ManagedRun
+from safepoint.serving.cancel_requests import MOVED
+from safepoint.serving.managed_run import ManagedRun
 from safepoint.serving.run_manager import RunManager
 from safepoint.serving.takeover import settle
 from safepoint.storage.protocol import Storage

@@ -55,7 +55,6 @@ from safepoint.storage.shared_state import Note
 
 _log = logging.getLogger("safepoint.server")
 
-MOVED = Reason("it moves to another worker", Source.SHUTDOWN)
 _PATIENCE = 10.0
 # More events, twice, than a run tells in one process.
 _LIFE = 1_000_000
@@ -442,9 +441,8 @@ class ManagedRun:
     def hand_over(self, reason: Reason, *, within: float) -> None:
         """Stop it at a safe point, and NOW after so many seconds, for another process to continue it."""
         if self.state is RunState.QUEUED:
-            self.withdraw(reason)
-        else:
-            self.run.node.cancel(SafePoint.ANY, within=within, recursive=True, reason=reason)
+            return self.withdraw(reason)
+        self.run.node.cancel(SafePoint.ANY, within=within, recursive=True, reason=reason)
 
     def ask(self, at: SafePoint, reason: Reason) -> None:
         """Stop it, whatever it does now; for askers that need no receipt."""

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 
 from safepoint.errors import SafepointError
-from safepoint.serving.managed_run import MOVED
+from safepoint.serving.cancel_requests import MOVED
 from safepoint.serving.owner_requests import Question, ask_owner
 from safepoint.serving.run_manager import RunManager
 from safepoint.storage.placement import placement_of

@@ -25,9 +25,9 @@ from safepoint.agent.steering import SteerOutcome
 from safepoint.errors import SafepointError, StoreError
 from safepoint.history.parts import UserPart
 from safepoint.serving.cancel_answers import Json, holding_json
-from safepoint.serving.cancel_requests import StopRequest, decode_request
+from safepoint.serving.cancel_requests import MOVED, StopRequest, decode_request
 from safepoint.serving.cancel_service import withdraw
-from safepoint.serving.managed_run import MOVED, ManagedRun
+from safepoint.serving.managed_run import ManagedRun
 from safepoint.serving.principal import NotFound
 from safepoint.serving.run_manager import RunManager
 from safepoint.serving.run_tree import live_tree, preview_json
