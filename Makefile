@@ -137,6 +137,11 @@ bench-ours: $(READY) ## run our own benchmarks: each measures one part of Safepo
 bench-adapters: $(READY) ## each other framework bare and under Safepoint: the stop score, and the cost of a run; needs `make test-adapters` first
 	$(BIN)/python -m bench.compare.adapted --all
 
+.PHONY: cluster
+cluster: $(READY) ## three workers on one PostgreSQL, one is killed, nothing is lost; build/cluster/happened.svg shows who ran what
+	$(BIN)/python examples/several_machines.py build/cluster
+	$(BIN)/python -m docs.scripts.cluster build/cluster/happened.jsonl build/cluster/happened.svg
+
 .PHONY: tour
 tour: $(LOCAL)/.ready ## stop an agent six times in two minutes, without a model
 	@$(LOCAL)/bin/safepoint tour

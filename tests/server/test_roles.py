@@ -61,6 +61,8 @@ def test_one_process_accepts_another_works_and_the_client_notices_nothing(tmp_pa
         assert back.post("/run", {}).status == 404
         assert back.get("/ready").status == 200
         assert 'safepoint_runs_total{outcome="end_turn"} 3' in back.get("/metrics").body
+        assert 'safepoint_runs_picked_up_total{how="accepted"} 3' in back.get("/metrics").body
+        assert 'safepoint_store_seconds_count{operation="commit"}' in back.get("/metrics").body
         assert "safepoint_runs_total{" not in front.get("/metrics").body
 
 

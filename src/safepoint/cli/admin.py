@@ -27,6 +27,7 @@ from safepoint.cli.sanitize import sanitize
 from safepoint.cli.server_responses import (
     DryRunAnswer,
     EventAnswer,
+    MoveAnswer,
     Part,
     ResumeAnswer,
     RunAnswer,
@@ -35,6 +36,8 @@ from safepoint.cli.server_responses import (
     StopAnswer,
     Stopped,
     WhyAnswer,
+    WorkerAnswer,
+    WorkersAnswer,
     WouldStop,
 )
 
@@ -124,10 +127,15 @@ class Ps(Common):
     all: Annotated[bool, typer.Option("--all", "-a", help="Also runs that have ended.")] = False
     app: Annotated[str | None, typer.Option(help="Only runs of this app.")] = None
     user: Annotated[str | None, typer.Option(help="Only runs of this user.")] = None
+    workers: Annotated[bool, typer.Option("--workers", help="The processes that work, and what waits for them.")] = (
+        False
+    )
 
 
 def ps(options: Ps) -> None:
-    """List runs: those that are queued, live, paused or suspended."""
+    """List runs: those that are queued, live, paused or suspended; or the workers."""
+    if options.workers:
+        return list_workers(options)
     state = None if options.all else _OPEN
     found: dict[str, tuple[RunAnswer, object]] = {}
     for answer in options.client().pages("runs", app=options.app, user=options.user, state=state, limit=_MANY):
@@ -148,7 +156,8 @@ def ps(options: Ps) -> None:
 def _run_row(run: RunAnswer) -> Sequence[object]:
     whose = (run.app_name, run.user_id, run.session_id)
     state = run.state if run.frozen is None else f"{run.state}, frozen"
-    return run.run_id, state, *whose, age(run.created_at), run.outcome, run.reason and run.reason.text
+    outcome = f"waiting for {run.waits_for}" if run.waits_for is not None else run.outcome
+    return run.run_id, state, *whose, age(run.created_at), outcome, run.reason and run.reason.text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -406,6 +415,62 @@ def print_json(answer: object) -> None:
     typer.echo(json.dumps(answer, indent=2, ensure_ascii=False))
 
 
+def list_workers(options: Common) -> None:
+    """Workers, and after them the runs that wait for one."""
+    answer = options.client().get("workers")
+    found = answer.read(WorkersAnswer)
+    if options.json:
+        return print_json(answer.json)
+    if not found.workers:
+        typer.echo("no worker is known: processes find each other where they share a PostgreSQL", err=True)
+    columns = ("WORKER", "HOST", "VERSION", "APPS", "LIVE/ROOM", "QUEUED", "LEASE LEFT", "DRAINING")
+    show_table(columns, map(_worker_row, found.workers))
+    for each in found.waiting:
+        why = "for a free worker" if each.workers else f"for app {each.app}, which no worker has"
+        typer.echo(sanitize(f"{each.runs} of {each.app} waiting {why}, {each.seconds:.0f} s"))
+
+
+def _worker_row(worker: WorkerAnswer) -> Sequence[object]:
+    lease = f"{worker.lease_left:.1f} s" if worker.lease_left > 0 else "dead"
+    room, draining = f"{worker.live}/{worker.room}", "yes" if worker.draining else ""
+    return worker.id, worker.host, worker.version, ", ".join(worker.apps), room, worker.queued, lease, draining
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drain(Common):
+    worker: Annotated[str, typer.Argument(metavar="WORKER", help="Its id; `safepoint ps --workers` lists them.")]
+
+
+def drain(options: Drain) -> None:
+    """Have a worker hand its runs over and take no others; its process stays until it is told to end."""
+    answer = options.client().post("workers", options.worker, action="drain", body={})
+    found = answer.read(WorkerAnswer)
+    if options.json:
+        return print_json(answer.json)
+    typer.echo(sanitize(f"{found.id} drains: {found.live} live runs are handed over"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move(OfRun):
+    to: Annotated[str | None, typer.Option(metavar="WORKER", help="Where to; the one with most room unless named.")] = (
+        None
+    )
+    wait: Annotated[float, typer.Option(min=0, max=60, help="Seconds to wait until it is there.")] = 5.0
+
+
+def move(options: Move) -> None:
+    """Let a live run go on in another worker. Exits with 5 if it is asked and not there when the wait ends."""
+    body = {"waitSeconds": options.wait} | ({} if options.to is None else {"to": options.to})
+    answer = options.client().post("runs", options.run, action="move", body=body, wait=options.wait)
+    found = answer.read(MoveAnswer)
+    if options.json:
+        print_json(answer.json)
+    else:
+        typer.echo(sanitize(f"{found.run_id} {found.outcome} to {found.worker}"))
+    if found.outcome == "moving":
+        raise typer.Exit(NOT_YET)
+
+
 def add_to(app: typer.Typer) -> None:
     """All commands of this module."""
     add_command(app, Ps, ps)
@@ -414,6 +479,8 @@ def add_to(app: typer.Typer) -> None:
     add_command(app, OfRun, why)
     add_command(app, Resume, resume)
     add_command(app, Logs, logs)
+    add_command(app, Drain, drain)
+    add_command(app, Move, move)
 
 
 def add_command(app: typer.Typer, kind: type[T], command: Callable[[T], None]) -> None:

@@ -10,6 +10,7 @@ import typer
 from safepoint.cli import admin, auditing, freezing, top
 from safepoint.cli.acp import AcpOptions, run_acp
 from safepoint.cli.chat.command import ChatOptions, run_chat
+from safepoint.cli.cluster import commands as cluster_commands
 from safepoint.cli.db import commands as db_commands
 from safepoint.cli.keys import commands as keys_commands
 from safepoint.cli.mcp import McpOptions, run_mcp
@@ -94,6 +95,7 @@ def tour(
 
 app.add_typer(keys_commands, name="keys")
 app.add_typer(db_commands, name="db")
+app.add_typer(cluster_commands, name="cluster")
 admin.add_to(app)
 freezing.add_to(app)
 auditing.add_to(app)

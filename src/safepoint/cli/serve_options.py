@@ -48,6 +48,17 @@ class WorkerOptions:
         str | None,
         typer.Option(metavar="URL", help="A direct address of PostgreSQL, where --store leads to a pooler."),
     ] = None
+    peer_address: Annotated[
+        str,
+        typer.Option(
+            envvar="SAFEPOINT_PEER_ADDRESS",
+            metavar="HOST:PORT",
+            help="Where other processes on the same storage watch its runs; or 'off'.",
+        ),
+    ] = "127.0.0.1:0"
+    lease: Annotated[
+        float | None, typer.Option(min=1, max=300, help="Seconds after which a silent process counts as dead.")
+    ] = None
     slots: Annotated[int, typer.Option(min=1, help="How many runs at a time.")] = 100
     host: Annotated[str, typer.Option(help="Where /health, /ready and /metrics are answered.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 0
@@ -101,6 +112,9 @@ class ServeOptions:
             help="Where other processes on the same storage watch its runs; or 'off'.",
         ),
     ] = "127.0.0.1:0"
+    lease: Annotated[
+        float | None, typer.Option(min=1, max=300, help="Seconds after which a silent process counts as dead.")
+    ] = None
     data: Annotated[Path | None, typer.Option(help=f"The folder of the SQLite file; {DATA} unless named.")] = None
     allowed_host: Annotated[list[str], typer.Option(help="A name clients may call it by, besides loopback.")] = field(
         default_factory=list[str]

@@ -34,6 +34,7 @@ class RunAnswer(ServerAnswer):
     reason: Why | None = None
     events: int | None = None
     frozen: str | None = None
+    waits_for: str | None = None
 
 
 class UsageAnswer(ServerAnswer):
@@ -98,6 +99,36 @@ class FrozenAnswer(ServerAnswer):
 
 class ThawedAnswer(ServerAnswer):
     thawed: list[FreezeAnswer]
+
+
+class WorkerAnswer(ServerAnswer):
+    id: str
+    host: str
+    version: str
+    apps: list[str]
+    room: int
+    live: int
+    queued: int
+    lease_left: float
+    draining: bool
+
+
+class WaitingAnswer(ServerAnswer):
+    app: str
+    runs: int
+    seconds: float
+    workers: int
+
+
+class WorkersAnswer(ServerAnswer):
+    workers: list[WorkerAnswer]
+    waiting: list[WaitingAnswer]
+
+
+class MoveAnswer(ServerAnswer):
+    run_id: str
+    outcome: Literal["moved", "moving"]
+    worker: str
 
 
 class Orphaned(ServerAnswer):

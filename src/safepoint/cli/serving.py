@@ -32,7 +32,7 @@ from safepoint.server.logs import JsonLines, TextLines, configure_logging
 from safepoint.server.origins import is_loopback
 from safepoint.server.process import address_of, listen, serve_on
 from safepoint.serving.apps import Catalog
-from safepoint.storage.opening import open_storage
+from safepoint.storage.opening import POSTGRES, open_storage
 from safepoint.storage.protocol import Storage
 from safepoint.storage.sqlite.storage import SqliteStorage
 
@@ -150,17 +150,26 @@ def _demo(model: str | None) -> Agent[Any, Any]:  # Any: as agents are declared
 
 def _storage(options: ServeOptions) -> Storage:
     """The storage, found to be readable."""
-    if options.store == "sqlite" and options.listen_url is None:
+    if options.store == "sqlite" and options.listen_url is None and options.lease is None:
         return _storage_in(options.data or DATA)
     if options.store in ("memory", "memory:") and options.data is not None:
         fail("--data is for --store sqlite: what is kept in memory needs no folder")
     address = {"memory": "memory:", "sqlite": "sqlite:"}.get(options.store, options.store)
     try:
-        storage = open_storage(address, listen_url=options.listen_url)
-        asyncio.run(storage.check())
+        storage = open_storage(address, listen_url=options.listen_url, lease=options.lease)
+        asyncio.run(_check(storage, address, options.listen_url))
     except StoreError as error:
         fail(f"--store: {error}")
     return storage
+
+
+async def _check(storage: Storage, address: str, listen_url: str | None) -> None:
+    """Raises `StoreError`. Cancellation: nothing has changed."""
+    await storage.check()
+    if address.startswith(POSTGRES):
+        from safepoint.storage.postgres.health import check_pushes
+
+        await check_pushes(address, listen_url)
 
 
 def _storage_in(folder: Path) -> Storage:

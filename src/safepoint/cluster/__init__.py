@@ -3,7 +3,8 @@
 from safepoint.cluster.placing import place
 from safepoint.cluster.work import HANDED_OVER, AlreadyTaken, work_on
 from safepoint.cluster.worker import Worker
+from safepoint.serving.config import ServingConfig
 from safepoint.storage.opening import open_storage
 from safepoint.storage.placement import Engine
 
-__all__ = ["HANDED_OVER", "AlreadyTaken", "Engine", "Worker", "open_storage", "place", "work_on"]
+__all__ = ["HANDED_OVER", "AlreadyTaken", "Engine", "ServingConfig", "Worker", "open_storage", "place", "work_on"]

@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-from safepoint._core.reasons import Reason, Source
 from safepoint.errors import StoreError
+from safepoint.serving.cancel_requests import MOVED
 from safepoint.serving.managed_run import ManagedRun
 from safepoint.serving.run_manager import RunManager
 from safepoint.serving.takeover import settle
@@ -27,7 +27,6 @@ HANDED_OVER = "handed_over"
 
 _LOOK = 1.0
 _WRITING = 1.0
-MOVED = Reason("it moves to another worker", Source.SHUTDOWN)
 
 # The worker of each storage in this process.
 _managers: WeakKeyDictionary[Storage, RunManager] = WeakKeyDictionary()

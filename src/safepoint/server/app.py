@@ -44,6 +44,7 @@ from safepoint.server.routes import (
     run_status,
     runs,
     sessions,
+    workers,
 )
 from safepoint.server.routes import (
     freezes as freeze_routes,
@@ -53,6 +54,7 @@ from safepoint.serving.apps import Catalog
 from safepoint.serving.freezes import FreezeWatcher
 from safepoint.serving.ids import BadId, ReservedName
 from safepoint.serving.lease_sweeper import LeaseSweeper
+from safepoint.serving.moving import CannotMove
 from safepoint.serving.owner_requests import OwnerSilent
 from safepoint.serving.peer_server import PeerServer
 from safepoint.serving.principal import NotAllowed, NotFound
@@ -118,6 +120,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (NoSuchApp, 404),
     (SessionNotFound, 404),
     (SessionBusy, 409),
+    (CannotMove, 409),
     (OwnerSilent, 503),
     (KeyTaken, 409),
     (NothingToAnswer, 400),
@@ -210,6 +213,7 @@ def _add_routes(app: FastAPI) -> None:
         live,
         page,
         metrics,
+        workers,
         not_implemented,
     ):
         app.include_router(part.routes)

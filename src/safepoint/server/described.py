@@ -178,7 +178,8 @@ class StopReason(_Answer):
 
 
 class Run(_Answer):
-    """`outcome`: how it ended. `continues`: the run that it goes on with. `frozen`: why it waits.
+    """`outcome`: how it ended. `continues`: the run that it goes on with. `frozen`: why it waits. `waits_for`: what no
+    worker has, such as `app travel`.
 
     Times: in seconds since 1970.
     """
@@ -197,6 +198,7 @@ class Run(_Answer):
     ended_at: float | Absent = None
     continues: str | Absent = None
     frozen: str | Absent = None
+    waits_for: str | Absent = None
 
 
 class Touched(_Answer):
@@ -456,6 +458,46 @@ class Rewound(_Answer):
     outcome: Literal["rewound"]
     messages: int
     effects: list[Effect]
+
+
+# -- workers -----------------------------------------------------------------------------------------------------------
+
+
+class Worker(_Answer):
+    """`room`: how many runs of others it takes at a time, 0 for one that only accepts. `lease_left`: in seconds."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    apps: list[str]
+    room: int
+    live: int
+    queued: int
+    lease_left: float
+    draining: bool
+
+
+class Waiting(_Answer):
+    """Runs of an app that no worker has taken yet. `workers`: how many could; 0: they wait for the app."""
+
+    app: str
+    runs: int
+    seconds: float
+    workers: int
+
+
+class Workers(_Answer):
+    workers: list[Worker]
+    waiting: list[Waiting]
+
+
+class Moved(_Answer):
+    """`outcome`: `moved`, or `moving` while it has not come to a safe point or was not taken yet."""
+
+    run_id: str
+    outcome: Literal["moved", "moving"]
+    worker: str
 
 
 # -- the server --------------------------------------------------------------------------------------------------------

@@ -68,6 +68,13 @@ class CancelRequest(PreviewRequest):
         return StopRequest(self.safe_point, self.within_seconds, self.recursive, self.node, self.wait_seconds)
 
 
+class MoveRequest(Strict):
+    """`to`: the worker that is to take the run; without it the one with most room."""
+
+    to: Annotated[str, Field(max_length=64)] | None = None
+    wait_seconds: Patience = 5.0
+
+
 _Name = Annotated[str, Field(min_length=1, max_length=500)]
 
 

@@ -11,6 +11,9 @@ from safepoint._core.points import SafePoint
 from safepoint._core.reasons import Reason, Source
 from safepoint.storage.run_records import StoredCancelRequest
 
+MOVED = Reason("it moves to another worker", Source.SHUTDOWN)
+"""A run that stops for that is suspended, and goes on elsewhere."""
+
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:

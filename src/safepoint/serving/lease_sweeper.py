@@ -75,6 +75,7 @@ class LeaseSweeper:
         # What was looked at and is left alone for as long as it does not change, by epoch.
         self._left_alone: dict[str, int] = {}
         self._next_long_look = self._next_lost_look = 0.0
+        self._drain: asyncio.Task[None] | None = None
         # Whether an engine starts free runs; None until the storage has told.
         self._has_engine: bool | None = None
         lease = getattr(manager.storage, "lease", None)
@@ -276,11 +277,18 @@ class LeaseSweeper:
         if placement is None:
             return [] if manager.config.role is Role.API else await manager.storage.runs.orphans(waiting=waiting)
         await placement.free_the_dead()
+        if await placement.is_draining() and not manager.draining:
+            _log.warning("this worker was told to drain: its runs are handed over, and it takes no others")
+            self._drain = Supervisor.current().spawn(self._hand_all_over(), "drain", None)
         if time.monotonic() >= self._next_lost_look:
             self._next_lost_look = time.monotonic() + _LOST
             await placement.place_the_forgotten(_LOST)
         found = await manager.storage.runs.orphans(waiting=True) if waiting else []
         return [record for record in found if record.state is RunState.PAUSED]
+
+    async def _hand_all_over(self) -> None:
+        """Cancellation: the asks stand."""
+        await self._manager.shut_down()
 
     async def _placement(self) -> Placement | None:
         """Where an engine starts free runs. Cancellation: nothing has changed."""

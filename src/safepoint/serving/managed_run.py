@@ -441,9 +441,8 @@ class ManagedRun:
     def hand_over(self, reason: Reason, *, within: float) -> None:
         """Stop it at a safe point, and NOW after so many seconds, for another process to continue it."""
         if self.state is RunState.QUEUED:
-            self.withdraw(reason)
-        else:
-            self.run.node.cancel(SafePoint.ANY, within=within, recursive=True, reason=reason)
+            return self.withdraw(reason)
+        self.run.node.cancel(SafePoint.ANY, within=within, recursive=True, reason=reason)
 
     def ask(self, at: SafePoint, reason: Reason) -> None:
         """Stop it, whatever it does now; for askers that need no receipt."""

@@ -6,6 +6,7 @@
     preview    what a stop would do to each call
     steer      say something to it
     patch      change the state of its session
+    move       hand it over to another worker
 
 They travel as requests to cancel do: a row, a push where the storage pushes, and a look now and then. The asker deletes
 the row when it has the answer, or when it waits no longer.
@@ -25,7 +26,7 @@ from safepoint.agent.steering import SteerOutcome
 from safepoint.errors import SafepointError, SessionBusy, StoreError
 from safepoint.history.parts import UserPart
 from safepoint.serving.cancel_answers import Json, holding_json
-from safepoint.serving.cancel_requests import StopRequest, decode_request
+from safepoint.serving.cancel_requests import MOVED, StopRequest, decode_request
 from safepoint.serving.cancel_service import withdraw
 from safepoint.serving.ids import SessionKey
 from safepoint.serving.managed_run import ManagedRun
@@ -55,6 +56,7 @@ class Question(StrEnum):
     PREVIEW = "preview"
     STEER = "steer"
     PATCH = "patch"
+    MOVE = "move"
 
 
 # -- the asker ---------------------------------------------------------------------------------------------------------
@@ -155,6 +157,9 @@ async def answer_owner_request(manager: RunManager, managed: ManagedRun, stored:
             answer = {"outcome": await steer_here(managed, prompt, float(given["waitSeconds"]))}
         case Question.PATCH:
             await manager.patch(managed.key, given["delta"])
+            answer = {"done": True}
+        case Question.MOVE:
+            managed.hand_over(MOVED, within=manager.config.shutdown_seconds)
             answer = {"done": True}
         case None:
             return

@@ -78,6 +78,9 @@ class RunManager:
         self.storage = storage
         self.config = config
         self.operations = Operations()
+        observe = getattr(storage, "observe", None)
+        if callable(observe):
+            observe(self.operations.metrics.answered)
         # What may not begin now, as the storage says: see `freezes.py`.
         self.switch = Switch()
         self.draining = False

@@ -44,6 +44,7 @@ _log = logging.getLogger("safepoint.server")
 
 # A run that was live in so many workers in a row when they died is taken for what kills them.
 _DEATHS = 3
+_HOW = {RunState.LIVE: "taken_over", RunState.SUSPENDED: "handed_over"}
 KILLER = Reason(f"{_DEATHS} workers in a row died while they ran it", Source.POLICY)
 
 
@@ -149,6 +150,7 @@ async def settle(manager: RunManager, record: RunRecord) -> bool:
     _log.info("the run %s is picked up: %s", record.run_id, decided.move)
     match decided.move:
         case Move.START | Move.RESUME:
+            manager.operations.metrics.picked_up[_HOW.get(record.state, "accepted")] += 1
             await _adopt(manager, key, dispatcher, record, decided.move)
         case Move.END:
             await _end(manager, record, decided)

@@ -42,6 +42,10 @@ class Placement(Protocol):
         """Free the runs of dead workers, and place them; how many there were."""
         ...
 
+    async def is_draining(self) -> bool:
+        """Has anybody marked this worker as one that is to hand its runs over? Known from the last `free_the_dead`."""
+        ...
+
     async def place_the_forgotten(self, patience: float) -> int:
         """Place free runs again whose job was lost so many seconds ago; in how many sessions there were any."""
         ...

@@ -159,6 +159,11 @@ def is_in_line(record: RunRecord) -> bool:
     return record.state in (RunState.QUEUED, RunState.LIVE)
 
 
+def is_free(record: RunRecord) -> bool:
+    """May any worker take it?"""
+    return record.owner == FREE and not record.ended
+
+
 def must_wait(record: RunRecord, other: RunRecord) -> SessionBusy:
     return SessionBusy(f"the run {other.run_id} of the session {record.session!r} is {other.state}, and comes first")
 

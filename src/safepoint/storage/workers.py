@@ -53,6 +53,10 @@ class WorkerRegistry(Protocol):
         """Those that live, and those that are dead and still own something; the oldest first."""
         ...
 
+    async def drain(self, worker: str) -> bool:
+        """Mark a live worker: it takes nothing new, and hands over what it has. False if there is none of that id."""
+        ...
+
     def offers(self, apps: Iterable[str]) -> Subscription:
         """As `changes`: yields when a run of one of these apps may be free for this worker to take."""
         ...

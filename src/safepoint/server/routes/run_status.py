@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 
 from fastapi import APIRouter, Request
@@ -35,7 +36,8 @@ from safepoint.serving.run_lookup import RunLookup
 from safepoint.serving.run_manager import RunManager
 from safepoint.serving.run_tree import live_tree, stored_tree
 from safepoint.serving.submission import Submission
-from safepoint.storage.run_records import RunRecord, RunState
+from safepoint.storage.placement import placement_of
+from safepoint.storage.run_records import RunRecord, RunState, is_free
 
 _UNDER_WAY = (RunState.QUEUED, RunState.LIVE)
 _STEERED = {
@@ -49,7 +51,8 @@ routes = APIRouter(generate_unique_id_function=by_name, route_class=AuditedRoute
 @routes.get("/runs", response_model=None, responses=answers(list[described.Run], "A page of them, newest first."))
 async def list_runs(manager: Manager, who: Who, wanted: RunPage, response: Response) -> list[Json]:
     found = await RunLookup(manager).runs(who, wanted)
-    runs, following = wanted.page((place, _shown(run)) for place, run in found)
+    missing = await _missing_apps(manager, [run for _, run in found])
+    runs, following = wanted.page((place, _shown(run, missing)) for place, run in found)
     if following is not None:
         response.headers["link"] = f'<?{following}>; rel="next"'
     return [without_nulls(run) for run in runs]
@@ -57,11 +60,24 @@ async def list_runs(manager: Manager, who: Who, wanted: RunPage, response: Respo
 
 @routes.get("/runs/{run}", response_model=None, responses=answers(described.Run))
 async def get_run(manager: Manager, who: Who, run: str) -> Json:
-    return without_nulls(_shown(await RunLookup(manager).run(who, run)))
+    found = await RunLookup(manager).run(who, run)
+    return without_nulls(_shown(found, await _missing_apps(manager, [found])))
 
 
-def _shown(run: ManagedRun | RunRecord) -> Json:
-    return run_json(run) if isinstance(run, ManagedRun) else record_json(run)
+async def _missing_apps(manager: Manager, runs: Iterable[ManagedRun | RunRecord]) -> frozenset[str]:
+    """Apps that free runs wait for, and no worker has."""
+    placement = placement_of(manager.storage)
+    if placement is None or not any(isinstance(run, RunRecord) and is_free(run) for run in runs):
+        return frozenset()
+    return frozenset(each.app for each in await placement.waiting() if not each.workers)
+
+
+def _shown(run: ManagedRun | RunRecord, missing_apps: frozenset[str] = frozenset()) -> Json:
+    if isinstance(run, ManagedRun):
+        return run_json(run)
+    shown = record_json(run)
+    app = run.session.partition("/")[0]
+    return {**shown, "waitsFor": f"app {app}"} if is_free(run) and app in missing_apps else shown
 
 
 @routes.get("/runs/{run}/events", response_model=None, response_class=EventStream, status_code=200, responses=streams())

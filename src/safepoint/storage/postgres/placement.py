@@ -22,18 +22,23 @@ FROM (SELECT split_part(r.session, '/', 1) AS app, q.at
     FROM safepoint.placements q JOIN safepoint.run_records r USING (run_id) WHERE r.owner = '') p
 GROUP BY p.app ORDER BY p.app
 """
+_LOOK = """
+SELECT safepoint.free_the_dead(%(most)s), (SELECT draining FROM safepoint.workers WHERE id = %(me)s)
+"""
 _AIM = """
 INSERT INTO safepoint.moves (run_id, target) VALUES (%(run)s, %(target)s)
-ON CONFLICT (run_id) DO UPDATE SET target = excluded.target
+ON CONFLICT (run_id) DO UPDATE SET target = excluded.target RETURNING run_id
 """
 
 
 class PostgresPlacement:
     """`retire`: ends the leases of workers of this machine whose process is gone."""
 
-    def __init__(self, call: Call, retire: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, call: Call, retire: Callable[[], Awaitable[None]], worker: str) -> None:
         self._call = call
         self._retire = retire
+        self._worker = worker
+        self._draining = False
 
     async def engine(self) -> Engine:
         """Cancellation: nothing has changed."""
@@ -45,10 +50,15 @@ class PostgresPlacement:
         await self._retire()
         freed: int = 0
         while True:
-            [(count,)] = await self._call("SELECT safepoint.free_the_dead(%(most)s)", {"most": _BATCH})
+            [(count, draining)] = await self._call(_LOOK, {"most": _BATCH, "me": escape(self._worker)})
+            self._draining = bool(draining)
             freed += int(count)
             if count < _BATCH:
                 return freed
+
+    async def is_draining(self) -> bool:
+        """Cancellation: nothing has changed."""
+        return self._draining
 
     async def place_the_forgotten(self, patience: float) -> int:
         """Cancellation: only the waiting ends."""

@@ -109,6 +109,8 @@ BEGIN
     END IF;
     DELETE FROM safepoint.placements p WHERE p.at < before AND NOT EXISTS (
         SELECT 1 FROM safepoint.run_records r WHERE r.run_id = p.run_id AND r.owner = '' AND r.state <> 'ended');
+    DELETE FROM safepoint.moves m WHERE NOT EXISTS (
+        SELECT 1 FROM safepoint.run_records r WHERE r.run_id = m.run_id AND r.state <> 'ended');
     IF engine = 'procrastinate' THEN
         DELETE FROM safepoint.placements p WHERE p.at < before AND (
             p.target IS NOT NULL AND safepoint.is_dead(p.target)

@@ -116,6 +116,12 @@ async def check_schema(connection: Connection, schema: str) -> None:
     replica, read_only = await cursor.fetchone() or (False, "off")
     if replica or read_only == "on":
         raise StoreError("the database is a read-only replica: give the address of its primary")
+    cursor = await connection.execute(
+        "SELECT has_table_privilege(%s, 'INSERT, UPDATE, DELETE'), current_user", (f"{schema}.run_records",)
+    )
+    may_write, role = await cursor.fetchone() or (False, "")
+    if not may_write:
+        raise StoreError(f"the role {role} may not write to the tables: grant it all on all tables in schema {schema}")
     if (await read_found(connection, schema)).engine is Engine.PROCRASTINATE and not await tables_fit(connection):
         raise StoreError("the tables of Procrastinate are gone, or of another version: run `safepoint db upgrade`")
 

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import psycopg
 
@@ -48,6 +49,8 @@ from safepoint.storage.reply import Reply
 T = TypeVar("T")
 
 LEASE = 10.0
+# Called with what was answered, `commit` or the name of a query, how many seconds it took, and the refusal of a commit.
+OnAnswer: TypeAlias = Callable[[str, float, Exception | None], object]
 
 
 class PostgresStorage:
@@ -95,9 +98,10 @@ class PostgresStorage:
         self.loops = Loops(self)
         self._changes = PushedChanges(self._ask, self._begin, lambda: self._service.listener)
         self.workers = Workers(self._call, self._announce, self._changes)
-        self.placement = PostgresPlacement(self._call, lambda: self._ask(lambda: self._service.retire_the_gone()))
+        self.placement = PostgresPlacement(self._call, self._retire_the_gone, self.worker)
         self._thread = _LoopThread("safepoint:postgres", self._service)
         self._closed = False
+        self._on_answer: OnAnswer = _ignore_answer
         # What each loop has submitted in its present pass.
         self._gathered: dict[asyncio.AbstractEventLoop, list[WriteJob]] = {}
 
@@ -119,11 +123,16 @@ class PostgresStorage:
         self._refuse_closed()
         job = WriteJob(statements)
         self._submit(job)
+        sent = time.perf_counter()
         try:
             results = await asyncio.shield(job.future)
         except asyncio.CancelledError:
             self._leave(job)
             raise
+        except Exception as error:
+            self._on_answer("commit", time.perf_counter() - sent, error)
+            raise
+        self._on_answer("commit", time.perf_counter() - sent, None)
         self._changes.publish(statements, results)
         return results
 
@@ -154,7 +163,10 @@ class PostgresStorage:
     async def read(self, query: Query[T]) -> T:
         """Cancellation: nothing has changed."""
         self._flush(asyncio.get_running_loop())  # what was submitted before it is ahead of it
-        return await self._ask(lambda: self._service.read(query))
+        sent = time.perf_counter()
+        found = await self._ask(lambda: self._service.read(query))
+        self._on_answer(type(query).__name__, time.perf_counter() - sent, None)
+        return found
 
     async def _call(self, sql: str, given: Mapping[str, Any]) -> Rows:  # Any: as in `Fetch`
         return await self._ask(lambda: self._service.call(sql, given))
@@ -163,9 +175,16 @@ class PostgresStorage:
         """A statement of the engine. Raises `StoreError`. Cancellation: only the waiting ends."""
         return await self._ask(lambda: self._service.rows(sql, given))
 
+    def observe(self, on_answer: OnAnswer) -> None:
+        """Have that called for each answer from now on."""
+        self._on_answer = on_answer
+
     def engine_pushes(self, channels: Sequence[str]) -> ChannelPushes:
         """What comes on the channels of the engine, on the one connection that listens."""
         return ChannelPushes(self._changes, channels)
+
+    async def _retire_the_gone(self) -> None:
+        await self._ask(self._service.retire_the_gone)
 
     async def _announce(self, info: str, draining: bool) -> None:
         await self._ask(lambda: self._service.announce(info, draining))
@@ -228,6 +247,10 @@ class PostgresStorage:
     def _refuse_closed(self) -> None:
         if self._closed:
             raise StoreError("the store is closed")
+
+
+def _ignore_answer(operation: str, seconds: float, refusal: Exception | None) -> None:
+    """As long as no one counts."""
 
 
 async def _answer(reply: Reply[T], work: Coroutine[Any, Any, T]) -> None:  # Any: what it yields

@@ -27,6 +27,9 @@ FROM (SELECT * FROM safepoint.workers WHERE id <> '' AND lease_until > '-infinit
 GROUP BY w.id, w.info, w.draining, w.lease_until, w.started_at ORDER BY w.started_at, w.id
 """
 _PEER = "SELECT info FROM safepoint.workers WHERE id = %(id)s AND lease_until > clock_timestamp()"
+_DRAIN = """
+UPDATE safepoint.workers SET draining = true WHERE id = %(id)s AND lease_until > clock_timestamp() RETURNING id
+"""
 _EVERY = 1.0
 
 
@@ -55,6 +58,10 @@ class Workers:
         """Cancellation: nothing has changed."""
         rows = await self._call(_PEER, {"id": escape(worker)})
         return decode(rows[0][0], type=WorkerInfo).peer if rows else None
+
+    async def drain(self, worker: str) -> bool:
+        """Cancellation: only the waiting ends."""
+        return bool(await self._call(_DRAIN, {"id": escape(worker)}))
 
     def offers(self, apps: Iterable[str]) -> Subscription:
         return self._changes.offers(apps, _EVERY)
