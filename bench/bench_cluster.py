@@ -124,7 +124,8 @@ def idle_and_take_over(folder: Path, url: str) -> tuple[float, float]:
         for number in range(RUNS):
             here.post(session_path(f"s{number}"))
             here.begin("POST", "/run_sse", message(f"s{number}", "nap 3000", onDisconnect="detach")).close()
-        here.until_did("nap begins", RUNS)
+        while here.did().count("nap begins") < RUNS:
+            time.sleep(0.5)
         time.sleep(3.0)
         before, own = statements(url), 2  # those of this function
         time.sleep(SECONDS)

@@ -29,6 +29,7 @@ from tests.server.server_process import PATIENCE, Later, ServerProcess, message,
 from tests.server.test_namespaces import CONTAINER
 from tests.storage.postgres.postgres_server import PostgresServer
 from tests.storage.postgres.tcp_proxy import TcpProxy
+from tests.storage.postgres.test_lost_answers import answers
 
 pytestmark = pytest.mark.postgres
 
@@ -70,7 +71,8 @@ def check_taken_over_once(folder: Path, url: str, names: Sequence[str], old: int
     """Each run went on at another worker, once, and the old one has started nothing since 2/3 of its lease."""
     found = all_over(url)
     assert {record.outcome for record in found} == {"end_turn"}
-    assert {record.epoch for record in found} == {1}, "taken over more than once, or not at all"
+    # One epoch to free a run of its dead owner, and one to take it.
+    assert {record.epoch for record in found} in ({1}, {2}), "taken over more than once, or not at all"
     done = effects(folder)
     assert repeated([each.what for each in done]) == []
     assert sorted(each.what for each in done) == sorted(f"{name} {step}" for name in names for step in range(3))
@@ -132,6 +134,7 @@ def test_a_kill_of_the_database_fails_no_run_and_a_cancel_meanwhile_takes_millis
             last = names[-1]
             until_there_is(tmp_path, f"{last} 0")
             database.kill()
+            until(lambda: not answers(url))
             began = time.monotonic()
             answer = here.cancel(last, app="chain", waitSeconds=0)
             asked = time.monotonic() - began
@@ -163,7 +166,7 @@ def test_a_database_that_answers_late_slows_a_stop_by_two_answers_and_fails_no_r
             until(lambda: there.get("/runs?state=live").body)
             proxy.delay = delay
             began = time.monotonic()
-            asked = Later(lambda: there.cancel("long", app="chain"))
+            asked = Later(lambda: there.cancel("long", app="chain", waitSeconds=60))
             cut = until_there_is(tmp_path, "long cut").at
             assert cut - began < 2 * delay + 0.05 + SLACK
             [run] = asked.answer().body["runs"]
@@ -219,8 +222,8 @@ def no_connections(url: str) -> Callable[[], object]:
 
 
 def no_rights(url: str) -> Callable[[], object]:
-    sql(url, "REVOKE INSERT ON safepoint.run_records FROM clerk")
-    return lambda: sql(url, "GRANT INSERT ON safepoint.run_records TO clerk")
+    sql(url, "REVOKE safepoint FROM clerk")
+    return lambda: sql(url, "GRANT safepoint TO clerk")
 
 
 @pytest.mark.parametrize("fault", [disk_full, no_connections, no_rights])
@@ -229,9 +232,9 @@ def test_a_database_that_refuses_is_told_with_503_and_works_again_without_a_rest
 ) -> None:
     with suppress(psycopg.errors.DuplicateObject):
         sql(url, "CREATE ROLE clerk LOGIN")
-    sql(url, "GRANT USAGE ON SCHEMA safepoint TO clerk")
-    sql(url, "GRANT ALL ON ALL TABLES IN SCHEMA safepoint TO clerk")
-    sql(url, "GRANT ALL ON ALL SEQUENCES IN SCHEMA safepoint TO clerk")
+    sql(url, "GRANT safepoint TO clerk")
+    # The engine's functions are found by this alone; for a role that is called `safepoint`, by "$user".
+    sql(url, "ALTER ROLE clerk SET search_path = safepoint, public")
     as_clerk = url.replace("safepoint@", "clerk@")
     with worker(tmp_path, as_clerk, "--patience", "1", "--lease", "10") as here:
         send(here, "before", 0.01)
