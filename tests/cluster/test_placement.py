@@ -110,7 +110,7 @@ def test_of_any_number_of_callers_one_works_and_the_others_are_told(url: str) ->
     async def body() -> None:
         async with opened(url, 3) as (here, there, client):
             gate = Gate()
-            sql(url, "UPDATE safepoint.engine SET name = 'temporal'")  # which starts nothing by itself here
+            sql(url, "UPDATE safepoint.engine SET name = 'external'")  # which starts nothing by itself here
             async with Worker({"a": gate.agent()}, here, quick()), Worker({"a": gate.agent()}, there, quick()):
                 id = await place(client, "a", "one", user="u", session="s")
                 calls = [work_on(each, id) for each in (here, there) * 5]
@@ -205,7 +205,7 @@ def test_a_worker_that_leaves_hands_its_runs_over_and_a_cancelled_call_too(url: 
 def test_an_engine_that_is_cancelled_has_handed_its_run_over(url: str) -> None:
     async def body() -> None:
         async with opened(url) as (here, client):
-            sql(url, "UPDATE safepoint.engine SET name = 'temporal'")
+            sql(url, "UPDATE safepoint.engine SET name = 'external'")
             gate = Gate()
             async with Worker({"a": gate.agent()}, here, quick()):
                 id = await place(client, "a", "one", user="u", session="s")

@@ -12,6 +12,7 @@ from tests.house.test_layering import imports
 from tests.house.tree import Source, sources
 
 REASONS = {
+    "adapters": "a window; `safepoint serve` and `chat` load it for an agent of another framework only",
     "agent.as_tool": "an agent as a tool is an idea of its own, and `base` would pass 300 lines",
     "agent.call_hooks": "decides in plain functions, and is tested without a run",
     "agent.driver": "made by `Agent`, as `compose.driver` is by composites",
@@ -20,7 +21,6 @@ REASONS = {
     "agent.run_stream": "what `stream` returns",
     "agent.span*": "loaded only where OpenTelemetry is installed",
     "agent.sync_streamed": "what `stream_sync` returns, in a thread of its own",
-    "agent.work_runner": "drives work for every driver, in 300 lines",
     "cli.*": "a command is loaded when it is called, so that `--help` is quick",
     "cluster.*": "an engine is loaded with its extra; a worker is for programs of their own",
     "compose.*": "loaded when it is first used; the plan and the run of its children are two ideas",
@@ -38,6 +38,7 @@ REASONS = {
     "server.pagination": "plain functions, tested without a server",
     "serving.*": "one idea each, beside a run manager of 500 lines",
     "sessions.*": "one idea each, beside a session of 600 lines",
+    "tools.callables": "loaded by the window `safepoint.tools`: the other direction of the adapters",
     "storage.postgres.*": "loaded with the extra; the client's side, apart from the storage's",
     "storage.sqlite.*": "the rows of one part of the storage, or one thread of it",
     "testing": "a window",

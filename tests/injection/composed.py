@@ -73,8 +73,12 @@ async def parallel() -> None:
     await _parallel().run("go")
 
 
+def _ignore(done: int, total: int) -> None:
+    pass
+
+
 async def many_inputs() -> None:
-    await run_many(agent(call("look"), say("one"), name="one", tools=[look]), ["a"], on_progress=lambda *_: None)
+    await run_many(agent(call("look"), say("one"), name="one", tools=[look]), ["a"], on_progress=_ignore)
 
 
 async def loop() -> None:

@@ -40,7 +40,7 @@ def would(server: ServerProcess, **wanted: object) -> set[str]:
     [
         ({"all": True}, {"naps", "blocks", "far"}),
         ({"appName": "worker"}, {"naps", "blocks", "far"}),
-        ({"userId": "bob"}, set()),
+        ({"userId": "bob"}, set[str]()),
         ({"sessionId": "naps"}, {"naps"}),
         ({"tool": "nap"}, {"naps", "far"}),
         ({"tool": "block"}, {"blocks"}),

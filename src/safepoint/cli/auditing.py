@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -26,7 +26,8 @@ def audit(options: AuditOptions) -> None:
         lines = client.lines("audit", after=str(after), run=options.run)
         for line in lines:
             typer.echo(sanitize(json.dumps(line.json)))
-            number: object = line.json.get("number") if isinstance(line.json, dict) else None
+            entry = cast("dict[str, object]", line.json) if isinstance(line.json, dict) else {}
+            number = entry.get("number")
             if not isinstance(number, int) or number <= after:
                 raise not_safepoint(line.address)  # it would go on like that for ever
             after = number

@@ -16,11 +16,14 @@ from safepoint._values import Value
 
 
 class Engine(StrEnum):
-    """What starts free runs. `NONE`: workers look for them, and are told by a push."""
+    """What starts free runs. `NONE`: workers look for them, and are told by a push.
+
+    `EXTERNAL`: a program of your own, which calls `work_on` in a process with a worker; nothing else starts them.
+    """
 
     NONE = "none"
     PROCRASTINATE = "procrastinate"
-    TEMPORAL = "temporal"
+    EXTERNAL = "external"
 
 
 class Waiting(Value, frozen=True):

@@ -123,7 +123,10 @@ async def check_schema(connection: Connection, schema: str) -> None:
     if not may_write:
         raise StoreError(f"the role {role} may not write to the tables: grant it all on all tables in schema {schema}")
     if (await read_found(connection, schema)).engine is Engine.PROCRASTINATE and not await tables_fit(connection):
-        raise StoreError("the tables of Procrastinate are gone, or of another version: run `safepoint db upgrade`")
+        raise StoreError(
+            f"the tables of Procrastinate are gone, of another version, or not on the search_path of the role {role}: "
+            "run `safepoint db upgrade` with a role that has the same search_path"
+        )
 
 
 async def upgrade(conninfo: str, *, engine: Engine | None = None, schema: str = SCHEMA) -> Status:

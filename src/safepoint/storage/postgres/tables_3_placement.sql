@@ -1,6 +1,6 @@
 -- Version 3: runs that wait for a worker to take them, and the engine that starts them.
 
--- One row. `name`: 'none', 'procrastinate' or 'temporal'. `version`: of Procrastinate's tables, if we made them.
+-- One row. `name`: 'none', 'procrastinate' or 'external'. `version`: of Procrastinate's tables, if we made them.
 CREATE TABLE safepoint.engine (name text NOT NULL, version text);
 INSERT INTO safepoint.engine VALUES ('none', NULL);
 
