@@ -50,7 +50,7 @@ class Asking:
 
     def __init__(self) -> None:
         self.server: Server[Any] = Server("asking", on_list_tools=self.list_tools, on_call_tool=self.call)
-        self.cut = False
+        self.cut = asyncio.Event()
 
     async def list_tools(self, _: object, params: PaginatedRequestParams | None) -> ListToolsResult:
         names = ("person", "model", "folders")
@@ -64,7 +64,7 @@ class Asking:
         try:
             return text(heard(await asked(context.session, params.name)))
         except asyncio.CancelledError:
-            self.cut = True
+            self.cut.set()
             raise
 
 
@@ -196,7 +196,8 @@ async def test_a_stop_takes_the_question_back_and_the_connection_can_be_used_aga
             await open_now.wait()
             run.cancel()
         assert cut.is_set()
-        assert asking.cut == (era == "legacy")
+        if era == "legacy":  # in the new era the server does not wait while the person is asked
+            await asyncio.wait_for(asking.cut.wait(), 1)
         (entry,) = run.result.ledger
         assert (entry.state, entry.remote) == ("cut", True)
         assert (await agent.run("go")).ledger[0].content == "accept {'size': 'small'}"
