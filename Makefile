@@ -147,7 +147,7 @@ tour: $(LOCAL)/.ready ## stop an agent six times in two minutes, without a model
 	@$(LOCAL)/bin/safepoint tour
 
 .PHONY: recording
-recording: $(READY) ## play the tour in a terminal and write docs/pictures/tour.svg
+recording: $(READY) ## play the tour and an ACP client in a terminal and write docs/pictures/*.svg
 	$(BIN)/python -m tests.terminal.record
 
 .PHONY: chat

@@ -44,7 +44,6 @@ REASONS = {
     "testing": "a window",
     "testing.*": "a tool of the kit each; what is measured by its file must be one (`virtual_sleep`)",
     "tools.*_tool*": "loaded when it is first used, with its extra",
-    "tools.mcp_connection": "the SDK's side of MCP, apart from the tool",
     "tools.process_call": "loaded for a tool that runs in a process",
     "tools.signature": "reads a function's signature, apart from the tool made of it",
     "turns": "a window",

@@ -1,4 +1,4 @@
-"""`make recording`: plays `safepoint tour --auto` in a terminal and writes what was on the screen as an animated SVG.
+"""`make recording`: plays the tour and an ACP client in a terminal and writes what was on the screen as animated SVGs.
 
 The picture needs no script and no font of its own: each frame is a group that CSS shows for its time.
 """
@@ -9,6 +9,7 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import TypeAlias
@@ -39,12 +40,14 @@ def show_dim(data: bytes) -> bytes:
     return re.sub(rb"\x1b\[((?:\d+;)*)2(;\d+)*m", b"\x1b[0;90m", data)
 
 
-def record(arguments: list[str]) -> list[Frame]:
+def record(arguments: list[str], *, command: Sequence[str] | None = None, rows: int = 24) -> list[Frame]:
     """The frames, each with the seconds that it was on the screen."""
     frames: list[Frame] = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        Terminal(arguments, cwd=Path(folder), columns=80, rows=24) as terminal,
+        Terminal(
+            arguments, cwd=Path(folder), env={"PYTHONPATH": str(ROOT)}, columns=80, rows=rows, command=command
+        ) as terminal,
     ):
         terminal.filter = show_dim
         shown, since = terminal.cells(), time.monotonic()
@@ -61,12 +64,12 @@ def record(arguments: list[str]) -> list[Frame]:
     return frames[1:]
 
 
-def svg(frames: list[Frame]) -> str:
+def svg(frames: list[Frame], title: str) -> str:
     """A film strip behind a window: the frames stand below each other, and CSS moves the strip from one to the next.
 
     A line that occurs in several frames is drawn once and used again.
     """
-    total, tall = sum(seconds for seconds, _ in frames), 24 * HEIGHT
+    total, tall = sum(seconds for seconds, _ in frames), len(frames[0][1]) * HEIGHT
     lines: dict[str, int] = {}
     uses: list[str] = []
     moves: list[str] = []
@@ -87,7 +90,7 @@ def svg(frames: list[Frame]) -> str:
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'role="img" aria-label="safepoint tour, recorded in a terminal"><style>{css}</style>'
+        f'role="img" aria-label="{title}, recorded in a terminal"><style>{css}</style>'
         f'<rect width="100%" height="100%" rx="8" fill="{PAPER}"/><defs>{drawn}</defs>'
         f'<svg x="12" y="12" width="{width - 24}" height="{tall}"><g class="s">{"".join(uses)}</g></svg></svg>\n'
     )
@@ -114,9 +117,22 @@ def _line(cells: Cells) -> str:
     return "".join(pieces)
 
 
-if __name__ == "__main__":
-    target = ROOT / "docs" / "pictures" / "tour.svg"
+def save(name: str, picture: str) -> None:
+    target = ROOT / "docs" / "pictures" / f"{name}.svg"
     target.parent.mkdir(exist_ok=True)
-    picture = svg(record(["tour", "--auto", *sys.argv[1:]]))
     target.write_text(picture)
     print(f"{target.relative_to(ROOT)}: {len(picture) // 1000} kB")
+
+
+def acp_client() -> list[str]:
+    """The command that plays an ACP client against `safepoint acp`."""
+    served = ["-m", "safepoint", "acp", "tests.terminal.acp_app:agent", "--store", "memory:"]
+    return [sys.executable, "-m", "tests.terminal.acp_client", sys.executable, *served]
+
+
+if __name__ == "__main__":
+    wanted = sys.argv[1:] or ["tour", "acp"]
+    if "tour" in wanted:
+        save("tour", svg(record(["tour", "--auto"]), "safepoint tour"))
+    if "acp" in wanted:
+        save("acp", svg(record([], command=acp_client()), "an ACP client that prompts, cancels and goes on"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from safepoint.tools.subreaper import members, process_table
+from safepoint.tools.subreaper import left_behind, members, process_table
 
 # (pid, parent, process group)
 TABLE = [
@@ -31,3 +31,9 @@ def test_nobody_else_is_a_member() -> None:
 
 def test_the_table_has_this_process() -> None:
     assert (os.getpid(), os.getppid(), os.getpgrp()) in process_table()
+
+
+def test_left_behind_are_those_without_a_parent_whom_the_others_signal_has_missed() -> None:
+    told = {11, 12}
+    assert left_behind(TABLE, keeper=10, group=11, told=told) == [15, 14]  # 13 and 16 have a parent that still runs
+    assert left_behind(TABLE, keeper=10, group=11, told={11, 12, 14, 15}) == []

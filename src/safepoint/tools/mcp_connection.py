@@ -12,9 +12,9 @@ restarted server no longer knows, is left, and the next call opens another.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 from safepoint._core.caller_cancellation import outlast
 from safepoint._core.latch import Latch
@@ -33,7 +33,16 @@ _CONNECTION_CLOSED = -32000
 _INVALID_REQUEST = -32600
 
 PAGES = 100
-"""The limit of pages in a server's list of tools: a longer list is of no use to a model."""
+"""The limit of pages in a list of a server: a longer list is of no use to a model."""
+
+
+class _Paged(Protocol):
+    @property
+    def next_cursor(self) -> str | None: ...
+
+
+T = TypeVar("T")
+Page = TypeVar("Page", bound=_Paged)
 
 
 class Line:
@@ -82,13 +91,15 @@ class Line:
 
 
 class Connection:
-    """One server. `make` makes a new client for each line that is opened."""
+    """One server. `make` makes a new client for each line; `on_idle` is called when the last request has ended."""
 
-    def __init__(self, name: str, make: Callable[[], Client]) -> None:
+    def __init__(self, name: str, make: Callable[[], Client], *, on_idle: Callable[[], None] = lambda: None) -> None:
         self.name = name
         self._make = make
         self._lines: list[Line] = []
         self._closed = True
+        self._requests = 0
+        self._on_idle = on_idle
 
     async def open(self) -> tuple[str, str | None]:
         """Connect; return the server's own name and its instructions. Cancellation: `close` must still be called."""
@@ -112,38 +123,59 @@ class Connection:
         if put_off is not None:
             raise put_off
 
+    async def offers(self, feature: Literal["resources", "prompts"]) -> bool:
+        """Whether the server says that it has any. Cancellation: only the waiting ends."""
+        return getattr((await self._client()).server_capabilities, feature) is not None
+
     async def tools(self) -> Sequence[Offered]:
         """All tools that the server offers. Raises `McpFailed` for a list without an end.
 
         Cancellation: only the request ends.
         """
-        found: list[Offered] = []
+        return await self.pages("tools", lambda client, at: client.list_tools(cursor=at), lambda page: page.tools)
+
+    async def pages(
+        self,
+        what: str,
+        fetch: Callable[[Client, str | None], Awaitable[Page]],
+        items: Callable[[Page], Sequence[T]],
+    ) -> list[T]:
+        """Everything on all pages of a list. Raises `McpFailed` for a list without an end.
+
+        Cancellation: only the request ends.
+        """
+        found: list[T] = []
         asked: set[str | None] = set()
         cursor: str | None = None
         while cursor not in asked and len(asked) < PAGES:
-            page = await (await self._client()).list_tools(cursor=cursor)
-            found += page.tools
+            page = await fetch(await self._client(), cursor)
+            found += items(page)
             asked.add(cursor)
             cursor = page.next_cursor
             if cursor is None:
                 return found
-        so_far = f"{len(found)} tools on {len(asked)} pages"
+        so_far = f"{len(found)} {what} on {len(asked)} pages"
         again = "it names a page again" if cursor in asked else "more than can be asked for"
-        raise McpFailed(f"the list of tools of {self.name} has no end: {so_far}, and {again}")
+        raise McpFailed(f"the list of {what} of {self.name} has no end: {so_far}, and {again}")
 
     async def call(self, tool: str, args: dict[str, Any], on_progress: ProgressFnT) -> CallToolResult:  # Any: JSON
         """One call. Cancellation: the server is told, unless its answer has just arrived, which is then returned."""
+        return await self.request(tool, lambda client: client.call_tool(tool, args, progress_callback=on_progress))
+
+    async def request(self, what: str, send: Callable[[Client], Awaitable[T]]) -> T:
+        """One request in a task of its own. Cancellation: as of a call."""
         client, line = await self._client(), self._lines[-1]
-        done: list[CallToolResult] = []
+        done: list[T] = []
         failed: list[BaseException] = []
 
         async def perform() -> None:
             try:
-                done.append(await client.call_tool(tool, args, progress_callback=on_progress))
+                done.append(await send(client))
             except Exception as error:
                 failed.append(error)
 
-        task = Supervisor.current().spawn(perform(), f"mcp {self.name}/{tool}", copy_context())
+        task = Supervisor.current().spawn(perform(), f"mcp {self.name}/{what}", copy_context())
+        self._requests += 1
         try:
             await asyncio.wait((task,))
         except asyncio.CancelledError:
@@ -151,6 +183,10 @@ class Connection:
             await asyncio.wait((task,))  # until the server was told; FORCE does not wait even for that
             if not done:  # otherwise the answer has just arrived and the outcome is known
                 raise
+        finally:
+            self._requests -= 1
+            if not self._requests:
+                self._on_idle()
         if failed:
             raise self._heard(line, failed[0])
         return done[0]

@@ -7,9 +7,6 @@ crashes, the tool fails, never the run; the next call starts the server again or
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,18 +15,28 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 from msgspec.structs import replace
 
 from safepoint._core.ladder import StopPolicy
-from safepoint.errors import McpFailed, UsageError
-from safepoint.history.parts import Attachment, File, Image
+from safepoint.errors import UsageError
+from safepoint.history.parts import Attachment, Message
 from safepoint.history.plain_text import cut, shorten
 from safepoint.tools.base import BaseTool, ToolSpec
-from safepoint.tools.content import named
 from safepoint.tools.mcp_connection import Connection
+from safepoint.tools.mcp_content import read_result
+from safepoint.tools.mcp_features import Answers, McpFeatures
+from safepoint.tools.mcp_resources import (
+    McpPrompt,
+    McpResource,
+    McpResourceTool,
+    get_prompt,
+    list_prompts,
+    list_resources,
+    read_resource,
+)
 from safepoint.tools.options import DEFAULT_GRACE_CAP, Effect, EffectLike, ToolOptions
 
 if TYPE_CHECKING:
     from mcp import Client
-    from mcp_types import CallToolResult, ContentBlock, ToolAnnotations
     from mcp_types import Tool as Offered
+    from mcp_types import ToolAnnotations
 
     from safepoint.tools.context import CallContext
 
@@ -85,56 +92,6 @@ def hinted(hints: ToolAnnotations | None) -> Effect:
 
 def _parsed(effect: EffectLike) -> Effect:
     return ToolOptions.parse(effect=effect).effect
-
-
-# A server's answer to a call, as a tool returns it: text, images and files.
-#
-# Images become `Image`, sounds and other bytes `File`. A link to a resource stays a link in the text: its content must
-# be requested. Data that cannot be read is replaced by a remark, because the call has run.
-
-_UNKNOWN = "application/octet-stream"
-
-
-def read_result(result: CallToolResult) -> object:
-    """The text alone, or a list of text and parts. Raises `McpFailed` if the server reports a failed call."""
-    blocks = [_read(block) for block in result.content]
-    if result.is_error:
-        said = "\n".join(
-            block if isinstance(block, str) else named(block, place) for place, block in enumerate(blocks, 1)
-        )
-        raise McpFailed(said or "the server says that the call failed, and not why")
-    if any(not isinstance(block, str) for block in blocks):
-        return blocks
-    words = "\n".join(block for block in blocks if isinstance(block, str))
-    if not words and result.structured_content is not None:
-        return json.dumps(result.structured_content, ensure_ascii=False)
-    return words
-
-
-def _read(block: ContentBlock) -> str | Attachment:
-    match block.type:
-        case "text":
-            return block.text
-        case "resource_link":
-            return f"[resource {block.uri}]"
-        case "image" | "audio":
-            return _part(block.type, block.data, block.mime_type, None)
-        case "resource":
-            resource = block.resource
-            if (text := getattr(resource, "text", None)) is not None:
-                return str(text)
-            name = resource.uri.rpartition("/")[2] or None
-            return _part("resource", getattr(resource, "blob", ""), resource.mime_type or _UNKNOWN, name)
-
-
-def _part(kind: str, data: str, media_type: str, name: str | None) -> str | Attachment:
-    try:
-        decoded = base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError):
-        return f"[{kind}, {media_type}: its data cannot be read]"
-    if media_type.lower().startswith("image/"):
-        return Image(decoded, media_type)
-    return File(decoded, media_type, name)
 
 
 Era = Literal["auto", "legacy"]
@@ -218,6 +175,26 @@ class McpTools:
         """Close the connection, and end a server that was started here. Cancellation: deferred until that is done."""
         await self._connection.close()
 
+    async def resources(self) -> list[McpResource]:
+        """The resources that the server lists, and its templates. Cancellation: only the request ends."""
+        return await list_resources(self._connection)
+
+    async def read(self, uri: str) -> list[str | Attachment]:
+        """What is behind an address: texts, images and files. Cancellation: only the request ends."""
+        return await read_resource(self._connection, uri)
+
+    async def prompts(self) -> list[McpPrompt]:
+        """The prompts that the server offers. Cancellation: only the request ends."""
+        return await list_prompts(self._connection)
+
+    async def prompt(self, name: str, **arguments: str) -> list[Message]:
+        """A prompt of the server, filled in, as messages for an agent. Cancellation: only the request ends."""
+        return await get_prompt(self._connection, name, arguments)
+
+    def resource_tools(self) -> list[McpResourceTool]:
+        """Two tools by which a model lists the server's resources and reads them; both are `pure`."""
+        return McpResourceTool.both(self._connection, self._prefix, self._options)
+
     def _tool(self, offered: Offered) -> McpTool:
         options = replace(self._options, effect=self._effects.of(offered.name, offered.annotations))
         return McpTool(self._connection, offered, self._prefix, options)
@@ -258,13 +235,15 @@ def mcp_tools(
     only: Sequence[str] | None = None,
     instructions: bool = True,
     era: Era = "auto",
+    features: McpFeatures | None = None,
     **options: Unpack[McpOptions],
 ) -> McpTools:
     """The tools of an MCP server, for `async with`: a URL, a command as a list, or a function that makes a transport.
 
     `env` is for a command, which inherits only a few variables. `prefix` goes before each tool's name; `only` names
     the tools to take. `instructions=False` keeps the server's instructions out of the agent's. `era`: "auto" detects
-    the protocol that the server speaks, "legacy" forces the handshake. The options `effect`, `timeout` and `grace` are
+    the protocol that the server speaks, "legacy" forces the handshake. `features` answers what the server asks its
+    client: questions to a person, words of a model, folders. The options `effect`, `timeout` and `grace` are
     as for `@tool`; without `effect` the server's hints count, and a mapping sets it for single tools.
     """
     if strange := next((option for option in options if option not in McpOptions.__annotations__), None):
@@ -276,7 +255,8 @@ def mcp_tools(
     declared = ToolOptions.parse(timeout=options.get("timeout"), grace=options.get("grace"))
     declared.check_grace(DEFAULT_GRACE_CAP)
     name, target = _target(server, env)
-    connection = Connection(name, lambda: _client(target(), era))
+    answers = Answers(features or McpFeatures(), name)
+    connection = Connection(name, lambda: _client(target(), era, answers), on_idle=answers.take_back)
     effects = Effects.parse(options.get("effect"))
     return McpTools(connection, prefix, only, declared, effects=effects, instructions=instructions)
 
@@ -307,9 +287,9 @@ def _target(
     return " ".join(command)[:80], started
 
 
-def _client(target: Any, era: Era) -> Client:
+def _client(target: Any, era: Era, answers: Answers) -> Client:
     try:
         from mcp import Client
     except ImportError:
         raise UsageError("MCP tools need the official SDK: pip install 'safepoint[mcp]'") from None
-    return Client(target, mode=era)
+    return Client(target, mode=era, **answers.callbacks())

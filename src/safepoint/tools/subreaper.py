@@ -20,7 +20,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from time import monotonic
 
 LINGER = 0.5
@@ -39,6 +39,7 @@ class Subreaper:
         _adopt_orphans()
         self._leader = _start(argv)
         self._told_to_end = False
+        self._terminated: set[int] = set()
         self._left = 0
         self._linger: float | None = None
         self.status: int | None = None
@@ -48,6 +49,8 @@ class Subreaper:
         while self._reap():
             if self.status is not None and self._linger is None:
                 self._leave()
+            if self._terminated:
+                self._terminate_left_behind()
             ready, _, _ = select.select([self._control, self._wake], [], [], self._patience())
             if self._wake in ready:
                 os.read(self._wake, 4096)
@@ -73,7 +76,18 @@ class Subreaper:
         return None if _ADOPTS else LINGER  # no signal reports the end of a process that was not adopted
 
     def _terminate(self) -> None:
-        targets = members(process_table(), os.getpid(), self._leader)
+        self._end(members(process_table(), os.getpid(), self._leader))
+
+    def _terminate_left_behind(self) -> None:
+        """End those who were forked while the others were told, and whose parent has ended since.
+
+        The children of a process that still runs are left to it: it may clean up with their help.
+        """
+        table = list(process_table())
+        self._end(left_behind(table, os.getpid(), self._leader, self._terminated))
+
+    def _end(self, targets: list[int]) -> None:
+        self._terminated.update(targets)
         _send(signal.SIGTERM, targets)
         _send(signal.SIGCONT, targets)  # a stopped process would not receive the signal
 
@@ -117,6 +131,12 @@ def members(table: Iterable[tuple[int, int, int]], keeper: int, group: int) -> l
                 found[pid] = None
                 waiting.append(pid)
     return list(found)
+
+
+def left_behind(table: Sequence[tuple[int, int, int]], keeper: int, group: int, told: Container[int]) -> list[int]:
+    """The members that were not told to end, and that no parent is left for: the keeper or init has adopted them."""
+    parents = {pid: parent for pid, parent, _ in table}
+    return [pid for pid in members(table, keeper, group) if pid not in told and parents[pid] in (keeper, 1)]
 
 
 def process_table() -> Iterator[tuple[int, int, int]]:
