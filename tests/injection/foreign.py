@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from safepoint import Checkpoint, Hooks, Message, SafePoint, Text
+from safepoint import Checkpoint, Freeze, Hooks, Message, SafePoint, Switch, Text
 from safepoint.adapters import Promises
 from safepoint.agent.foreign import ForeignAgent, ForeignOptions
 from safepoint.agent.foreign_loop import ForeignLoop, Outcome
@@ -24,12 +24,12 @@ from tests.injection.parts import A_MOMENT, A_WHILE, LONG, SlowHooks, SlowStore
 Tool = Callable[[], Awaitable[object]]
 
 
-async def quick() -> str:
+async def _quick() -> str:
     await asyncio.sleep(0)
     return "quick"
 
 
-async def slow() -> str:
+async def _slow() -> str:
     try:
         await asyncio.sleep(A_WHILE)
     finally:
@@ -37,15 +37,15 @@ async def slow() -> str:
     return "slow"
 
 
-async def in_a_thread() -> str:
+async def _in_a_thread() -> str:
     return await in_call_thread(lambda: "from a thread")
 
 
-async def ask() -> object:
+async def _ask() -> object:
     return await tool_context().interrupt("really?")
 
 
-TOOLS: dict[str, Tool] = {"quick": quick, "slow": slow, "thread": in_a_thread, "ask": ask}
+TOOLS: dict[str, Tool] = {"quick": _quick, "slow": _slow, "thread": _in_a_thread, "ask": _ask}
 
 
 class Toy(ForeignAgent[Any, str]):
@@ -167,6 +167,21 @@ async def foreign_loop_steered() -> None:
     async with Toy(("slow", "quick"), ("quick",), "done").start("go") as run:
         await asyncio.sleep(A_MOMENT)
         await run.steer("faster", within=A_MOMENT).wait()
+
+
+async def _frozen(freeze: Freeze) -> None:
+    switch = Switch()
+    switch.add(freeze)
+    asyncio.get_running_loop().call_later(A_WHILE, switch.thaw)
+    await Toy(("slow", "quick"), "done").run("go", switch=switch)
+
+
+async def foreign_loop_whose_model_is_frozen() -> None:
+    await _frozen(Freeze("the provider is down", model="toy-1"))
+
+
+async def foreign_loop_whose_tool_is_frozen() -> None:
+    await _frozen(Freeze("slow is broken", tool="slow"))
 
 
 class GoesOn(Toy):

@@ -85,11 +85,13 @@ class FailsToList(SlowStorage):
         self._asked = 0
 
     async def read(self, query: Query[T]) -> T:
-        if isinstance(query, ListFreezes):
-            self._asked += 1
-            if self._asked == 2:
-                raise StoreError("not now")
+        self._count(query)
         return await super().read(query)
+
+    def _count(self, query: object) -> None:
+        self._asked += isinstance(query, ListFreezes)
+        if self._asked == 2 and isinstance(query, ListFreezes):
+            raise StoreError("not now")
 
 
 async def _thawed_by(storage: SlowStorage) -> None:
