@@ -1,11 +1,11 @@
 """A chat assistant: you type while an answer streams, `!` interrupts it, SIGTERM saves, and a restart continues.
 
-`python chat_assistant.py FOLDER` reads lines from its standard input; without a folder it talks to itself.
+`python chat_assistant.py FOLDER` reads lines from its standard input; without a folder it shows two such processes.
 """
 
 import asyncio
-import os
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from safepoint import Agent, SafePoint, TurnLoop
-from safepoint.errors import SessionExists
 from safepoint.events import Event, TextStreamed
 from safepoint.models import Chunk, Finish, ModelRequest, TextDelta
 from safepoint.sessions import Session, SqliteStore
@@ -43,20 +42,21 @@ async def show(turn: Turn[str], events: AsyncIterator[Event]) -> None:
     print("[cut]" if turn.preempted or turn.stopped else "", flush=True)
 
 
-async def listen(loop: TurnLoop[str], lines: AsyncIterator[str]) -> None:
-    async for line in lines:
+async def listen(loop: TurnLoop[str]) -> None:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    async for typed in reader:
+        line = typed.decode().strip()
         receipt = loop.push(line.removeprefix("!"), interrupt=line.startswith("!"))
         print(f"[{(await receipt.saved()).state}] {line}", flush=True)  # saved: it outlives this process
     loop.stop(idle_for=0.1)  # no more lines: answer what waits, then end
 
 
-async def chat(folder: Path, lines: AsyncIterator[str]) -> list[str]:
-    """Talk until the lines or the process end; what the user has said so far."""
+async def chat(folder: Path) -> None:
     sessions, loops = SqliteStore(folder / "chat.db"), SqliteTurnStore(folder / "chat.db")
-    try:
-        session = await Session.create(sessions, "chat")
-    except SessionExists:
-        session = await Session.load(sessions, "chat")
+    is_known = "chat" in await sessions.list_ids()
+    session = await (Session.load if is_known else Session.create)(sessions, "chat")
+    print(f"[{len(session.messages)} messages so far]", flush=True)
 
     def plan(ctx: PlanContext[str], items: Sequence[str]) -> Plan[str]:
         return Plan(items[0], items[:1], session=session, keep_rest=True)
@@ -65,35 +65,17 @@ async def chat(folder: Path, lines: AsyncIterator[str]) -> list[str]:
     handle = asyncio.get_running_loop().add_signal_handler
     handle(signal.SIGTERM, lambda: loop.stop(SafePoint.ANY, within=0.05, cause="SIGTERM"))
     async with loop:
-        listening = asyncio.create_task(listen(loop, lines))
+        listening = asyncio.create_task(listen(loop))
         exit = await loop.wait()
         listening.cancel()
     print(f"[{exit.reason}] cut: {exit.interrupted}, waiting: {exit.unhandled}", flush=True)
     await loops.aclose()
     await sessions.aclose()
-    return [message.text for message in session.messages if message.role == "user"]
-
-
-async def standard_input() -> AsyncIterator[str]:
-    reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    async for line in reader:
-        yield line.decode().strip()
-
-
-async def typed(*lines: str) -> AsyncIterator[str]:
-    for line in lines:
-        yield line
-        await asyncio.sleep(0.1)
-    if lines:
-        os.kill(os.getpid(), signal.SIGTERM)  # the deploy comes
 
 
 if len(sys.argv) > 1:
-    asyncio.run(chat(Path(sys.argv[1]), standard_input()))
+    asyncio.run(chat(Path(sys.argv[1])))
 else:
-    lines = ("Tell me a long story about ships and the sea.", "!Stop. What time is it?", "And a short one.", "Bye.")
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(chat(Path(folder), typed(*lines)))
-        said = asyncio.run(chat(Path(folder), typed()))  # another process, which goes on
-    assert said == [line.removeprefix("!") for line in lines]
+        for lines in ("Tell me a long story about ships.\n!Stop. What time is it?\n", "And a short one.\n"):
+            subprocess.run([sys.executable, __file__, folder], input=lines, text=True, check=True)

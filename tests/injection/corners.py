@@ -7,10 +7,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 
 from safepoint import Agent, Ladder, SafePoint, tool
+from safepoint._core.caller_cancellation import outlast
 from safepoint._core.pace import MOST_AT_ONCE
 from safepoint._core.supervisor import wind_down
 from safepoint.agent.journal import Ended
 from safepoint.agent.model import Chunk, Finish, ModelRequest, TextDelta
+from safepoint.agent.work_runner import ANNOUNCED_AT_ONCE
 from safepoint.errors import RunFailed, StoreError
 from safepoint.sessions import MemoryStore, Session, Store
 from safepoint.sessions.store import Change
@@ -40,7 +42,11 @@ async def model_that_is_slow_to_close() -> None:
 
 
 class NeverWaits(Player):
-    """A model that has its whole reply at hand, and more of it than is read without a pause."""
+    """A model that has its whole reply at hand."""
+
+    def __init__(self, pieces: int) -> None:
+        super().__init__("cached")
+        self._pieces = pieces
 
     def stream(self, request: ModelRequest, /) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
         return self._cached()
@@ -48,7 +54,7 @@ class NeverWaits(Player):
     @asynccontextmanager
     async def _cached(self) -> AsyncGenerator[AsyncIterator[Chunk]]:
         async def chunks() -> AsyncGenerator[Chunk]:
-            for number in range(3 * MOST_AT_ONCE):
+            for number in range(self._pieces):
                 yield TextDelta(f"{number} ")
             yield Finish("end_turn")
 
@@ -57,7 +63,12 @@ class NeverWaits(Player):
 
 
 async def model_that_never_waits() -> None:
-    await Agent("cached", model=NeverWaits("cached")).run("go")
+    """It has more than is read without a pause."""
+    await Agent("cached", model=NeverWaits(3 * MOST_AT_ONCE)).run("go")
+
+
+async def model_with_a_short_answer_at_hand() -> None:
+    await Agent("cached", model=NeverWaits(1)).run("go")
 
 
 class TidiesUp(Player):
@@ -130,6 +141,14 @@ class FailsToEnd(SlowStore):
         await super().append(session_id, epoch, changes)
 
 
+async def more_asks_than_are_announced_at_once() -> None:
+    """A run that ends announces the rest before."""
+    async with agent(say("done")).start("go") as run:
+        await asyncio.sleep(0)
+        for _ in range(3 * ANNOUNCED_AT_ONCE):
+            run.cancel(SafePoint.named("elsewhere"))
+
+
 async def run_whose_end_cannot_be_written() -> None:
     one = agent(call("look"), say("done"), say("more"), tools=[look])
     session = await Session.create(FailsToEnd(), "s")
@@ -138,41 +157,28 @@ async def run_whose_end_cannot_be_written() -> None:
     await one.run("second", session=session)
 
 
-class FailsToRelease(FailsToEnd):
-    """As above; and the session is not taken back alone either, the first two times."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._refusals = 2
-
-    async def release(self, session_id: str, claimant: str) -> None:
-        self._refusals -= 1
-        if self._refusals >= 0:
-            raise StoreError("not now")
-        await self._store.release(session_id, claimant)
-
-
-async def taken_again_by_who_could_not_give_it_back() -> None:
-    one = agent(call("look"), say("done"), say("more"), tools=[look])
-    session = await Session.create(FailsToRelease(), "s")
-    with suppress(StoreError, RunFailed):
-        await one.run("first", session=session)
-    await asyncio.sleep(A_MOMENT)  # the second try is made in the background, and fails, too
-    await one.run("second", session=session)
-
-
 class FailsToBegin(SlowStore):
-    """A store that refuses the first thing it is to write."""
+    """A store that refuses the first thing it is to write, or keeps it and fails all the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps: bool = False, refused_releases: int = 0) -> None:
         super().__init__(MemoryStore())
+        self._keeps = keeps
         self._refusals = 1
+        self._refused_releases = refused_releases
 
     async def append(self, session_id: str, epoch: int, changes: Sequence[Change]) -> None:
         self._refusals -= 1
-        if self._refusals >= 0:
+        if self._refusals >= 0 and not self._keeps:
             raise StoreError("not now")
         await super().append(session_id, epoch, changes)
+        if self._refusals >= 0:
+            raise StoreError("perhaps")
+
+    async def release(self, session_id: str, claimant: str) -> None:
+        self._refused_releases -= 1
+        if self._refused_releases >= 0:
+            raise StoreError("not now")
+        await super().release(session_id, claimant)
 
 
 async def run_whose_beginning_cannot_be_written() -> None:
@@ -182,6 +188,37 @@ async def run_whose_beginning_cannot_be_written() -> None:
     with suppress(StoreError):
         await one.run("first", session=session)
     await one.run("second", session=await Session.load(store, "s"))
+
+
+async def run_whose_beginning_was_written_although_it_failed() -> None:
+    one = agent(call("look"), say("done"), tools=[look])
+    session = await Session.create(FailsToBegin(keeps=True), "s")
+    with suppress(StoreError):
+        await one.run("first", session=session)
+    await one.run("second", session=session)
+
+
+async def _runs_twice(pause: float) -> None:
+    """The session is given back in the background, even if the caller is gone: that is waited for."""
+    one = agent(call("look"), say("done"), tools=[look])
+    session = await Session.create(FailsToBegin(refused_releases=2), "s")
+    try:
+        with suppress(StoreError):
+            await one.run("first", session=session)
+        await asyncio.sleep(pause)
+        await one.run("second", session=session)
+    finally:
+        await outlast(asyncio.create_task(asyncio.sleep(LONG)))
+
+
+async def given_back_late() -> None:
+    """The release is tried again in the background until it works."""
+    await _runs_twice(LONG)
+
+
+async def claimed_again_before_it_could_be_given_back() -> None:
+    """The next run does not wait for the release that is tried again."""
+    await _runs_twice(0)
 
 
 async def wound_down() -> None:

@@ -25,6 +25,8 @@ from tests.injection import (
     callers,
     composed,
     corners,
+    foreign,
+    going_back,
     holding,
     hooked,
     processes,
@@ -51,6 +53,8 @@ MODULES = (
     corners,
     processes,
     switched,
+    foreign,
+    going_back,
     turned,
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from safepoint import SafePoint, Sequential
+from safepoint import Parallel, SafePoint, Sequential, ToolContext, tool
 from safepoint.testing import call, say
 from tests.injection.parts import A_MOMENT, A_WHILE, agent, look, pages, post
 from tests.injection.tool_calls import three_deep
@@ -51,6 +51,27 @@ async def a_composite_is_held() -> None:
     async with Sequential("both", first).then(second).start("go") as run:
         await run.hold().wait()
         run.resume()
+
+
+async def a_composite_is_held_between_its_children() -> None:
+    """Its group has a child that waits for its turn."""
+    branches = [agent(call("look"), say(name), name=name, tools=[look]) for name in ("one", "other")]
+    async with Parallel("both", branches, limit=1).start("go") as run:
+        await run.hold().wait()
+        run.resume()
+
+
+async def held_by_the_last_tool() -> None:
+    """The batch has ended when the run stands."""
+
+    @tool
+    async def holds(ctx: ToolContext) -> str:
+        """Has the run held, and released a while later."""
+        receipt = ctx.run.hold(SafePoint.AFTER_TOOLS)
+        asyncio.get_running_loop().call_later(A_WHILE, receipt.release)
+        return "held"
+
+    await agent(call("holds"), say("done"), tools=[holds]).run("go")
 
 
 # -- points of one's own, and messages that cannot wait ----------------------------------------------------------------

@@ -24,6 +24,14 @@ async def every_hook_of_a_stopped_run() -> None:
         run.cancel(SafePoint.AFTER_TOOLS)
 
 
+async def every_hook_of_a_stopped_stream() -> None:
+    """Its reader has had the last event when the hooks hear of the stop."""
+    async with agent(call("post"), say("done"), tools=[post], hooks=[SlowHooks()]).stream("go") as events:
+        async for event in events:
+            if type(event).__name__ == "ToolCallStarted":
+                events.run.cancel(SafePoint.AFTER_TOOLS)
+
+
 async def hooks_that_decide() -> None:
     class Decides(Hooks):
         async def before_tool(self, run: object, call: ToolCall) -> object:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 
 from safepoint import Agent, Ladder, Retry, SafePoint, ToolContext, tool
 from safepoint.testing import ScriptedModel, call, say
 from safepoint.testing.models import CallTool
+from safepoint.tools import as_callable
 from tests.injection.parts import A_MOMENT, A_WHILE, LONG, agent, look, pages, post
 
 
@@ -342,3 +344,24 @@ async def tool_stops_its_own_run() -> None:
         return "asked"
 
     await agent([call("gives_up"), call("look")], say("done"), tools=[gives_up, look], max_parallel_tools=1).run("go")
+
+
+# -- without a run ---------------------------------------------------------------------------------------------------
+
+
+async def tool_called_as_a_function() -> None:
+    assert await as_callable(look)(x=1) == 1
+
+
+async def tool_without_a_run_is_cut_and_undone() -> None:
+    async def give_back() -> None:
+        await asyncio.sleep(A_MOMENT)
+
+    @tool(undo=give_back, timeout=A_MOMENT)
+    async def takes() -> str:
+        """Take longer than it may."""
+        await asyncio.sleep(A_WHILE)
+        return "taken"
+
+    with suppress(TimeoutError):
+        await as_callable(takes)()
