@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
+from types import FrameType
 
 import pytest
 
@@ -196,3 +198,27 @@ def test_what_a_safe_point_request_waits_for_is_named() -> None:
             await receipt.wait(5)
 
     asyncio.run(main())
+
+
+def test_a_thread_that_has_ended_leaves_the_interpreter_as_it_was() -> None:
+    """A profiler in CPython 3.11 would loop for ever if the interpreter still looked for an exception."""
+    looks = 0
+
+    def look(_frame: FrameType, _event: str, _arg: object) -> None:
+        nonlocal looks
+        looks += 1
+
+    @tool
+    def add(one: int, two: int) -> int:
+        """Add two numbers."""
+        return one + two
+
+    agent = Agent("adder", model=ScriptedModel(call("add", one=1, two=2), say("Three.")), tools=[add])
+    assert agent.run_sync("Add.").text == "Three."
+    sys.setprofile(look)
+    try:
+        sum(map(abs, range(100)))
+        any(each is None for each in range(100))
+    finally:
+        sys.setprofile(None)
+    assert looks > 100

@@ -8,7 +8,10 @@ import pytest
 
 from safepoint._core.reasons import Reason, Source, as_reason, from_parent, headline
 
-STRONGEST_FIRST = ["user", "caller", "policy", "budget", "deadline", "parent", "preempt", "disconnect", "shutdown"]
+STRONGEST_FIRST = [
+    *("user", "caller", "policy", "budget", "deadline"),
+    *("parent", "preempt", "disconnect", "freeze", "shutdown"),
+]
 
 
 def untyped(value: object) -> Any:  # Any: what a caller without a type checker passes

@@ -75,6 +75,9 @@ async def in_thread(work: Work[T], call: Callable[[], T], clock: Clock) -> T:
     return await future
 
 
+_JUMPS = 10
+
+
 class _Gate:
     """Lets an exception into a thread at most once, and none after the function has ended."""
 
@@ -83,10 +86,14 @@ class _Gate:
         self._is_open = True
 
     def close(self) -> None:
-        """The function has ended; call it in its thread. An exception that has not landed yet never will."""
+        """The function has ended; call it in its thread. An exception that has not landed yet lands here, or never."""
         with self._lock:
+            was_thrown = not self._is_open
             self._is_open = False
-            _set_exception(threading.get_ident(), None)
+        # It is not taken back: `PyThreadState_SetAsyncExc(…, NULL)` leaves CPython 3.11 looking for an exception at
+        # every step for ever, and a profiler makes that an endless loop. A pending one lands at the first jump back.
+        for _ in range(_JUMPS if was_thrown else 0):
+            pass
 
     def throw(self, ident: int) -> None:
         """It lands at the next step of Python code in that thread; a call that blocks in C ends first."""
@@ -96,11 +103,7 @@ class _Gate:
         with self._lock:
             if self._is_open:
                 self._is_open = False
-                _set_exception(ident, ctypes.py_object(StopTool))
-
-
-def _set_exception(ident: int, kind: object) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), kind)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(StopTool))
 
 
 def _settle(future: asyncio.Future[T], value: T | None, error: BaseException | None) -> None:
