@@ -36,7 +36,6 @@ CANNOT_WAIT = {
     "await self._over.wait()  # they are killed": "the ladder kills a family before it ever cancels the wait for it",
     "return await answer": "a real look-up, in a thread that the virtual clock does not see",
     "return await network.connect_tcp(": "a real network",
-    "client, line = await self._client(), self._lines[-1]": "waits only when a real server has ended between two calls",
 }
 # This needs a new Python for each run: the long proofs reach it.
 IN_LONG_ENTRIES = {"process_call.py": "ended = await tree.wait()"}

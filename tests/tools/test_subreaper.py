@@ -34,6 +34,9 @@ def test_the_table_has_this_process() -> None:
 
 
 def test_left_behind_are_those_without_a_parent_whom_the_others_signal_has_missed() -> None:
-    told = {11, 12}
-    assert left_behind(TABLE, keeper=10, group=11, told=told) == [15, 14]  # 13 and 16 have a parent that still runs
-    assert left_behind(TABLE, keeper=10, group=11, told={11, 12, 14, 15}) == []
+    signalled = {11, 12}
+    assert left_behind(TABLE, keeper=10, group=11, signalled=signalled) == [
+        15,
+        14,
+    ]  # 13 and 16 have a parent that still runs
+    assert left_behind(TABLE, keeper=10, group=11, signalled={11, 12, 14, 15}) == []

@@ -159,11 +159,25 @@ class Connection:
         raise McpFailed(f"the list of {what} of {self.name} has no end: {so_far}, and {again}")
 
     async def call(self, tool: str, args: dict[str, Any], on_progress: ProgressFnT) -> CallToolResult:  # Any: JSON
-        """One call. Cancellation: the server is told, unless its answer has just arrived, which is then returned."""
-        return await self.request(tool, lambda client: client.call_tool(tool, args, progress_callback=on_progress))
+        """One call. Cancellation: the server is told, unless its answer has just arrived, which is then returned.
+
+        What the tool did is then known and must not be lost. Its run knows from its own state that it was stopped.
+        """
+        done: list[CallToolResult] = []
+
+        async def send(client: Client) -> CallToolResult:
+            done.append(await client.call_tool(tool, args, progress_callback=on_progress))
+            return done[0]
+
+        try:
+            return await self.request(tool, send)
+        except asyncio.CancelledError:
+            if done:
+                return done[0]
+            raise
 
     async def request(self, what: str, send: Callable[[Client], Awaitable[T]]) -> T:
-        """One request in a task of its own. Cancellation: as of a call."""
+        """One request in a task of its own. Cancellation: of that task too, and the server is told."""
         client, line = await self._client(), self._lines[-1]
         done: list[T] = []
         failed: list[BaseException] = []
@@ -181,8 +195,7 @@ class Connection:
         except asyncio.CancelledError:
             task.cancel()
             await asyncio.wait((task,))  # until the server was told; FORCE does not wait even for that
-            if not done:  # otherwise the answer has just arrived and the outcome is known
-                raise
+            raise
         finally:
             self._requests -= 1
             if not self._requests:

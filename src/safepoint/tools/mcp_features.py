@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar
 
@@ -118,7 +119,7 @@ class Answers:
         schema = dict(params.requested_schema) if params.mode == "form" else None
         question = McpQuestion(self._server, params.message, schema, params.url if params.mode == "url" else None)
         try:
-            form = await self._work_on(ask(question), "elicitation")
+            form = await self._work_on(partial(ask, question), "elicitation")
         except asyncio.CancelledError:
             _stay_cancelled()
             return ElicitResult(action="cancel")
@@ -138,7 +139,7 @@ class Answers:
         if params.tools:
             return ErrorData(code=_INVALID_PARAMS, message="this client samples without tools: leave them out")
         try:
-            words = await self._work_on(write(self._sampling(params)), "sampling")
+            words = await self._work_on(partial(write, self._sampling(params)), "sampling")
         except asyncio.CancelledError:
             _stay_cancelled()
             return ErrorData(code=_INTERNAL_ERROR, message="the sampling was cancelled")
@@ -170,15 +171,18 @@ class Answers:
 
         return ListRootsResult(roots=[Root(uri=FileUrl(each.as_uri()), name=each.name) for each in self._roots])
 
-    async def _work_on(self, answer: Awaitable[T], kind: str) -> T:
-        """The answer, from a task of its own. Cancellation: of that task too, and it is awaited."""
+    async def _work_on(self, answer: Callable[[], Awaitable[T]], kind: str) -> T:
+        """The answer, from a task of its own. Cancellation: of that task too, and it is awaited.
+
+        A task that is cancelled before its first step never calls `answer`: no coroutine is left that nothing awaits.
+        """
 
         done: list[T] = []
         failed: list[Exception] = []
 
         async def work() -> None:
             try:
-                done.append(await answer)
+                done.append(await answer())
             except Exception as error:
                 failed.append(error)
 

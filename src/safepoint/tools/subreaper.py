@@ -133,10 +133,10 @@ def members(table: Iterable[tuple[int, int, int]], keeper: int, group: int) -> l
     return list(found)
 
 
-def left_behind(table: Sequence[tuple[int, int, int]], keeper: int, group: int, told: Container[int]) -> list[int]:
+def left_behind(table: Sequence[tuple[int, int, int]], keeper: int, group: int, signalled: Container[int]) -> list[int]:
     """The members that were not told to end, and that no parent is left for: the keeper or init has adopted them."""
     parents = {pid: parent for pid, parent, _ in table}
-    return [pid for pid in members(table, keeper, group) if pid not in told and parents[pid] in (keeper, 1)]
+    return [pid for pid in members(table, keeper, group) if pid not in signalled and parents[pid] in (keeper, 1)]
 
 
 def process_table() -> Iterator[tuple[int, int, int]]:
