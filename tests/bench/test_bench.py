@@ -51,7 +51,7 @@ def test_the_main_of_a_bench_is_a_plain_function(name: str) -> None:
 
 
 def test_an_unknown_bench_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(SystemExit, match=r"no benchmark nonsense: write compare, or some of asks, cancel, compose"):
+    with pytest.raises(SystemExit, match=r"no benchmark nonsense: write compare, or some of asks, cancel, cluster,"):
         main(["nonsense"])
 
 

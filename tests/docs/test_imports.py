@@ -13,6 +13,7 @@ OPEN = ("safepoint.errors", "safepoint.sessions.store", "safepoint.storage.opera
 WINDOWS = (
     "safepoint",
     "safepoint.adapters",
+    "safepoint.cluster",
     "safepoint.events",
     "safepoint.models",
     "safepoint.server",

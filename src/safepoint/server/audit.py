@@ -30,7 +30,7 @@ _PATIENCE = 1.0
 _LONGEST = 4000  # characters of a request or an answer
 _LOOKS = ("GET", "HEAD", "OPTIONS")
 # What people say to each other is not the operators' business; that they said something is.
-_WORDS = ("newMessage", "new_message")
+_WORDS = ("newMessage", "new_message", "events", "answers")
 _STACKS = ("stack",)
 
 

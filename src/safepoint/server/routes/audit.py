@@ -12,7 +12,8 @@ from msgspec import to_builtins
 from safepoint.protocols.http import Manager, Who
 from safepoint.server.openapi import by_name
 
-LINES = "application/x-ndjson"
+# Generators of clients know no type for JSON lines.
+LINES = "text/plain"
 _MOST = 1000
 
 routes = APIRouter(generate_unique_id_function=by_name)

@@ -29,7 +29,9 @@ BASE = "/apps/{app}/users/{user}/sessions"
 
 _SESSION = answers(described.Session)
 
-routes = APIRouter(generate_unique_id_function=by_name, route_class=AuditedRoute)
+routes = APIRouter(generate_unique_id_function=by_name)
+# A run in a session that is deleted is stopped first: that is in the audit trail.
+deleting = APIRouter(generate_unique_id_function=by_name, route_class=AuditedRoute)
 
 
 async def _create(manager: RunManager, key: SessionKey, state: State | None, history: Sequence[Message] = ()) -> Json:
@@ -78,7 +80,7 @@ async def patch_session(manager: Manager, who: Who, app: str, user: str, session
     return session_json(await RunLookup(manager).session(key))
 
 
-@routes.delete(BASE + "/{session}", response_model=None, responses=answers_null("It is not there any more."))
+@deleting.delete(BASE + "/{session}", response_model=None, responses=answers_null("It is not there any more."))
 async def delete_session(manager: Manager, who: Who, app: str, user: str, session: str) -> None:
     key = who.session(app, user, session)
     here = {run.id for run in manager.live_of(key)}
@@ -91,3 +93,6 @@ async def delete_session(manager: Manager, who: Who, app: str, user: str, sessio
         await manager.delete(key)
     except SessionNotFound:
         return
+
+
+routes.include_router(deleting)
