@@ -93,7 +93,7 @@ def test_the_trail_survives_a_kill_and_is_for_the_admin_key(tmp_path: Path) -> N
         server.kill()
         server.start()
         with closing(server.connect()) as connection, closing(ask_for_trail(connection, admin)) as response:
-            assert response.headers.get_content_type() == "application/x-ndjson"
+            assert response.headers.get_content_type() == "text/plain"
             asked, answer = [json.loads(line) for line in response.read().splitlines()]
     assert (asked["who"], asked["action"]) == ("ann", "freeze")
     assert answer["outcome"]["detail"] == "NotAllowed: this needs the admin key"

@@ -172,9 +172,8 @@ def test_a_server_takes_a_whole_storage_and_refuses_anything_less(tmp_path: Path
     assert create_app(agents, store=memory).state.manager.storage is memory
     kept = MemoryStore()
     assert create_app(agents, store=kept).state.manager.storage is kept.storage
-    with pytest.raises(
-        TypeError, match=r"PlainStore.*lacks sessions, runs, shared, freezes, audit, loops, changes, commit"
-    ):
+    lacks = r"PlainStore.*lacks sessions, runs, shared, freezes, audit, loops, changes, commit"
+    with pytest.raises(TypeError, match=lacks):
         create_app(agents, store=PlainStore())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # what is refused
     with pytest.raises(TypeError, match="write one of them"):
         create_app(agents, storage=memory, store=store)
