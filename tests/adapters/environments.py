@@ -13,7 +13,16 @@ from bench.compare.contestants import CONTESTANTS, ROOT, Contestant, environment
 
 FRAMEWORKS = ("pydantic_ai", "langgraph", "openai_agents", "strands", "google_adk")
 # What the tests need beside the framework: Safepoint as it stands here, and a server's parts for its run manager.
-TESTED_WITH = ("pytest>=9.0", "pytest-timeout>=2.4", "pytest-xdist>=3.8", "fastapi>=0.162", "-e", str(ROOT))
+TESTED_WITH = (
+    "pytest>=9.0",
+    "pytest-timeout>=2.4",
+    "pytest-xdist>=3.8",
+    "fastapi>=0.162",
+    "uvicorn",
+    "websockets",
+    "-e",
+    str(ROOT),
+)
 
 
 def main(names: list[str]) -> int:
