@@ -97,7 +97,8 @@ def lose_pushes(url: str) -> None:
 async def stops(there: Worker, managed: ManagedRun) -> None:
     cancelled = await there.cancel(managed.id)
     assert (cancelled.outcome, cancelled.durable) == ("stopped", True)
-    assert {"askId", "touched", "orphans", "usage", "stoppedAt"} == set(cancelled.receipt_fields)
+    fields = {"askId", "touched", "orphans", "usage", "cutUsage", "nextUsage", "stoppedAt"}
+    assert fields == set(cancelled.receipt_fields)
     assert (await over(managed)).outcome == "cancelled"
 
 
